@@ -1,0 +1,28 @@
+"""The two kinds of failure, and the exit code by which a replica tells which it was."""
+
+from enum import IntEnum
+
+
+class AerotrainError(Exception):
+    """Any failure that aerotrain itself explains; the message says what to do about it."""
+
+
+class FinalError(AerotrainError):
+    """Another try would fail the same way: the input, the code or the request is wrong."""
+
+
+class TemporaryError(AerotrainError):
+    """Another try may succeed: something outside was away, slow or lost."""
+
+
+class SpecError(FinalError):
+    """The description of a job cannot run as it is written."""
+
+
+class ExitCode(IntEnum):
+    """How a replica ends. The values of ``sysexits.h`` where it has one, 128 + signal else."""
+
+    OK = 0
+    FINAL = 65  # EX_DATAERR: a FinalError, or an exception of the user's own code
+    TEMPORARY = 75  # EX_TEMPFAIL
+    TERMINATED = 143  # 128 + SIGTERM: told to go, and went

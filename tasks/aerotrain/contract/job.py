@@ -1,0 +1,286 @@
+"""The description of one job: frozen, self-checking, versioned, JSON in and out."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
+from aerotrain.contract.strategy import StrategyRules, nearest, rules_of
+
+VERSION = 1
+
+#: Variables that the launcher sets for each replica; a description that sets one would
+#: quietly be overruled, so it is refused.
+OWNED_VARIABLES = frozenset(
+    {"TF_CONFIG", "AEROTRAIN_JOB", "AEROTRAIN_ROLE", "AEROTRAIN_INDEX", "AEROTRAIN_ATTEMPT"}
+)
+
+
+class Role(StrEnum):
+    """What a replica does in its job, by TensorFlow's own names."""
+
+    CHIEF = "chief"
+    WORKER = "worker"
+    PS = "ps"
+    EVALUATOR = "evaluator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one replica asks for: cores, bytes of memory as Kubernetes writes them, GPUs."""
+
+    cpu: float = 1.0
+    memory: str = "2Gi"
+    gpu: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cpu <= 0 or self.gpu < 0:
+            raise SpecError(
+                f"a replica asks for cpu={self.cpu} and gpu={self.gpu}; "
+                "cpu must be above zero and gpu not below it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One role of a job, and how many copies of it run."""
+
+    role: Role
+    count: int = 1
+    resources: Resources = field(default_factory=Resources)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
+            raise SpecError(f"the count of {self.role} must be 1 or more, got {self.count!r}")
+        if self.role in (Role.CHIEF, Role.EVALUATOR) and self.count != 1:
+            raise SpecError(f"a job has at most one {self.role}, got {self.count}")
+        owned = OWNED_VARIABLES & self.environment.keys()
+        if owned:
+            raise SpecError(
+                f"the environment of {self.role} sets {', '.join(sorted(owned))}, which the "
+                "launcher sets for each replica; leave it out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """Seconds a job may take: to have every replica running, and altogether."""
+
+    start: float = 600.0
+    run: float = 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        if self.start <= 0 or self.run <= 0:
+            raise SpecError(
+                f"deadlines are seconds above zero, got start={self.start}, run={self.run}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarts:
+    """How often a replica may come back, by the kind of its loss."""
+
+    crashes: int = 3
+    preemptions: int = 100
+
+    def __post_init__(self) -> None:
+        if self.crashes < 0 or self.preemptions < 0:
+            raise SpecError(
+                f"restart budgets are not below zero, got crashes={self.crashes}, "
+                f"preemptions={self.preemptions}"
+            )
+
+
+@dataclass(frozen=True, order=True)
+class ReplicaName:
+    """One replica of a job: its role, and its index in that role."""
+
+    role: Role
+    index: int
+
+    def __str__(self) -> str:
+        """``chief`` and ``evaluator`` stand alone; the others carry their index."""
+        alone = self.role in (Role.CHIEF, Role.EVALUATOR)
+        return self.role.value if alone else f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job: the module that runs, in which replicas, and where its output goes.
+
+    ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``), ``run`` and
+    ``task`` are the segments under it that are this job's alone. ``code`` is the folder that
+    holds the user's own modules. ``arguments`` is JSON and belongs to the module.
+
+    Raises:
+        SpecError: the description cannot run; one sentence says why and what to do.
+    """
+
+    name: str
+    module: str
+    store: str
+    run: str
+    task: str
+    strategy: str = "one_device"
+    replicas: tuple[Replica, ...] = (Replica(role=Role.CHIEF),)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    code: str | None = None
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    restarts: Restarts = field(default_factory=Restarts)
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise SpecError(
+                f"job {self.name!r} is written in version {self.version} of the description, "
+                f"this is version {VERSION}; use the same aerotrain in Airflow and the replicas"
+            )
+        if not DNS_LABEL.fullmatch(self.name) or len(self.name) > DNS_LABEL_LENGTH:
+            raise SpecError(
+                f"the job's name {self.name!r} is no DNS label: use at most "
+                f"{DNS_LABEL_LENGTH} lower-case letters, digits and hyphens"
+            )
+        if "://" not in self.store:
+            raise SpecError(
+                f"the store {self.store!r} has no scheme; write s3://bucket/prefix or file:///folder"
+            )
+        self._check_roles()
+
+    def _check_roles(self) -> None:
+        rules = self.rules
+        roles = [replica.role for replica in self.replicas]
+        for role in Role:
+            if roles.count(role) > 1:
+                raise SpecError(
+                    f"job {self.name!r} describes the {role} more than once; merge them"
+                )
+        if Role.CHIEF not in roles:
+            raise SpecError(f"job {self.name!r} has no chief; add one replica of role 'chief'")
+        workers, ps = self.count(Role.WORKER), self.count(Role.PS)
+        if ps and not rules.ps:
+            raise SpecError(
+                f"job {self.name!r} asks for {ps} ps but its strategy is {self.strategy!r}; "
+                "use 'parameter_server', or drop the ps"
+            )
+        if rules.ps and not ps:
+            raise SpecError(
+                f"job {self.name!r} runs under {self.strategy!r}, which keeps its variables on "
+                "ps, and asks for none; ask for 1 ps or more"
+            )
+        if workers and not rules.workers:
+            raise SpecError(
+                f"job {self.name!r} asks for {workers} workers but {self.strategy!r} is "
+                f"{rules.summary}; drop the workers or choose a strategy that has them"
+            )
+        if workers < rules.min_workers:
+            raise SpecError(
+                f"job {self.name!r} asks for {workers} workers but {self.strategy!r} needs "
+                f"at least {rules.min_workers}; ask for more workers"
+            )
+
+    @property
+    def rules(self) -> StrategyRules:
+        """Which replicas this job's strategy needs."""
+        return rules_of(self.strategy)
+
+    @property
+    def prefix(self) -> str:
+        """Where in the store this job alone writes: ``store/runs/run/task``."""
+        return f"{self.store.rstrip('/')}/runs/{self.run}/{self.task}"
+
+    @property
+    def result_url(self) -> str:
+        """Where the chief leaves the job's result, as its last act."""
+        return f"{self.prefix}/result.json"
+
+    def count(self, role: Role) -> int:
+        """How many replicas of that role the job has."""
+        return sum(replica.count for replica in self.replicas if replica.role is role)
+
+    def names(self) -> Iterator[ReplicaName]:
+        """Every replica of the job, in the order of its description."""
+        for replica in self.replicas:
+            for index in range(replica.count):
+                yield ReplicaName(replica.role, index)
+
+    def replica(self, role: Role) -> Replica:
+        """The description of that role."""
+        return next(replica for replica in self.replicas if replica.role is role)
+
+    def to_json(self) -> str:
+        """The description as JSON that ``from_json`` reads back equal."""
+        return json.dumps(self, default=_plain, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what ``to_json`` wrote, checking all of it."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build a job of plain values, as a DAG or a JSON document holds them.
+
+        A replica whose count is null gets the strategy's own number, and one whose count is
+        0 is left out, so that a form may name every role under every strategy.
+        """
+        values = _known(cls, data)
+        if "replicas" in values:
+            rules = rules_of(values.get("strategy", "one_device"))
+            values["replicas"] = tuple(
+                _replica(replica)
+                for replica in (_counted(each, rules) for each in values["replicas"])
+                if replica.get("count") != 0
+            )
+        for name, part in (("deadlines", Deadlines), ("restarts", Restarts)):
+            if name in values:
+                values[name] = part(**_known(part, values[name]))
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            raise SpecError(f"a job needs {', '.join(_REQUIRED)}; missing: {', '.join(missing)}")
+        return cls(**values)
+
+
+_REQUIRED = ("name", "module", "store", "run", "task")
+
+
+def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, Any]:
+    """The replica with a number for its count, where null asks for the strategy's own."""
+    if replica.get("count", 1) is not None:
+        return replica
+    default = {Role.WORKER: rules.workers, Role.PS: rules.ps}
+    return {**replica, "count": default.get(replica["role"], 1)}
+
+
+def _replica(data: Mapping[str, Any]) -> Replica:
+    values = _known(Replica, data)
+    try:
+        values["role"] = Role(values["role"])
+    except ValueError:
+        raise SpecError(
+            f"there is no role {values['role']!r}{nearest(str(values['role']), list(Role))}; "
+            f"the roles are {', '.join(Role)}"
+        ) from None
+    if "resources" in values:
+        values["resources"] = Resources(**_known(Resources, values["resources"]))
+    return Replica(**values)
+
+
+def _known(part: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` as keyword arguments of ``part``, refusing what it does not know."""
+    names = [each.name for each in fields(part)]
+    for key in data:
+        if key not in names:
+            raise SpecError(
+                f"a {part.__name__.lower()} has no field {key!r}{nearest(key, names)}; "
+                f"its fields are {', '.join(names)}"
+            )
+    return dict(data)
+
+
+def _plain(value: object) -> Any:
+    """What the JSON encoder asks of what it does not know: our own dataclasses."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}  # type: ignore[arg-type]

@@ -1,0 +1,43 @@
+"""Names made of what Airflow calls things: always the same, always safe, never alike.
+
+A DAG run's id may hold slashes, spaces, colons and dots. Names that go into a store, a
+folder or the DNS are made here: what is readable is kept, and a short hash of the original
+is added wherever something had to be changed, so that two originals never share a name.
+"""
+
+import hashlib
+import re
+
+DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+DNS_LABEL_LENGTH = 63  # RFC 1123, section 2.1
+
+_SEGMENT = re.compile(r"[A-Za-z0-9_+=-][A-Za-z0-9_+=.-]*")
+_SEGMENT_LENGTH = 80
+_HASH_LENGTH = 8
+
+
+def path_segment(original: str) -> str:
+    """``original`` as one segment of a store key or a path.
+
+    What is safe comes back unchanged; anything else is cleaned and carries a hash, so
+    ``../x`` can neither leave its folder nor meet another run's.
+    """
+    if _SEGMENT.fullmatch(original) and len(original) <= _SEGMENT_LENGTH and ".." not in original:
+        return original
+    readable = re.sub(r"[^A-Za-z0-9_+=-]+", "-", original).strip("-")
+    return f"{readable[: _SEGMENT_LENGTH - _HASH_LENGTH - 1]}-{_hash(original)}".lstrip("-")
+
+
+def job_name(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """The DNS label of the job that one task instance runs, at most 40 characters long.
+
+    It leaves 23 characters for what a launcher adds, such as ``-worker-12``. The task comes
+    first, because that is what a person looks for in a list of pods.
+    """
+    identity = "\0".join((dag_id, run_id, task_id, str(map_index)))
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{task_id}-{dag_id}".lower()).strip("-")
+    return f"{readable[:31].rstrip('-') or 'job'}-{_hash(identity)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]

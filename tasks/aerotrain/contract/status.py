@@ -1,0 +1,86 @@
+"""The states of a replica and of a job, and the result that a job leaves."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.job import ReplicaName, Role
+
+
+class State(StrEnum):
+    """What a replica or a whole job is doing; an unknown state is an error, never a guess."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # final: another try would fail the same way
+    LOST = "lost"  # worth another try: killed, crashed, or simply gone
+
+    @property
+    def ended(self) -> bool:
+        return self in (State.SUCCEEDED, State.FAILED, State.LOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What a launcher saw of one replica. ``exit_code`` is None while it runs, or unknown."""
+
+    state: State
+    exit_code: int | None = None
+    reason: str = ""
+
+
+#: What an exit code says of a replica. Every code that is not here is a crash.
+STATE_OF_EXIT: Mapping[int, State] = {
+    ExitCode.OK: State.SUCCEEDED,
+    ExitCode.FINAL: State.FAILED,
+    ExitCode.TEMPORARY: State.LOST,
+    ExitCode.TERMINATED: State.LOST,
+}
+
+
+def observed_exit(exit_code: int) -> Observation:
+    """The observation of a replica that ended with ``exit_code``."""
+    state = STATE_OF_EXIT.get(exit_code, State.LOST)
+    if exit_code > 128:
+        reason = f"was ended by signal {exit_code - 128}"
+    else:
+        reason = f"exited with {exit_code}"
+    return Observation(state=state, exit_code=exit_code, reason=reason)
+
+
+def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
+    """The job's state from its replicas': it ends when its chief ends or any replica fails.
+
+    Workers and ps serve until they are told to go, so their success is not waited for.
+    """
+    states = [seen.state for seen in replicas.values()]
+    chief = replicas[ReplicaName(Role.CHIEF, 0)].state
+    if chief.ended:
+        return chief
+    for state in (State.FAILED, State.LOST):
+        if state in states:
+            return state
+    return State.PENDING if State.PENDING in states else State.RUNNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a job leaves in the store as its last act: the value its task hands on.
+
+    ``attempt`` names the launch that wrote it, so that no task trusts an older one.
+    """
+
+    attempt: str
+    value: Any
+    version: int = 1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls(**json.loads(text))

@@ -1,0 +1,64 @@
+"""The strategies by name, and which replicas each one needs.
+
+This is the half of the table that both sides read. The other half, how TensorFlow builds
+each strategy, is ``aerotrain.training.strategies``; a test holds the two together.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from aerotrain.contract.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRules:
+    """Which replicas a strategy runs on, beside its one chief.
+
+    ``workers`` and ``ps`` are how many of that role run where nobody says: 0 where the
+    strategy has no such role. ``min_workers`` is how many it cannot do without.
+    """
+
+    summary: str
+    workers: int = 0
+    min_workers: int = 0
+    ps: int = 0
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the replicas talk to each other, and so need a TF_CONFIG."""
+        return self.workers > 0
+
+
+STRATEGIES: Mapping[str, StrategyRules] = {
+    "one_device": StrategyRules(
+        summary="one process on one device",
+    ),
+    "parameter_server": StrategyRules(
+        summary="asynchronous: the workers compute, the ps hold the variables",
+        workers=2,
+        min_workers=1,
+        ps=1,
+    ),
+}
+
+
+def rules_of(strategy: str) -> StrategyRules:
+    """The rules of the strategy of that name.
+
+    Raises:
+        SpecError: no strategy has that name; the message holds the nearest that exists.
+    """
+    try:
+        return STRATEGIES[strategy]
+    except KeyError:
+        raise SpecError(
+            f"there is no strategy {strategy!r}{nearest(strategy, STRATEGIES)}; "
+            f"the strategies are {', '.join(sorted(STRATEGIES))}"
+        ) from None
+
+
+def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
+    """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
+    close = get_close_matches(name, list(known), n=1)
+    return f", did you mean {str(close[0])!r}?" if close else ""

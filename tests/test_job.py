@@ -1,0 +1,179 @@
+"""The description of a job: what it holds, and what it refuses."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.cluster import replica_environment, tf_config
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Job, Replica, ReplicaName, Role
+from aerotrain.contract.steps import ARGUMENTS, PlanArguments, TrainArguments
+
+
+def job(**changes: Any) -> Job:
+    plain = {
+        "name": "train-digits",
+        "module": "aerotrain.train",
+        "store": "s3://bucket/digits",
+        "run": "manual",
+        "task": "train",
+        "strategy": "parameter_server",
+        "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}],
+    }
+    return Job.from_dict({**plain, **changes})
+
+
+def replicas(**counts: int | None) -> list[dict[str, Any]]:
+    return [{"role": "chief"}, *({"role": role, "count": count} for role, count in counts.items())]
+
+
+def test_a_job_comes_back_equal_from_its_json() -> None:
+    described = job(
+        arguments={"epochs": 3, "hparams": {"learning_rate": 0.1}},
+        replicas=[
+            {"role": "chief", "resources": {"cpu": 2, "memory": "4Gi"}},
+            {"role": "worker", "count": 2, "environment": {"OMP_NUM_THREADS": "1"}},
+            {"role": "ps"},
+        ],
+        deadlines={"start": 60, "run": 3600},
+        restarts={"crashes": 1},
+    )
+    assert Job.from_json(described.to_json()) == described
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"strategy": "parameter_sever"}, "did you mean 'parameter_server'?"),
+        (
+            {"strategy": "one_device", "replicas": replicas(ps=1)},
+            "asks for 1 ps but its strategy is 'one_device'; use 'parameter_server', or drop",
+        ),
+        ({"strategy": "one_device", "replicas": replicas(worker=2)}, "drop the workers"),
+        ({"replicas": replicas(worker=2)}, "asks for none; ask for 1 ps or more"),
+        ({"replicas": replicas(worker=0, ps=1)}, "asks for 0 workers"),
+        ({"replicas": replicas(worker=-1, ps=1)}, "count of worker must be 1 or more, got -1"),
+        ({"replicas": replicas(worker="2", ps=1)}, "count of worker must be 1 or more, got '2'"),
+        ({"replicas": [{"role": "chief", "count": 2}]}, "at most one chief, got 2"),
+        ({"replicas": [{"role": "chief"}, {"role": "chief"}]}, "the chief more than once"),
+        ({"replicas": [{"role": "worker"}, {"role": "ps"}]}, "has no chief"),
+        ({"replicas": [{"role": "chef"}]}, "no role 'chef', did you mean 'chief'?"),
+        ({"replicas": [{"role": "chief", "cpus": 2}]}, "no field 'cpus'"),
+        ({"name": "Digits"}, "'Digits' is no DNS label"),
+        ({"name": "a" * 64}, "is no DNS label"),
+        ({"name": "-a"}, "is no DNS label"),
+        ({"store": "bucket/digits"}, "has no scheme"),
+        ({"version": 2}, "is written in version 2"),
+        ({"strategi": "one_device"}, "no field 'strategi', did you mean 'strategy'?"),
+        (
+            {"replicas": [{"role": "chief", "environment": {"TF_CONFIG": "{}"}}]},
+            "sets TF_CONFIG, which the launcher sets",
+        ),
+        ({"deadlines": {"run": 0}}, "deadlines are seconds above zero"),
+        ({"restarts": {"crashes": -1}}, "restart budgets are not below zero"),
+        ({"replicas": [{"role": "chief", "resources": {"cpu": 0}}]}, "cpu must be above zero"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(sentence)) as refusal:
+        job(**changes)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_job_that_lacks_a_field_is_told_which() -> None:
+    with pytest.raises(SpecError, match="missing: store, run, task"):
+        Job.from_dict({"name": "a", "module": "m"})
+
+
+def test_a_count_of_null_is_the_strategys_own_and_zero_leaves_the_role_out() -> None:
+    form = replicas(worker=None, ps=None)
+    assert [str(name) for name in job(replicas=form).names()] == [
+        "chief",
+        "worker-0",
+        "worker-1",
+        "ps-0",
+    ]
+    assert list(job(strategy="one_device", replicas=form).names()) == [ReplicaName(Role.CHIEF, 0)]
+    assert job(strategy="one_device", replicas=replicas(ps=0)).count(Role.PS) == 0
+
+
+def test_every_replica_is_told_the_whole_cluster_and_its_own_place_in_it() -> None:
+    described = job()
+    addresses = {name: f"{name}.train:2222" for name in described.names()}
+    config = tf_config(described, ReplicaName(Role.WORKER, 1), addresses)
+    assert config is not None
+    assert json.loads(config) == {
+        "cluster": {
+            "chief": ["chief.train:2222"],
+            "worker": ["worker-0.train:2222", "worker-1.train:2222"],
+            "ps": ["ps-0.train:2222"],
+        },
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+def test_the_evaluator_is_no_member_of_the_cluster_it_is_told_about() -> None:
+    described = job(replicas=[*replicas(worker=1, ps=1), {"role": "evaluator"}])
+    addresses = {name: str(name) for name in described.names()}
+    config = tf_config(described, ReplicaName(Role.EVALUATOR, 0), addresses)
+    assert config is not None
+    assert set(json.loads(config)["cluster"]) == {"chief", "worker", "ps"}
+
+
+def test_a_job_of_one_process_gets_no_tf_config() -> None:
+    alone = job(strategy="one_device", replicas=[{"role": "chief"}])
+    chief = ReplicaName(Role.CHIEF, 0)
+    assert "TF_CONFIG" not in replica_environment(alone, chief, {chief: "a:1"}, "try")
+
+
+def test_a_replicas_environment_holds_its_roles_own_variables() -> None:
+    described = job(
+        replicas=[
+            {"role": "chief"},
+            {"role": "worker", "environment": {"OMP_NUM_THREADS": "1"}},
+            {"role": "ps"},
+        ]
+    )
+    addresses = {name: str(name) for name in described.names()}
+    environment = replica_environment(described, ReplicaName(Role.WORKER, 0), addresses, "try-1")
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["AEROTRAIN_ROLE"] == "worker"
+    assert Job.from_json(environment["AEROTRAIN_JOB"]) == described
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "sentence"),
+    [
+        ("aerotrain.train", {"model": "m", "data": "d", "epoch": 1}, "did you mean 'epochs'?"),
+        ("aerotrain.train", {"data": "d"}, "needs model"),
+        ("aerotrain.train", {"model": "m", "data": "d", "epochs": 0}, "epochs must be a whole"),
+        ("aerotrain.train", {"model": "m", "data": "d", "batch_size": 1.5}, "batch_size must be"),
+        ("aerotrain.prepare.plan", {"source": {}}, "names no kind"),
+        (
+            "aerotrain.prepare.plan",
+            {"source": {"kind": "python"}, "splits": {"train": 0.5, "test": 0.4}},
+            "add up to 1",
+        ),
+    ],
+)
+def test_arguments_that_no_step_can_use_are_refused(
+    module: str, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(sentence)):
+        ARGUMENTS[module].of(arguments)
+
+
+def test_build_model_receives_the_loops_numbers_and_the_users_own() -> None:
+    arguments = TrainArguments(model="m", data="d", epochs=2, hparams={"units": 8, "seed": 5})
+    assert arguments.all_hparams == {"epochs": 2, "batch_size": 32, "seed": 5, "units": 8}
+
+
+def test_the_default_splits_add_up() -> None:
+    assert sum(PlanArguments(source={"kind": "python"}).splits.values()) == pytest.approx(1)
+
+
+def test_an_unknown_role_has_no_count() -> None:
+    assert job(strategy="one_device", replicas=[{"role": "chief"}]).count(Role.EVALUATOR) == 0
+    assert Replica(role=Role.PS).count == 1

@@ -1,0 +1,60 @@
+"""Names made of what Airflow calls things."""
+
+import re
+
+import pytest
+
+from aerotrain.contract.names import DNS_LABEL, job_name, path_segment
+
+HOSTILE = [
+    "../../etc/passwd",
+    "a/b",
+    "a b",
+    "..",
+    ".",
+    "",
+    "é",
+    "a\nb",
+    "x" * 300,
+    "a..b",
+    ".hidden",
+]
+
+
+@pytest.mark.parametrize("run_id", ["manual__2026-11-21T10-00-00", "scheduled_1", "a.b-c=d+e"])
+def test_what_is_safe_stays_as_it_is(run_id: str) -> None:
+    assert path_segment(run_id) == run_id
+
+
+@pytest.mark.parametrize("run_id", [*HOSTILE, "manual__2026-11-21T10:00:00+00:00"])
+def test_a_hostile_run_id_becomes_one_safe_segment(run_id: str) -> None:
+    segment = path_segment(run_id)
+    assert re.fullmatch(r"[A-Za-z0-9_+=.-]+", segment)
+    assert ".." not in segment
+    assert not segment.startswith(".")
+    assert len(segment) <= 80
+
+
+def test_two_run_ids_never_share_a_segment() -> None:
+    ids = [*HOSTILE, "a-b", "a:b", "a;b", "x" * 301]
+    assert len({path_segment(each) for each in ids}) == len(ids)
+
+
+@pytest.mark.parametrize("run_id", [*HOSTILE, "manual__2026"])
+def test_a_jobs_name_is_a_dns_label_with_room_for_the_replicas(run_id: str) -> None:
+    name = job_name("My.DAG_ü", run_id, "prepare.part", 3)
+    assert DNS_LABEL.fullmatch(name)
+    assert len(name) <= 40
+
+
+def test_a_jobs_name_tells_dag_run_task_and_map_index_apart() -> None:
+    names = {
+        job_name("dag", "run", "task", -1),
+        job_name("dag", "run", "task", 0),
+        job_name("dag", "run", "task", 1),
+        job_name("dag", "run2", "task", -1),
+        job_name("dag2", "run", "task", -1),
+        job_name("dag", "run", "task2", -1),
+    }
+    assert len(names) == 6
+    assert job_name("dag", "run", "task", -1) in names

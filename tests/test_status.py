@@ -1,0 +1,72 @@
+"""States, results and progress lines."""
+
+import pytest
+
+from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Observation, Result, State, job_state, observed_exit
+
+CHIEF = ReplicaName(Role.CHIEF, 0)
+WORKER = ReplicaName(Role.WORKER, 0)
+PS = ReplicaName(Role.PS, 0)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state", "reason"),
+    [
+        (0, State.SUCCEEDED, "exited with 0"),
+        (65, State.FAILED, "exited with 65"),
+        (75, State.LOST, "exited with 75"),
+        (1, State.LOST, "exited with 1"),
+        (137, State.LOST, "was ended by signal 9"),
+        (143, State.LOST, "was ended by signal 15"),
+        (139, State.LOST, "was ended by signal 11"),
+    ],
+)
+def test_an_exit_code_says_whether_another_try_can_help(
+    exit_code: int, state: State, reason: str
+) -> None:
+    seen = observed_exit(exit_code)
+    assert (seen.state, seen.exit_code, seen.reason) == (state, exit_code, reason)
+
+
+@pytest.mark.parametrize(
+    ("chief", "worker", "ps", "state"),
+    [
+        (State.RUNNING, State.RUNNING, State.RUNNING, State.RUNNING),
+        (State.RUNNING, State.PENDING, State.RUNNING, State.PENDING),
+        (State.SUCCEEDED, State.RUNNING, State.RUNNING, State.SUCCEEDED),
+        (State.SUCCEEDED, State.LOST, State.RUNNING, State.SUCCEEDED),
+        (State.RUNNING, State.LOST, State.RUNNING, State.LOST),
+        (State.RUNNING, State.LOST, State.FAILED, State.FAILED),
+        (State.FAILED, State.LOST, State.RUNNING, State.FAILED),
+        (State.LOST, State.RUNNING, State.RUNNING, State.LOST),
+    ],
+)
+def test_a_job_is_what_its_chief_is_unless_another_replica_fails(
+    chief: State, worker: State, ps: State, state: State
+) -> None:
+    seen = {CHIEF: chief, WORKER: worker, PS: ps}
+    assert job_state({name: Observation(state=each) for name, each in seen.items()}) is state
+
+
+def test_a_result_comes_back_equal_from_its_json() -> None:
+    result = Result(attempt="try-1", value={"accuracy": 0.97})
+    assert Result.from_json(result.to_json()) == result
+
+
+def test_a_progress_line_is_found_behind_whatever_a_log_puts_before_it() -> None:
+    progress = Progress(step=120, steps=540, loss=0.231, examples_per_second=4210, seconds_left=12)
+    assert Progress.parse(f"[2026-11-21, 10:00:00] INFO - [chief] {progress}") == progress
+
+
+@pytest.mark.parametrize("line", ["", "progress", "in progress step=1", "progress step=x steps=2"])
+def test_what_is_no_progress_line_is_none(line: str) -> None:
+    assert Progress.parse(line) is None
+
+
+def test_a_loss_that_is_no_number_is_still_progress() -> None:
+    line = str(Progress(step=1, steps=2, loss=float("nan"), examples_per_second=1, seconds_left=1))
+    parsed = Progress.parse(line)
+    assert parsed is not None
+    assert parsed.loss != parsed.loss
