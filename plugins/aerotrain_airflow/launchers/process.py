@@ -1,0 +1,211 @@
+"""The launcher of local processes: every replica in a process group of its own.
+
+Everything about a set lies in one folder, its address, so that any process of this user can
+observe and stop it::
+
+    <root>/<job>/attempt
+    <root>/<job>/<replica>/work/             the replica's scratch and working directory
+    <root>/<job>/<replica>/log               its output, both streams
+    <root>/<job>/<replica>/pid               process id and birth of its keeper
+    <root>/<job>/<replica>/exit              its exit code, once it has ended
+    <root>/<job>/<replica>/termination-log   its last words, where it failed
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.status import Observation, State, observed_exit
+from aerotrain_airflow.launchers.base import LogLine, Positions
+from aerotrain_airflow.launchers.ports import reserved_ports
+
+#: Seconds between asking the processes of a set to go and ending them. Airflow gives a
+#: killed task 5 s, so this and the ending must fit into that.
+GRACE = 2.0
+
+#: A shell that outlives its replica by one line: the exit code reaches the folder even when
+#: nobody is left to wait for it. It lets the replica answer SIGTERM first.
+_KEEPER = """
+trap : TERM INT
+(cd work && exec "$@") > log 2>&1
+code=$?
+echo "$code" > exit.new && mv exit.new exit
+"""
+
+#: Found in the environment of every process of a set, however it was started.
+_MARK = "AEROTRAIN_SET"
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """One command for every replica, and the folder where their traces will be."""
+
+    job: Job
+    attempt: str
+    folder: Path
+    command: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.folder}: attempt {self.attempt}"]
+        lines += [f"  {name}: {' '.join(self.command)}" for name in self.job.names()]
+        return "\n".join(lines)
+
+
+class ProcessLauncher:
+    """Runs replicas as processes of this machine, talking over loopback.
+
+    ``root`` is the folder of all sets; ``environment`` is what every replica starts with,
+    credentials for the store included; ``python`` is the interpreter that has aerotrain's
+    ``tensorflow`` extra.
+    """
+
+    def __init__(
+        self, root: Path, environment: Mapping[str, str], python: str = sys.executable
+    ) -> None:
+        self._root = root
+        self._environment = dict(environment)
+        self._python = python
+        self._keepers: list[subprocess.Popen[bytes]] = []
+
+    def plan(self, job: Job, attempt: str) -> ProcessPlan:
+        """One command a replica; the ports are found when they start."""
+        return ProcessPlan(
+            job=job,
+            attempt=attempt,
+            folder=self._root / job.name,
+            command=(self._python, "-m", "aerotrain.replica"),
+        )
+
+    def start(self, plan: ProcessPlan) -> str:
+        """Start all replicas at once, each holding its port's reservation as long as it lives."""
+        address = str(plan.folder)
+        self.stop(address)
+        plan.folder.mkdir(parents=True)
+        (plan.folder / "attempt").write_text(plan.attempt)
+        names = list(plan.job.names())
+        with reserved_ports(len(names)) as ports:
+            addresses = {
+                name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
+            }
+            for name, port in zip(names, ports, strict=True):
+                environment = replica_environment(plan.job, name, addresses, plan.attempt)
+                self._spawn(plan, name, environment, port.lock)
+        return address
+
+    def _spawn(
+        self, plan: ProcessPlan, name: ReplicaName, environment: Mapping[str, str], lock: int
+    ) -> None:
+        folder = plan.folder / str(name)
+        (folder / "work" / "tmp").mkdir(parents=True)
+        keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "aerotrain-keeper", *plan.command],
+            cwd=folder,
+            env={
+                **self._environment,
+                **environment,
+                "TMPDIR": str(folder / "work" / "tmp"),
+                "PYTHONUNBUFFERED": "1",
+                "AEROTRAIN_TERMINATION_LOG": str(folder / "termination-log"),
+                _MARK: str(plan.folder),
+            },
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+        (folder / "pid").write_text(f"{keeper.pid} {psutil.Process(keeper.pid).create_time()}")
+        self._keepers.append(keeper)
+
+    def observe(self, address: str) -> Mapping[ReplicaName, Observation]:
+        """What the folder and the process table say of every replica."""
+        for keeper in self._keepers:
+            keeper.poll()  # a keeper that nobody waits for would stay a zombie
+        return {name: _observe(folder) for name, folder in _replica_folders(address)}
+
+    def logs(self, address: str, positions: Positions) -> Iterable[LogLine]:
+        """Read on in every replica's log file; the position is a byte offset."""
+        for name, folder in _replica_folders(address):
+            path = folder / "log"
+            if not path.exists():
+                continue
+            # Asked before reading: what a replica wrote before its end is then all read.
+            ended = (folder / "exit").exists()
+            with path.open("rb") as file:
+                file.seek(positions.get(str(name), 0))
+                new = file.read()
+            whole = new if ended else new[: new.rfind(b"\n") + 1]
+            positions[str(name)] = positions.get(str(name), 0) + len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                yield LogLine(name, line)
+
+    def stop(self, address: str) -> None:
+        """End the process groups of the set, and what left them, then remove its folder."""
+        folder = Path(address)
+        if not folder.exists():
+            return
+        processes = _processes_of(folder)
+        for process in processes:
+            _quietly(process.terminate)
+        _, stubborn = psutil.wait_procs(processes, timeout=GRACE)
+        # Looked for anew: what was started while the others were ending.
+        for process in {*stubborn, *_processes_of(folder)}:
+            _quietly(process.kill)
+        for keeper in self._keepers:
+            keeper.poll()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replica_folders(address: str) -> Iterable[tuple[ReplicaName, Path]]:
+    for folder in sorted(Path(address).glob("*/pid")):
+        role, _, index = folder.parent.name.partition("-")
+        yield ReplicaName(Role(role), int(index or 0)), folder.parent
+
+
+def _observe(folder: Path) -> Observation:
+    alive = _keeper_is_alive(folder)  # asked first: a keeper writes the code before it ends
+    try:
+        code = int((folder / "exit").read_text())
+    except FileNotFoundError:
+        if alive:
+            return Observation(state=State.RUNNING)
+        return Observation(state=State.LOST, reason="is gone without an exit code")
+    seen = observed_exit(code)
+    words = folder / "termination-log"
+    if words.exists():
+        reason = f"{seen.reason}: {words.read_text(errors='replace')}"
+        return Observation(state=seen.state, exit_code=code, reason=reason)
+    return seen
+
+
+def _keeper_is_alive(folder: Path) -> bool:
+    pid, birth = (folder / "pid").read_text().split()
+    try:
+        process = psutil.Process(int(pid))
+        return process.create_time() == float(birth) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _processes_of(folder: Path) -> list[psutil.Process]:
+    """Every process that carries the set's mark, whichever group or session it moved to."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(_MARK) == str(folder) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # gone meanwhile, or another user's
+    return found
+
+
+def _quietly(end: Callable[[], None]) -> None:
+    with suppress(psutil.NoSuchProcess):
+        end()

@@ -1,0 +1,64 @@
+"""Modules that the launcher's tests run as jobs: what a replica may do, without TensorFlow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.replica import Replica
+
+
+def run(replica: Replica) -> Any:
+    """Do what the job's argument ``does`` says for this replica's role."""
+    does = replica.job.arguments.get(replica.name.role, "serve")
+    print(f"hello from {replica.name} in {Path.cwd().name}", flush=True)
+    return globals()[does](replica)
+
+
+def serve(replica: Replica) -> None:
+    """What workers and ps do: wait to be ended."""
+    time.sleep(600)
+
+
+def finish(replica: Replica) -> dict[str, Any]:
+    """End well, once every other replica of the set has said hello."""
+    replicas, count = replica.scratch.parent.parent, len(list(replica.job.names()))
+    while sum("hello" in log.read_text() for log in replicas.glob("*/log")) < count:
+        time.sleep(0.01)
+    print("no line end at the end", end="", flush=True)
+    return {"stdin": sys.stdin.read(), "scratch": str(replica.scratch)}
+
+
+def echo(replica: Replica) -> dict[str, Any]:
+    """Hand back what this replica was told."""
+    finish(replica)
+    return {"arguments": dict(replica.job.arguments), "environment": sorted(os.environ)}
+
+
+def fail(replica: Replica) -> None:
+    raise FinalError("the label 7 is outside 0 to 3")
+
+
+def fail_for_now(replica: Replica) -> None:
+    raise TemporaryError("the store is away")
+
+
+def crash(replica: Replica) -> None:
+    raise ZeroDivisionError("a bug of the user's own")
+
+
+def vanish(replica: Replica) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave_grandchildren(replica: Replica) -> None:
+    """Start one child in this group and one that leaves it, both deaf to SIGTERM, and serve."""
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    for new_session in (False, True):
+        child = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=new_session)
+        print(f"child {child.pid}", flush=True)
+    serve(replica)
