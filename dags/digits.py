@@ -1,0 +1,30 @@
+"""Recognise handwritten digits: from scans to a model that TensorFlow Serving can load.
+
+The data are scikit-learn's *digits*: 1,797 real scans of 8 × 8 pixels. `prepare` shards them
+into TFRecords, `train` trains the small network of `models/digits.py` under the strategy that
+the run asks for, `evaluate` measures it on scans it never saw, and `export` publishes it, if
+it is good enough, under the next version number.
+
+Trigger it from the form, or over REST with any of its params as `conf`.
+"""
+
+from airflow.sdk import dag
+
+from aerotrain_airflow.params import training_params
+from aerotrain_airflow.steps import evaluate, export, prepare, train
+
+
+@dag(
+    schedule="@weekly",
+    catchup=False,
+    doc_md=__doc__,
+    tags=["aerotrain"],
+    params=training_params(epochs=12, threshold=0.95),
+)
+def digits() -> None:
+    shards = prepare("digits")
+    model = train("digits", shards)
+    evaluate(model, shards) >> export(model, shards)
+
+
+digits()

@@ -1,0 +1,41 @@
+"""From an Airflow connection to the variables by which a replica reaches the store."""
+
+import os
+from collections.abc import Mapping
+
+from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+
+from aerotrain_airflow.settings import Settings
+
+#: Variables of Airflow's own (its database, its keys) that are no business of a replica.
+_PRIVATE = ("AIRFLOW", "_AIRFLOW", "TF_CONFIG")
+
+
+def store_environment(settings: Settings) -> dict[str, str]:
+    """The AWS variables that reach the store; none for a ``file://`` store.
+
+    The names are botocore's:
+    https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
+    """
+    if not settings.store.startswith("s3://"):
+        return {}
+    hook: AwsBaseHook = AwsBaseHook(aws_conn_id=settings.store_conn_id, client_type="s3")
+    credentials = hook.get_credentials()
+    found = {
+        "AWS_ACCESS_KEY_ID": credentials.access_key,
+        "AWS_SECRET_ACCESS_KEY": credentials.secret_key,
+        "AWS_SESSION_TOKEN": credentials.token,
+        "AWS_ENDPOINT_URL": hook.conn_config.get_service_endpoint_url("s3"),
+        "AWS_REGION": hook.region_name,
+        "AWS_DEFAULT_REGION": hook.region_name,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def replica_base_environment(settings: Settings) -> dict[str, str]:
+    """What every local replica starts with: this process's variables without Airflow's secrets."""
+    return _public(os.environ) | store_environment(settings)
+
+
+def _public(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(_PRIVATE)}

@@ -1,0 +1,113 @@
+"""The first task of a pipeline: what can be refused is refused before anything starts."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context, XComArg
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.job import Job, Role
+from aerotrain.contract.steps import PlanArguments
+from aerotrain.store import open_store, probe
+from aerotrain_airflow.credentials import store_environment
+from aerotrain_airflow.operator import JobOperator, describe, refuse_unknown_conf
+from aerotrain_airflow.settings import Settings
+
+#: A training run's scratch holds its shards and a few checkpoints.
+LEAST_FREE_BYTES = 1 << 30
+
+
+class PreflightOperator(BaseOperator):
+    """Check the run's conf, every job of the DAG, the store, and the scratch disk.
+
+    Raises:
+        AirflowFailException: something cannot work; every refusal is in the message.
+        AirflowException: the store does not answer, or the disk is full, for now.
+    """
+
+    def execute(self, context: Context) -> None:
+        try:
+            settings = Settings.read()
+            refuse_unknown_conf(context)
+            self._check_jobs(context, settings)
+            settings.scratch.mkdir(parents=True, exist_ok=True)
+            _check_disk(settings.scratch)
+            url = f"{settings.store}/{self.dag_id}"
+            probe(open_store(url, {**os.environ, **store_environment(settings)}))
+        except FinalError as error:
+            raise AirflowFailException(str(error)) from error
+        except TemporaryError as error:
+            raise AirflowException(str(error)) from error
+        self.log.info("the run can start: its jobs, its store %s and its disk are fine", url)
+
+    def _check_jobs(self, context: Context, settings: Settings) -> None:
+        jobs, refusals = [], []
+        for task in context["dag"].tasks:
+            if isinstance(task, JobOperator):
+                try:
+                    job = _described_ahead(task, context, settings)
+                    _check_models(job)
+                except FinalError as error:
+                    refusals.append(f"{task.task_id}: {error}")
+                else:
+                    jobs.append(job)
+        if refusals:
+            raise FinalError("\n".join(refusals))
+        _check_shards(jobs)
+
+
+def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:
+    """The job of a task that has not run, with a word where another task's output will be."""
+    env = task.get_template_env()
+    job = task.render_template(_without_outputs(task.job), context, env)
+    arguments = task.render_template(_without_outputs(task.arguments), context, env)
+    return describe(task, job, arguments, context, settings)
+
+
+def _without_outputs(value: Any) -> Any:
+    if isinstance(value, XComArg):
+        return "(another task's output)"
+    if isinstance(value, Mapping):
+        return {key: _without_outputs(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_outputs(each) for each in value]
+    return value
+
+
+def _check_models(job: Job) -> None:
+    """The user's module that a training job names has to be in the job's folder."""
+    if job.module != "aerotrain.train" or not job.code:
+        return
+    name = job.arguments["model"]
+    path = Path(job.code, *name.split("."))
+    if not path.with_suffix(".py").exists() and not (path / "__init__.py").exists():
+        there = sorted(each.stem for each in Path(job.code).glob("*.py"))
+        raise FinalError(
+            f"there is no module {name!r} in {job.code}; it holds {', '.join(there) or 'none'}"
+        )
+
+
+def _check_shards(jobs: Sequence[Job]) -> None:
+    """Every worker reads whole shards of its own, so there have to be as many."""
+    workers = max((job.count(Role.WORKER) for job in jobs), default=0)
+    for job in jobs:
+        if job.module == "aerotrain.prepare.plan":
+            shards = PlanArguments.of(job.arguments).shards
+            if shards < workers:
+                raise SpecError(
+                    f"{shards} shards cannot be shared by {workers} workers, for each reads "
+                    f"whole shards; ask for {workers} shards or more, or for fewer workers"
+                )
+
+
+def _check_disk(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        raise TemporaryError(
+            f"the disk of {folder} has {free >> 20} MiB free and a run needs "
+            f"{LEAST_FREE_BYTES >> 20} MiB; free some of it, or set [aerotrain] scratch"
+        )

@@ -1,0 +1,117 @@
+"""The steps of a pipeline, as a DAG file writes them.
+
+Each returns the output of its task, to be handed to the next step::
+
+    shards = prepare("digits")
+    model = train("digits", shards)
+    evaluate(model, shards) >> export(model, shards)
+
+What a step takes from the run (strategy, epochs, threshold, …) it takes from the DAG's params,
+which ``aerotrain_airflow.params.training_params`` makes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import TaskGroup, XComArg
+
+from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.params import HPARAMS, RunParam
+from aerotrain_airflow.preflight import PreflightOperator
+
+
+def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComArg:
+    """Turn what ``module`` reads into a sealed data set, once for each state of its source.
+
+    ``module`` is a module of the pipeline's ``models`` folder with ``list_parts`` and
+    ``read_part``. The first task refuses what cannot run, in this step and all later ones.
+
+    Returns:
+        The URL of the data set.
+    """
+    plan_arguments: dict[str, Any] = {
+        "source": {"kind": "python", "module": module},
+        "shards": RunParam("shards"),
+    }
+    if splits is not None:
+        plan_arguments["splits"] = dict(splits)
+    with TaskGroup("prepare"):
+        check = PreflightOperator(task_id="check")
+        plan = JobOperator(
+            task_id="plan",
+            job={"module": "aerotrain.prepare.plan", "arguments": plan_arguments},
+            return_key="parts",
+        )
+        parts = JobOperator.partial(
+            task_id="part", job={"module": "aerotrain.prepare.part"}
+        ).expand(arguments=plan.output)
+        seal = JobOperator(
+            task_id="seal",
+            job={
+                "module": "aerotrain.prepare.seal",
+                "arguments": {"dataset": XComArg(plan, "dataset")},
+            },
+            # No part is left to write where the data set is sealed already.
+            trigger_rule="none_failed",
+        )
+        check >> plan >> parts >> seal
+    return seal.output
+
+
+def train(module: str, data: XComArg | str) -> XComArg:
+    """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
+
+    Returns:
+        The URL of the trained model.
+    """
+    return JobOperator(
+        task_id="train",
+        job={
+            "module": "aerotrain.train",
+            "strategy": RunParam("strategy"),
+            "replicas": [
+                {"role": "chief"},
+                {"role": "worker", "count": RunParam("workers")},
+                {"role": "ps", "count": RunParam("ps")},
+            ],
+            "arguments": {
+                "model": module,
+                "data": data,
+                "epochs": RunParam("epochs"),
+                "batch_size": RunParam("batch_size"),
+                "seed": RunParam("seed"),
+                "hparams": {name: RunParam(name) for name in HPARAMS},
+            },
+        },
+    ).output
+
+
+def evaluate(model: XComArg | str, data: XComArg | str, *, metric: str = "accuracy") -> XComArg:
+    """Evaluate the model on every record of the test split, and fail below the threshold.
+
+    Returns:
+        The metrics by name.
+    """
+    return JobOperator(
+        task_id="evaluate",
+        job={
+            "module": "aerotrain.evaluate",
+            "arguments": {
+                "model": model,
+                "data": data,
+                "thresholds": {metric: RunParam("threshold")},
+            },
+        },
+    ).output
+
+
+def export(model: XComArg | str, data: XComArg | str) -> XComArg:
+    """Publish the model as the next version for TensorFlow Serving, once it is proven.
+
+    Returns:
+        The URL of the version.
+    """
+    return JobOperator(
+        task_id="export",
+        job={"module": "aerotrain.export", "arguments": {"model": model, "data": data}},
+    ).output

@@ -1,0 +1,77 @@
+"""Pipelines of airflow jobs without TensorFlow, for the tests of the operator."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.params import RunParam, training_params
+from aerotrain_airflow.preflight import PreflightOperator
+
+JOBS = str(Path(__file__).parent.parent / "jobs")
+REPLICAS = [
+    {"role": "chief"},
+    {"role": "worker", "count": RunParam("workers")},
+    {"role": "ps", "count": RunParam("ps")},
+]
+
+
+def one_job(dag_id: str, *, job: dict[str, Any] | None = None, **operator: Any) -> DAG:
+    """A job whose chief does what the run says, while its workers and ps serve."""
+    params = {
+        **training_params(),
+        "chief": Param("finish", type="string"),
+        "word": Param("hello", type="string"),
+    }
+    with DAG(dag_id, params=params, schedule=None) as dag:
+        arguments = {"chief": RunParam("chief"), "word": RunParam("word"), "run": "{{ run_id }}"}
+        JobOperator(
+            task_id="job",
+            job={
+                "module": "small_jobs",
+                "code": JOBS,
+                "strategy": RunParam("strategy"),
+                "replicas": REPLICAS,
+                "arguments": arguments,
+                **(job or {}),
+            },
+            **operator,
+        )
+    return dag
+
+
+def checked(dag_id: str, **train: Any) -> DAG:
+    """A check, a plan, and a training job that nobody lets start."""
+    with DAG(dag_id, params=training_params(shards=2), schedule=None) as dag:
+        check = PreflightOperator(task_id="check")
+        source = {"kind": "python", "module": "small_jobs"}
+        plan = JobOperator(
+            task_id="plan",
+            job={
+                "module": "aerotrain.prepare.plan",
+                "code": JOBS,
+                "arguments": {"source": source, "shards": RunParam("shards")},
+            },
+        )
+        training = JobOperator(
+            task_id="train",
+            job={
+                "module": "aerotrain.train",
+                "code": JOBS,
+                "strategy": RunParam("strategy"),
+                "replicas": REPLICAS,
+                "arguments": {"model": "small_jobs", "data": plan.output, **train},
+            },
+        )
+        check >> plan >> training
+    return dag
+
+
+small = one_job("small")
+with_timeout = one_job("with_timeout", execution_timeout=timedelta(seconds=2))
+with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
+well_described = checked("well_described")
+misspelt_module = checked("misspelt_module", model="smal_jobs")
+misspelt_argument = checked("misspelt_argument", eppochs=1)

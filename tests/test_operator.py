@@ -1,0 +1,138 @@
+"""The operator in a real Airflow, in this process: a task's end, its log, its result."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def _settings(airflow_database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roots = [str(Path(__file__).parent.parent / each) for each in ("tasks", "plugins")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(roots))
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__SCRATCH", str(tmp_path / "scratch"))
+
+
+@pytest.fixture
+def pipelines() -> DagBag:
+    return DagBag(str(Path(__file__).parent / "dags"))
+
+
+def test_the_chiefs_value_is_the_tasks_result(
+    pipelines: DagBag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = pipelines.dags["small"].test(run_conf={"chief": "echo", "word": "bonjour"})
+    ti = run.get_task_instance("job")
+    assert ti.state == "success"
+    value = ti.xcom_pull(task_ids="job")
+    assert value["arguments"]["word"] == "bonjour"
+    assert value["arguments"]["run"] == run.run_id
+    assert "[worker-1] hello from worker-1" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ({"chief": "fail"}, "chief exited with 65: the label 7 is outside 0 to 3"),
+        ({"chief": "vanish"}, "chief was ended by signal 9"),
+        ({"ps": 1, "strategy": "one_device"}, "use 'parameter_server', or drop the ps"),
+        ({"workers": 0}, "asks for 0 workers"),
+        ({"word": "a", "eppochs": 3}, "did you mean 'epochs'?"),
+    ],
+)
+def test_a_task_that_fails_says_why_in_one_sentence(
+    pipelines: DagBag,
+    conf: dict[str, Any],
+    sentence: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = pipelines.dags["small"].test(run_conf=conf)
+    assert run.get_task_instance("job").state == "failed"
+    assert sentence in "".join(capfd.readouterr())
+
+
+def test_a_task_past_its_timeout_leaves_no_process(pipelines: DagBag, tmp_path: Path) -> None:
+    run = pipelines.dags["with_timeout"].test(run_conf={"chief": "serve"})
+    assert run.get_task_instance("job").state == "failed"
+    assert not _replicas_under(tmp_path)
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_job_past_its_own_deadline_is_ended_and_says_so(
+    pipelines: DagBag, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = pipelines.dags["with_deadline"].test(run_conf={"chief": "serve"})
+    assert run.get_task_instance("job").state == "failed"
+    assert "ran for longer than its deadline of 1 s" in "".join(capfd.readouterr())
+    assert not _replicas_under(tmp_path)
+
+
+def test_what_a_replica_leaves_behind_is_gone_with_its_task(
+    pipelines: DagBag, tmp_path: Path
+) -> None:
+    pipelines.dags["small"].test()
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_replica_never_sees_airflows_own_secrets(
+    pipelines: DagBag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "a secret")
+    run = pipelines.dags["small"].test(run_conf={"chief": "echo"})
+    value = run.get_task_instance("job").xcom_pull(task_ids="job")
+    assert not [name for name in value["environment"] if name.startswith("AIRFLOW__")]
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "sentence"),
+    [
+        ("misspelt_module", {}, "no module 'smal_jobs'"),
+        ("misspelt_argument", {}, "has no 'eppochs', did you mean 'epochs'?"),
+        ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 workers"),
+        ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
+        ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),
+    ],
+)
+def test_what_a_later_task_would_refuse_is_refused_by_the_first(
+    pipelines: DagBag,
+    dag_id: str,
+    conf: dict[str, Any],
+    sentence: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = pipelines.dags[dag_id].test(run_conf=conf)
+    assert run.get_task_instance("check").state == "failed"
+    assert run.get_task_instance("plan").state == "upstream_failed"
+    assert sentence in "".join(capfd.readouterr())
+
+
+def test_a_store_that_does_not_answer_is_named_before_anything_starts(
+    pipelines: DagBag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", "s3://bucket")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_STORE",
+        '{"conn_type": "aws", "login": "key", "password": "secret",'
+        ' "extra": {"endpoint_url": "http://127.0.0.1:9"}}',
+    )
+    run = pipelines.dags["well_described"].test()
+    assert run.get_task_instance("check").state == "failed"
+    assert "http://127.0.0.1:9" in "".join(capfd.readouterr())
+
+
+def _replicas_under(folder: Path) -> list[int]:
+    """The live processes that belong to a set in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("AEROTRAIN_SET", "").startswith(str(folder)):
+                found.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
