@@ -1,0 +1,47 @@
+"""Where data sets, checkpoints and results are kept: one protocol over ``s3://`` and ``file://``.
+
+Output is whole or absent: each object appears at once, and of many objects the manifest
+comes last. Readers trust manifests, never a listing. Nothing here needs TensorFlow or
+NumPy, so Airflow may read results with it.
+"""
+
+from aerotrain.store.errors import (
+    CorruptError,
+    ExistsError,
+    MissingError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from aerotrain.store.keys import checked_key
+from aerotrain.store.manifest import (
+    MANIFEST,
+    Manifest,
+    StoredFile,
+    fetch,
+    fetch_file,
+    publish,
+)
+from aerotrain.store.opening import open_store
+from aerotrain.store.probing import probe
+from aerotrain.store.protocol import Store, StoredObject
+
+__all__ = [
+    "MANIFEST",
+    "CorruptError",
+    "ExistsError",
+    "Manifest",
+    "MissingError",
+    "Store",
+    "StoreFull",
+    "StoreRefused",
+    "StoreUnavailable",
+    "StoredFile",
+    "StoredObject",
+    "checked_key",
+    "fetch",
+    "fetch_file",
+    "open_store",
+    "probe",
+    "publish",
+]

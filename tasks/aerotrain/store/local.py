@@ -1,0 +1,127 @@
+"""A store that is a folder: every object is a file that appears at once."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from aerotrain.store.errors import ExistsError, explained
+from aerotrain.store.keys import checked_key, checked_prefix
+from aerotrain.store.protocol import StoredObject
+
+#: What a file is called until it is whole. Listings leave such files out.
+PARTIAL = ".aerotrain-partial-"
+
+
+class LocalStore:
+    """The store of the folder ``root``, which is made when something is first written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def url(self) -> str:
+        return self.root.as_uri()
+
+    def get(self, key: str) -> bytes:
+        with self._explaining(key) as path:
+            return path.read_bytes()
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        with self._explaining(key) as path:
+            try:
+                write_whole(path, lambda file: file.write(data), if_absent=if_absent)
+            except FileExistsError as error:
+                raise ExistsError(
+                    f"{self.url}/{key} is there already; choose another key"
+                ) from error
+
+    def upload(self, path: Path, key: str) -> None:
+        with self._explaining(key) as target, path.open("rb") as source:
+            write_whole(target, lambda file: shutil.copyfileobj(source, file))
+
+    def download(self, key: str, path: Path) -> None:
+        with self._explaining(key) as stored, stored.open("rb") as source:
+            write_whole(path, lambda file: shutil.copyfileobj(source, file))
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        top = self.root / checked_prefix(prefix)
+        keys = [
+            path.relative_to(self.root).as_posix()
+            for path in top.rglob("*")
+            if path.is_file() and not path.name.startswith(PARTIAL)
+        ]
+        for key in sorted(keys):
+            try:
+                status = (self.root / key).stat()
+            except FileNotFoundError:
+                continue  # somebody has just deleted it
+            yield StoredObject(key, status.st_size, _tag(status))
+
+    def exists(self, key: str) -> bool:
+        with self._explaining(key) as path:
+            return path.is_file()
+
+    def delete(self, key: str) -> None:
+        with self._explaining(key) as path:
+            path.unlink(missing_ok=True)
+
+    def child(self, prefix: str) -> "LocalStore":
+        return LocalStore(self.root / checked_prefix(prefix))
+
+    @contextmanager
+    def _explaining(self, key: str) -> Iterator[Path]:
+        """The path of ``key``, with the system's errors turned into the store's."""
+        path = self.root / checked_key(key)
+        try:
+            yield path
+        except OSError as error:
+            raise explained(error, f"{self.url}/{key}") from error
+
+
+def write_whole(
+    path: Path, write: Callable[[IO[bytes]], object], *, if_absent: bool = False
+) -> None:
+    """Make the file ``path`` of what ``write`` writes; nobody ever sees half of it.
+
+    It is written beside, brought to the disk, and then renamed, so neither a kill nor a
+    power cut leaves half a file under its name.
+
+    Raises:
+        FileExistsError: ``if_absent``, and another was first.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide it from other users
+            os.fsync(file.fileno())
+        if if_absent:
+            os.link(partial, path)  # unlike a rename, it fails where a file is
+        else:
+            partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk: it is an entry of the folder, not of the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tag(status: os.stat_result) -> str:
+    """Another value whenever the file was replaced."""
+    version = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+    return hashlib.sha256(version.encode()).hexdigest()[:16]

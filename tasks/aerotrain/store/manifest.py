@@ -1,0 +1,136 @@
+"""Many files as one: they are published together, and fetched as they were published.
+
+The files go first and ``manifest.json`` last, so what has a manifest is whole. Whoever reads
+them back checks every byte against it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.store.errors import CorruptError, MissingError
+from aerotrain.store.keys import checked_key
+from aerotrain.store.protocol import Store
+
+MANIFEST = "manifest.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """What a manifest says of one file: its size in bytes, and its SHA-256 in hex."""
+
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """What the file at ``path`` is now."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+        return cls(path.stat().st_size, digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The files of a publication by their key under its prefix, and what is said about them."""
+
+    files: Mapping[str, StoredFile]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        """The same text for the same publication, byte for byte."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            FinalError: it is no manifest, or one of another version.
+        """
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise FinalError(
+                    f"the manifest has version {data['version']}, this is version {VERSION}; "
+                    "use the aerotrain that wrote it, or publish again"
+                )
+            files = {checked_key(key): StoredFile(**each) for key, each in data["files"].items()}
+            return cls(files=files, about=data["about"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FinalError(f"this is no manifest: {error!r}; publish again") from error
+
+
+def publish(store: Store, folder: Path, prefix: str, about: Mapping[str, Any]) -> Manifest:
+    """Upload every file below ``folder`` to ``prefix``, then the manifest.
+
+    What is published there already with the same bytes and the same ``about`` is left as it
+    is. Anything else there loses its manifest first, so that no reader meets a mixture.
+
+    Raises:
+        FinalError: the folder holds no file, or one that is called like the manifest.
+    """
+    target = store.child(prefix) if prefix else store
+    paths = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    if not paths or MANIFEST in paths:
+        wrong = f"already holds a {MANIFEST}" if paths else "holds no file"
+        raise FinalError(f"{folder} {wrong}; publish the folder of what was just written")
+    files = {key: StoredFile.of(path) for key, path in paths.items()}
+    manifest = Manifest(files=files, about=dict(about))
+    content = manifest.to_json().encode()
+    try:
+        if target.get(MANIFEST) == content:
+            return manifest
+        target.delete(MANIFEST)
+    except MissingError:
+        pass  # the usual case: nothing is published there yet
+    for key, path in paths.items():
+        target.upload(path, key)
+    target.put(MANIFEST, content)
+    return manifest
+
+
+def fetch(store: Store, prefix: str, folder: Path) -> Manifest:
+    """Download what was published at ``prefix`` into ``folder``, checking every byte.
+
+    Raises:
+        MissingError: nothing is published there.
+        CorruptError: an object is not what the manifest says; the message names it.
+    """
+    source = store.child(prefix) if prefix else store
+    manifest = Manifest.from_json(source.get(MANIFEST))
+    for key, expected in manifest.files.items():
+        fetch_file(source, key, expected, folder / key)
+    return manifest
+
+
+def fetch_file(source: Store, key: str, expected: StoredFile, path: Path) -> None:
+    """Download one object that a manifest lists; what is not as it says is not kept.
+
+    Raises:
+        CorruptError: it is gone, or its size or SHA-256 is another.
+    """
+    url = f"{source.url}/{key}"
+    try:
+        source.download(key, path)
+    except MissingError as error:
+        raise CorruptError(
+            f"{url} is gone, though its manifest lists it; write the whole publication again"
+        ) from error
+    found = StoredFile.of(path)
+    if found != expected:
+        path.unlink()
+        raise CorruptError(
+            f"{url} is corrupt: its manifest says {expected.bytes} bytes with SHA-256 "
+            f"{expected.sha256}, it has {found.bytes} with {found.sha256}; write it again"
+        )

@@ -1,0 +1,209 @@
+"""A store that is a bucket, or a folder of one, behind any endpoint that speaks S3.
+
+What the error codes mean: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+from botocore.exceptions import ConnectionError as NoConnection
+
+from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
+from aerotrain.store.errors import (
+    ExistsError,
+    MissingError,
+    StoreRefused,
+    StoreUnavailable,
+    explained,
+)
+from aerotrain.store.keys import checked_key, checked_prefix
+from aerotrain.store.local import write_whole
+from aerotrain.store.protocol import StoredObject
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+# Three attempts and the pauses between them (1 s and 2 s at most) end within 15 s, whether
+# the endpoint swallows our packets or takes them and says nothing.
+_ATTEMPTS = 3
+_ANSWER_SECONDS = 3.0
+
+#: The CRT client fails on endpoints that are an address and a port.
+_TRANSFER = TransferConfig(preferred_transfer_client="classic")
+
+
+def connect(environment: Mapping[str, str]) -> "S3Client":
+    """A client with the credential and the endpoint of ``environment``; contacts nobody.
+
+    Raises:
+        SpecError: AWS_ENDPOINT_URL is no URL.
+    """
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    session = boto3.session.Session(
+        aws_access_key_id=environment.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=environment.get("AWS_SECRET_ACCESS_KEY"),
+        aws_session_token=environment.get("AWS_SESSION_TOKEN"),
+        region_name=region or "us-east-1",
+    )
+    config = Config(
+        connect_timeout=_ANSWER_SECONDS,
+        read_timeout=_ANSWER_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        # An endpoint of one's own rarely has a host name for each bucket, and need not know
+        # AWS's newer checksums; ours are in the manifests.
+        s3={"addressing_style": "path" if endpoint else "auto"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        return session.client("s3", endpoint_url=endpoint or None, config=config)
+    except ValueError as error:
+        raise SpecError(
+            f"AWS_ENDPOINT_URL is {endpoint!r}, which is no URL; write http://host:port"
+        ) from error
+
+
+class S3Store:
+    """The store of the folder ``prefix`` in ``bucket``; safe to use from many threads."""
+
+    def __init__(self, client: "S3Client", bucket: str, prefix: str = "") -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = checked_prefix(prefix)
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def get(self, key: str) -> bytes:
+        with self._explaining(key) as full:
+            return self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read()
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        with self._explaining(key) as full:
+            if not if_absent:
+                self._client.put_object(Bucket=self._bucket, Key=full, Body=data)
+                return
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=full, Body=data, IfNoneMatch="*")
+            except ClientError as error:
+                # An attempt whose answer was lost may have written it: then it is our own.
+                if not (_is_second_attempt(error) and self.get(key) == data):
+                    raise
+
+    def upload(self, path: Path, key: str) -> None:
+        with self._explaining(key) as full, path.open("rb") as source:
+            self._client.upload_fileobj(source, self._bucket, full, Config=_TRANSFER)
+
+    def download(self, key: str, path: Path) -> None:
+        with self._explaining(key) as full:
+            write_whole(
+                path,
+                lambda file: self._client.download_fileobj(
+                    self._bucket, full, file, Config=_TRANSFER
+                ),
+            )
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        folder = self._prefix + checked_prefix(prefix)
+        pages = self._client.get_paginator("list_objects_v2")
+        with self._translating(f"{self.url}/{prefix}"):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=folder):
+                for each in page.get("Contents", []):
+                    key = each["Key"].removeprefix(self._prefix)
+                    yield StoredObject(key, each["Size"], each["ETag"].strip('"'))
+
+    def exists(self, key: str) -> bool:
+        try:
+            with self._explaining(key) as full:
+                self._client.head_object(Bucket=self._bucket, Key=full)
+        except MissingError:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        with self._explaining(key) as full:
+            self._client.delete_object(Bucket=self._bucket, Key=full)
+
+    def child(self, prefix: str) -> "S3Store":
+        return S3Store(self._client, self._bucket, self._prefix + checked_prefix(prefix))
+
+    @contextmanager
+    def _explaining(self, key: str) -> Iterator[str]:
+        """The full key of ``key``, with boto3's errors turned into the store's."""
+        with self._translating(f"{self.url}/{key}"):
+            yield self._prefix + checked_key(key)
+
+    @contextmanager
+    def _translating(self, url: str) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            raise self._answered(error, url) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise StoreRefused(
+                f"there is no credential for {url} ({error}); set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY"
+            ) from error
+        except (NoConnection, HTTPClientError) as error:
+            raise StoreUnavailable(
+                f"{self._endpoint} did not answer for {url} ({error}); see whether it runs, "
+                "and whether AWS_ENDPOINT_URL is right"
+            ) from error
+        except BotoCoreError as error:
+            raise FinalError(f"{url} cannot be asked for: {error}; correct the URL") from error
+        except OSError as error:
+            raise explained(error, url) from error
+
+    def _answered(self, error: ClientError, url: str) -> AerotrainError:
+        """What the endpoint's refusal means, by its HTTP status."""
+        code = error.response["Error"].get("Code", "")
+        said = f"{self._endpoint} answered {code}: {error.response['Error'].get('Message', '')}"
+        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        match status:
+            case HTTPStatus.NOT_FOUND if code == "NoSuchBucket":
+                return FinalError(
+                    f"there is no bucket {self._bucket!r} at {self._endpoint}; make it, or "
+                    "correct the store's URL"
+                )
+            case HTTPStatus.NOT_FOUND:
+                return MissingError(
+                    f"there is no {url}; check the URL, or the step that should write it"
+                )
+            case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+                return StoreRefused(
+                    f"{url} was refused ({said}); check AWS_ACCESS_KEY_ID, "
+                    "AWS_SECRET_ACCESS_KEY and what they permit"
+                )
+            case HTTPStatus.PRECONDITION_FAILED:
+                return ExistsError(f"{url} is there already; choose another key")
+            case HTTPStatus.CONFLICT | HTTPStatus.TOO_MANY_REQUESTS:
+                return StoreUnavailable(f"{url} is busy ({said}); try again")
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return StoreUnavailable(f"{url} cannot be served now ({said}); try again")
+        return FinalError(f"{url} cannot be asked for ({said}); correct the URL or the request")
+
+    @property
+    def _endpoint(self) -> str:
+        return self._client.meta.endpoint_url
+
+
+def _is_second_attempt(error: ClientError) -> bool:
+    """Whether a condition failed that an earlier attempt of the same request may have broken."""
+    about = error.response["ResponseMetadata"]
+    failed = about["HTTPStatusCode"] == HTTPStatus.PRECONDITION_FAILED
+    return failed and about["RetryAttempts"] > 0

@@ -1,0 +1,142 @@
+"""The store: the same over a folder and over S3, and no key leads out of it."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.store import ExistsError, MissingError, open_store, probe
+
+
+def test_what_was_put_is_got(store_url: str) -> None:
+    store = open_store(store_url)
+    store.put("runs/1/result.json", b"first")
+    store.put("runs/1/result.json", b"second")
+    assert store.get("runs/1/result.json") == b"second"
+    assert store.exists("runs/1/result.json")
+    assert not store.exists("runs/1/other.json")
+
+
+def test_what_is_not_there_is_missing_by_its_url(store_url: str) -> None:
+    store = open_store(store_url)
+    with pytest.raises(MissingError, match=r"there is no .*/runs/1/nothing"):
+        store.get("runs/1/nothing")
+
+
+def test_deleting_twice_is_deleting_once(store_url: str) -> None:
+    store = open_store(store_url)
+    store.put("x", b"x")
+    store.delete("x")
+    store.delete("x")
+    assert not store.exists("x")
+
+
+def test_a_child_is_the_store_of_its_folder(store_url: str) -> None:
+    child = open_store(store_url).child("a/b")
+    child.put("c", b"c")
+    assert child.url == f"{store_url}/a/b"
+    assert open_store(child.url).get("c") == open_store(store_url).get("a/b/c") == b"c"
+
+
+def test_a_url_may_hold_spaces(store_url: str) -> None:
+    store = open_store(store_url).child("two words")
+    store.put("x y", b"x")
+    assert open_store(store.url).get("x y") == b"x"
+
+
+def test_a_prefix_is_a_whole_folder(store_url: str) -> None:
+    store = open_store(store_url)
+    for key in ("run/b", "run/a/c", "run-2/d", "running", "other/run/e"):
+        store.put(key, b"12")
+    assert [(each.key, each.size) for each in store.list("run")] == [("run/a/c", 2), ("run/b", 2)]
+    assert [each.key for each in store.list("run/")] == ["run/a/c", "run/b"]
+    assert len(list(store.list())) == 5
+    assert [each.key for each in store.child("run").list()] == ["a/c", "b"]
+    assert list(store.list("nothing")) == []
+
+
+def test_a_listing_has_another_tag_for_another_content(store_url: str) -> None:
+    store = open_store(store_url)
+    store.put("x", b"12")
+    before = next(store.list())
+    store.put("x", b"34")
+    assert next(store.list()).etag != before.etag
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", "a/", "a\0"]
+)
+def test_a_key_that_could_leave_the_store_is_refused(store_url: str, key: str) -> None:
+    store = open_store(store_url)
+    for use in (store.get, store.exists, store.delete, lambda key: store.put(key, b"")):
+        with pytest.raises(SpecError, match="is no key of a store"):
+            use(key)
+
+
+@pytest.mark.parametrize("prefix", ["../x", "/x", "a//b"])
+def test_a_prefix_that_could_leave_the_store_is_refused(store_url: str, prefix: str) -> None:
+    store = open_store(store_url)
+    with pytest.raises(SpecError):
+        store.child(prefix)
+    with pytest.raises(SpecError):
+        list(store.list(prefix))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("digits", "names no store"),
+        ("files:///folder", "did you mean 'file'"),
+        ("file://relative/folder", "three slashes"),
+        ("s3:///prefix", "names no bucket"),
+    ],
+)
+def test_a_url_that_names_no_store_is_refused(url: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        open_store(url)
+
+
+def test_of_many_first_writers_one_succeeds(store_url: str) -> None:
+    store = open_store(store_url)
+
+    def claim(number: int) -> int | None:
+        try:
+            store.put("claim", str(number).encode(), if_absent=True)
+        except ExistsError:
+            return None
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number in pool.map(claim, range(16)) if number is not None]
+    assert len(won) == 1
+    assert store.get("claim") == str(won[0]).encode()
+
+
+def test_files_go_up_and_come_down(store_url: str, tmp_path: Path) -> None:
+    store = open_store(store_url)
+    content = os.urandom(20 << 20)  # more than one part of a multipart upload
+    (tmp_path / "big").write_bytes(content)
+    store.upload(tmp_path / "big", "a/big")
+    store.download("a/big", tmp_path / "b/big")
+    assert (tmp_path / "b/big").read_bytes() == content
+
+
+def test_a_download_of_nothing_leaves_no_file(store_url: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingError):
+        open_store(store_url).download("nothing", tmp_path / "down/nothing")
+    assert list((tmp_path / "down").glob("*")) == []
+
+
+def test_a_key_below_an_object_is_refused_by_a_folder(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put("a", b"")
+    with pytest.raises(FinalError, match="is a file and cannot be a folder"):
+        store.get("a/b")
+
+
+def test_probe_leaves_nothing_behind(store_url: str) -> None:
+    store = open_store(store_url)
+    probe(store)
+    assert list(store.list()) == []

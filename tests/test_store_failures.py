@@ -1,0 +1,132 @@
+"""A store that is killed, full, away or shut: nothing is half-written, and the error says why."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.store import StoreFull, StoreRefused, StoreUnavailable, open_store, probe
+from aerotrain_airflow.local.s3_server import S3Server
+
+_KILLED_WHILE_WRITING = """
+    import os, sys
+    from pathlib import Path
+    from aerotrain.store.local import write_whole
+
+    def half(file):
+        file.write(b"half of it")
+        file.flush()
+        os.kill(os.getpid(), 9)
+
+    write_whole(Path(sys.argv[1]), half)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_the_old_object(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put("x", b"old")
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_KILLED_WHILE_WRITING), str(tmp_path / "x")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert killed.returncode == -9
+    assert store.get("x") == b"old"
+    assert [each.key for each in store.list()] == ["x"]
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may pass 1 MiB: a disk that is full, without filling one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_is_worth_another_try_and_leaves_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put("x", b"old")
+    with pytest.raises(StoreFull, match="no room is left") as failure:
+        store.put("x", b"new" * (1 << 20))
+    assert isinstance(failure.value, TemporaryError)
+    assert store.get("x") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.process
+def test_a_disk_that_is_full_refuses_a_download_and_keeps_nothing(
+    s3_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = open_store(s3_url)
+    store.put("big", bytes(2 << 20))
+    request.getfixturevalue("small_files")
+    with pytest.raises(StoreFull, match=r"big .*free some space"):
+        store.download("big", tmp_path / "down/big")
+    assert list((tmp_path / "down").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_not_ours_refuses(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreRefused, match="change its permissions"):
+        open_store(tmp_path.as_uri()).put("x", b"")
+
+
+@pytest.mark.process
+def test_a_wrong_secret_is_refused(s3: S3Server, s3_url: str) -> None:
+    for wrong in ({"AWS_SECRET_ACCESS_KEY": "wrong"}, {"AWS_ACCESS_KEY_ID": "nobody"}):
+        store = open_store(s3_url, s3.environment | wrong)
+        with pytest.raises(StoreRefused, match="check AWS_ACCESS_KEY_ID"):
+            probe(store)
+        with pytest.raises(StoreRefused):
+            store.exists("x")
+        with pytest.raises(StoreRefused):
+            list(store.list())
+
+
+@pytest.mark.process
+def test_a_bucket_that_is_not_there_is_named(s3: S3Server, tmp_path: Path) -> None:
+    store = open_store("s3://no-such-bucket/x", s3.environment)
+    (tmp_path / "x").touch()
+    for use in (
+        lambda: store.get("x"),
+        lambda: store.put("x", b""),
+        lambda: store.upload(tmp_path / "x", "x"),
+        lambda: list(store.list()),
+    ):
+        with pytest.raises(FinalError, match="there is no bucket 'no-such-bucket' at http://127"):
+            use()
+
+
+def test_an_endpoint_where_nobody_listens_is_unavailable() -> None:
+    _expect_unavailable("http://127.0.0.1:1")
+
+
+@pytest.mark.process
+def test_an_endpoint_that_says_nothing_is_unavailable_within_15_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
+        _expect_unavailable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def _expect_unavailable(endpoint: str) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=f"{endpoint} did not answer"):
+        probe(store)
+    assert time.monotonic() - began < 15
+
+
+def test_an_endpoint_that_is_no_url_is_refused() -> None:
+    with pytest.raises(SpecError, match="AWS_ENDPOINT_URL is 'nonsense'"):
+        open_store("s3://bucket", {"AWS_ENDPOINT_URL": "nonsense"})
