@@ -1,0 +1,72 @@
+"""Handwritten digits: where the scans come from, and the network that reads them.
+
+TensorFlow and Keras are imported where they are used: preparing the data needs neither, and
+would wait seconds for them.
+"""
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+
+PARTS = 4
+
+
+def list_parts() -> list[dict[str, Any]]:
+    """Row ranges of scikit-learn's file, with its checksum, so that another file is other parts."""
+    content = _file().read_bytes()
+    rows = gzip.decompress(content).count(b"\n")
+    edges = [rows * number // PARTS for number in range(PARTS + 1)]
+    return [
+        {"first": first, "last": last, "sha256": hashlib.sha256(content).hexdigest()}
+        for first, last in pairwise(edges)
+    ]
+
+
+def read_part(part: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The scans of one row range: ``image`` (8, 8) uint8 from 0 to 16, ``label`` int64 0 to 9."""
+    with gzip.open(_file().open("rb"), "rt") as lines:
+        for row, line in enumerate(islice(lines, part["first"], part["last"]), part["first"]):
+            *pixels, label = (int(float(value)) for value in line.split(","))
+            image = np.array(pixels, np.uint8).reshape(8, 8)
+            yield f"digit-{row:04d}", {"image": image, "label": np.int64(label)}
+
+
+def _file() -> Traversable:
+    return resources.files("sklearn") / "datasets" / "data" / "digits.csv.gz"
+
+
+def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A batch of scans as ``(batch, 8, 8, 1)`` from 0 to 1, and the digits that they show."""
+    import tensorflow as tf
+
+    image = tf.cast(features["image"], tf.float32) / 16
+    return image[..., tf.newaxis], features["label"]
+
+
+def build_model(hparams: Mapping[str, Any]) -> Any:
+    """A small convolutional network; ``hparams`` may hold a ``learning_rate``."""
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.Conv2D(64, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(hparams.get("learning_rate", 0.001)),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    return model

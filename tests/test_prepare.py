@@ -1,0 +1,298 @@
+"""Preparing data: the same input gives the same bytes, once, and nothing is sealed by half."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.dataset import Feature, load_dataset
+from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store
+from preparing import prepare, run_step
+
+#: A user's module of PARTS parts with 100 records each.
+SOURCE = """
+    import numpy as np
+
+    PARTS = 2
+
+    def list_parts():
+        return [{"number": number} for number in range(PARTS)]
+
+    def read_part(part):
+        for row in range(100):
+            number = 100 * part["number"] + row
+            yield f"row-{number}", {"x": np.full(3, number, np.float32), "label": number % 5}
+"""
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes a user's module, with some of its text replaced, where it can be imported."""
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    names: list[str] = []
+
+    def write(replaced: str = "", by: str = "", text: str = SOURCE) -> str:
+        assert replaced in text
+        names.append(f"source_{len(names)}")
+        path = tmp_path / "code" / f"{names[-1]}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text.replace(replaced, by) if replaced else text))
+        return names[-1]
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_a_sealed_data_set_holds_every_record_once(
+    store_url: str, tmp_path: Path, write_source: Write
+) -> None:
+    url = prepare(store_url, tmp_path, write_source())
+    dataset = load_dataset(url)
+    assert url == f"{store_url}/datasets/{dataset.fingerprint}"
+    assert dataset.schema == {"x": Feature("float32", (3,)), "label": Feature("int64")}
+    assert sum(split.records for split in dataset.splits.values()) == 200
+    for split in dataset.splits.values():
+        assert sum(split.classes.values()) == split.records
+        for shard in split.shards:
+            assert shard.records > 0
+            expected = StoredFile(shard.bytes, shard.sha256)
+            fetch_file(open_store(url), shard.file, expected, tmp_path / shard.file)
+            assert len(_frames(tmp_path / shard.file)) == shard.records
+    classes = [dataset.splits[name].classes for name in dataset.splits]
+    assert [sum(each.get(label, 0) for each in classes) for label in range(5)] == [40] * 5
+
+
+def test_every_split_has_the_shards_that_were_asked_for(
+    tmp_path: Path, write_source: Write
+) -> None:
+    url = prepare(tmp_path.as_uri(), tmp_path, write_source(), shards=5, readers=5)
+    shards = {name: len(split.shards) for name, split in load_dataset(url).splits.items()}
+    assert all(5 <= count <= 6 for count in shards.values()), shards
+
+
+def test_the_same_input_again_writes_nothing_and_says_so(
+    store_url: str, tmp_path: Path, write_source: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = write_source()
+    url = prepare(store_url, tmp_path, module)
+    before = list(open_store(store_url).list())
+    capsys.readouterr()
+    planned = run_step("plan", store_url, tmp_path, source={"kind": "python", "module": module})
+    assert planned == {"dataset": url, "parts": []}
+    assert run_step("part", store_url, tmp_path, dataset=url, part=1)["records"] == 100
+    assert run_step("seal", store_url, tmp_path, dataset=url) == url
+    planned_said, part_said, seal_said = capsys.readouterr().out.splitlines()
+    assert planned_said.startswith("already sealed: ")
+    assert "nothing to write" in planned_said
+    assert "part 1 is written already" in part_said
+    assert seal_said.startswith("already sealed: ")
+    assert list(open_store(store_url).list()) == before
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "arguments"),
+    [
+        ('{"number": number}', '{"number": number, "etag": 2}', {}),
+        ("np.full(3, number", "np.full(3, -number", {}),
+        ("PARTS = 2", "PARTS = 3", {}),
+        ("", "", {"shards": 5}),
+        ("", "", {"splits": {"train": 0.8, "test": 0.2}}),
+    ],
+)
+def test_another_input_is_another_data_set(
+    tmp_path: Path, write_source: Write, replaced: str, by: str, arguments: dict[str, Any]
+) -> None:
+    first = prepare(tmp_path.as_uri(), tmp_path, write_source())
+    second = prepare(tmp_path.as_uri(), tmp_path, write_source(replaced, by), **arguments)
+    assert first != second
+
+
+def test_a_record_keeps_its_split_whatever_the_order_and_the_shards(
+    tmp_path: Path, write_source: Write
+) -> None:
+    def by_split(url: str) -> dict[str, set[bytes]]:
+        folder = tmp_path / "store" / "datasets" / url.rpartition("/")[2]
+        return {
+            name: {frame for shard in split.shards for frame in _frames(folder / shard.file)}
+            for name, split in load_dataset(url).splits.items()
+        }
+
+    store = (tmp_path / "store").as_uri()
+    one = prepare(store, tmp_path, write_source())
+    backwards = write_source("in range(100)", "in reversed(range(100))")
+    other = prepare(store, tmp_path, backwards, shards=12)
+    assert one != other
+    assert by_split(one) == by_split(other)
+
+
+# --- killed
+
+_PREPARE_AND_DIE = """
+    import os, sys
+    from pathlib import Path
+    from preparing import prepare
+
+    store, scratch, module, left = sys.argv[1:]
+    left = int(left)
+
+    def die_before_a_write(event, _arguments):
+        global left
+        if event == "os.rename" and (left := left - 1) < 0:
+            os.kill(os.getpid(), 9)
+
+    sys.addaudithook(die_before_a_write)
+    print(prepare(store, Path(scratch), module))
+"""
+
+
+def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source()
+    whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, module))
+    objects = len(list(whole.list()))
+    python = [sys.executable, "-c", textwrap.dedent(_PREPARE_AND_DIE)]
+    for writes in range(objects):
+        store = (tmp_path / f"killed-{writes}").as_uri()
+        killed = subprocess.run(
+            [*python, store, str(tmp_path), module, str(writes)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=False,
+        )
+        assert killed.returncode == -9
+        written = [each.key for each in open_store(store).list()]
+        assert len(written) == writes
+        assert not any(key.endswith(MANIFEST) for key in written)
+        completed = open_store(prepare(store, tmp_path, module))
+        assert completed.get(MANIFEST) == whole.get(MANIFEST)
+        assert len(list(completed.list())) == objects
+
+
+def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
+    source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 4")}
+    planned = run_step("plan", tmp_path.as_uri(), tmp_path, source=source)
+    for number in (0, 2):
+        run_step("part", tmp_path.as_uri(), tmp_path, **planned["parts"][number])
+    with pytest.raises(FinalError, match=r"2 of 4 parts of .* are not written: part 1, 3"):
+        run_step("seal", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
+    with pytest.raises(MissingError, match="no data set is sealed"):
+        load_dataset(planned["dataset"])
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "words"),
+    [
+        ('100 * part["number"] + row', "5", "record 'row-5', at position 1 of part 0.*came before"),
+        (
+            "np.full(3, number,",
+            "np.full(3 + (row == 7), number,",
+            r"record 'row-7', at position 7 of part 0, .*'x' is float32 of shape \(4,\)",
+        ),
+        (
+            '"label": number % 5',
+            '**({} if row == 7 else {"label": 1})',
+            "record 'row-7', at position 7 .*features are x, where the first record has label, x",
+        ),
+        (
+            "number % 5",
+            "number // (7 - row)",
+            "position 7 of part 0, after record 'row-6', could not be read: ZeroDivisionError",
+        ),
+        ('f"row-{number}"', "number", "position 0 of part 0.*a key, which is a string"),
+        ("number % 5", "None", "record 'row-0', at position 0 .*'label' is NoneType"),
+    ],
+)
+def test_a_record_that_cannot_be_taken_is_named(
+    tmp_path: Path, write_source: Write, replaced: str, by: str, words: str
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    with pytest.raises(FinalError, match=words):
+        prepare(store, tmp_path, write_source(replaced, by))
+    assert [each.key.rpartition("/")[2] for each in open_store(store).list()] == ["plan.json"]
+
+
+def test_input_that_is_away_is_worth_another_try(tmp_path: Path, write_source: Write) -> None:
+    module = write_source("for row in", 'raise ConnectionError("lost")\n        for row in')
+    with pytest.raises(TemporaryError, match="ConnectionError: lost"):
+        prepare(tmp_path.as_uri(), tmp_path, module)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "arguments", "words"),
+    [
+        ("PARTS = 2", "PARTS = 0", {}, "is empty: it lists no part"),
+        ("range(100)", "range(0)", {}, "the data set is empty: none of its parts has a record"),
+        ("range(100)", "range(3)", {}, "split '.*' got no record with its share of 0.*larger"),
+        ("range(100)", "range(9)", {"shards": 40, "readers": 40}, "40 readers need 40; ask for"),
+        ("np.full(3,", 'np.full(3 + part["number"],', {}, "records of part 1 have .*of part 0"),
+    ],
+)
+def test_a_data_set_that_could_not_be_used_is_not_sealed(
+    tmp_path: Path,
+    write_source: Write,
+    replaced: str,
+    by: str,
+    arguments: dict[str, Any],
+    words: str,
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    with pytest.raises(FinalError, match=words):
+        prepare(store, tmp_path, write_source(replaced, by), **arguments)
+    assert not any(each.key.endswith(MANIFEST) for each in open_store(store).list())
+
+
+def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Write) -> None:
+    with pytest.raises(FinalError):
+        prepare((tmp_path / "store").as_uri(), tmp_path, write_source("PARTS = 2", "PARTS = 0"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_more_readers_than_a_sealed_data_set_has_shards_are_refused_by_the_plan(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source("range(100)", "range(20)")
+    arguments = {"shards": 40, "splits": {"train": 0.5, "test": 0.5}}
+    prepare(tmp_path.as_uri(), tmp_path, module, **arguments, readers=2)
+    with pytest.raises(FinalError, match="and 40 readers need 40"):
+        prepare(tmp_path.as_uri(), tmp_path, module, **arguments, readers=40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"source": {"kind": "pyhton"}}, "did you mean 'python'"),
+        ({"source": {"kind": "python"}}, "has a 'module' and nothing else"),
+        ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
+        ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
+        ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),
+        ({"shards": 1, "readers": 2}, "1 shards cannot be shared by 2 workers"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    arguments = {"source": {"kind": "python", "module": "json"}} | arguments
+    with pytest.raises((FinalError, SpecError), match=words):
+        run_step("plan", tmp_path.as_uri(), tmp_path, **arguments)
+
+
+def _frames(path: Path) -> list[bytes]:
+    """The records of a TFRecord file: 8 bytes of length, 4 of checksum, data, 4 of checksum."""
+    data, frames, start = path.read_bytes(), [], 0
+    while start < len(data):
+        end = start + 12 + int.from_bytes(data[start : start + 8], "little")
+        frames.append(data[start + 12 : end])
+        start = end + 4
+    return frames

@@ -1,0 +1,30 @@
+"""The S3 server that `make run` and these tests start: a real one, which keeps what it takes."""
+
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.store import open_store
+from aerotrain_airflow.local.s3_server import S3Server, s3_server, start_s3_server
+
+
+@pytest.mark.process
+def test_a_server_keeps_its_objects_from_one_start_to_the_next(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    with s3_server(tmp_path) as first:
+        first.make_bucket("kept")
+        open_store("s3://kept", first.environment).put("x", b"x")
+    assert first.process.returncode is not None
+    with s3_server(tmp_path) as second:
+        second.make_bucket("kept")
+        assert second.secret_key == first.secret_key
+        assert open_store("s3://kept", second.environment).get("x") == b"x"
+    assert s3.is_up(), "the other server went with it"
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_is_said(s3: S3Server, tmp_path: Path) -> None:
+    with pytest.raises(FinalError, match=f"port {s3.ports[-1]}, .* is taken"):
+        start_s3_server(tmp_path, s3.ports[-1])
