@@ -74,7 +74,7 @@ def test_a_sealed_data_set_holds_every_record_once(
 def test_every_split_has_the_shards_that_were_asked_for(
     tmp_path: Path, write_source: Write
 ) -> None:
-    url = prepare(tmp_path.as_uri(), tmp_path, write_source(), shards=5, readers=5)
+    url = prepare(tmp_path.as_uri(), tmp_path, write_source(), shards=5)
     shards = {name: len(split.shards) for name, split in load_dataset(url).splits.items()}
     assert all(5 <= count <= 6 for count in shards.values()), shards
 
@@ -230,13 +230,12 @@ def test_input_that_is_away_is_worth_another_try(tmp_path: Path, write_source: W
 
 
 @pytest.mark.parametrize(
-    ("replaced", "by", "arguments", "words"),
+    ("replaced", "by", "words"),
     [
-        ("PARTS = 2", "PARTS = 0", {}, "is empty: it lists no part"),
-        ("range(100)", "range(0)", {}, "the data set is empty: none of its parts has a record"),
-        ("range(100)", "range(3)", {}, "split '.*' got no record with its share of 0.*larger"),
-        ("range(100)", "range(9)", {"shards": 40, "readers": 40}, "40 readers need 40; ask for"),
-        ("np.full(3,", 'np.full(3 + part["number"],', {}, "records of part 1 have .*of part 0"),
+        ("PARTS = 2", "PARTS = 0", "is empty: it lists no part"),
+        ("range(100)", "range(0)", "the data set is empty: none of its parts has a record"),
+        ("range(100)", "range(3)", "split '.*' got no record with its share of 0.*larger"),
+        ("np.full(3,", 'np.full(3 + part["number"],', "records of part 1 have .*of part 0"),
     ],
 )
 def test_a_data_set_that_could_not_be_used_is_not_sealed(
@@ -244,12 +243,11 @@ def test_a_data_set_that_could_not_be_used_is_not_sealed(
     write_source: Write,
     replaced: str,
     by: str,
-    arguments: dict[str, Any],
     words: str,
 ) -> None:
     store = (tmp_path / "store").as_uri()
     with pytest.raises(FinalError, match=words):
-        prepare(store, tmp_path, write_source(replaced, by), **arguments)
+        prepare(store, tmp_path, write_source(replaced, by))
     assert not any(each.key.endswith(MANIFEST) for each in open_store(store).list())
 
 
@@ -257,16 +255,6 @@ def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Wri
     with pytest.raises(FinalError):
         prepare((tmp_path / "store").as_uri(), tmp_path, write_source("PARTS = 2", "PARTS = 0"))
     assert not (tmp_path / "store").exists()
-
-
-def test_more_readers_than_a_sealed_data_set_has_shards_are_refused_by_the_plan(
-    tmp_path: Path, write_source: Write
-) -> None:
-    module = write_source("range(100)", "range(20)")
-    arguments = {"shards": 40, "splits": {"train": 0.5, "test": 0.5}}
-    prepare(tmp_path.as_uri(), tmp_path, module, **arguments, readers=2)
-    with pytest.raises(FinalError, match="and 40 readers need 40"):
-        prepare(tmp_path.as_uri(), tmp_path, module, **arguments, readers=40)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +265,7 @@ def test_more_readers_than_a_sealed_data_set_has_shards_are_refused_by_the_plan(
         ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
         ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
         ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),
-        ({"shards": 1, "readers": 2}, "1 shards cannot be shared by 2 workers"),
+        ({"shards": 0}, "shards must be 1 or more, got 0"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(

@@ -41,8 +41,8 @@ class PlanArguments(Arguments):
 
     ``source`` names a kind of source and what that kind needs, such as
     ``{"kind": "python", "module": "digits"}``. ``splits`` gives each split its share of the
-    records. ``shards`` is the number of shards of every split, at least ``readers``, the
-    number of replicas that will read them.
+    records. ``shards`` is the least number of shards of every split; each replica that reads
+    it needs one of its own.
     """
 
     source: Mapping[str, Any]
@@ -50,7 +50,6 @@ class PlanArguments(Arguments):
         default_factory=lambda: {"train": 0.7, "validation": 0.1, "test": 0.2}
     )
     shards: int = 4
-    readers: int = 1
 
     def __post_init__(self) -> None:
         if "kind" not in self.source:
@@ -62,11 +61,8 @@ class PlanArguments(Arguments):
                 "the shares of the splits must be above zero and add up to 1, "
                 f"got {dict(self.splits)}"
             )
-        if self.shards < self.readers:
-            raise SpecError(
-                f"{self.shards} shards cannot be shared by {self.readers} workers, for each reads "
-                f"whole shards; ask for {self.readers} shards or more, or for fewer workers"
-            )
+        if self.shards < 1:
+            raise SpecError(f"shards must be 1 or more, got {self.shards}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,6 @@ class Plan:
     fingerprint: str
     splits: Mapping[str, float]
     shards_per_part: int
-    readers: int
     version: int = VERSION
 
     def to_json(self) -> str:

@@ -5,10 +5,9 @@ from typing import Any
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.steps import PlanArguments
-from aerotrain.dataset import VERSION, load_dataset
+from aerotrain.dataset import VERSION
 from aerotrain.prepare.assignment import shards_per_part
 from aerotrain.prepare.layout import PLAN, Plan, fingerprint_of, folder_of
-from aerotrain.prepare.seal import check_shares
 from aerotrain.prepare.sources import open_source
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store
@@ -22,13 +21,12 @@ def run(replica: Replica) -> dict[str, Any]:
         where there is nothing to write.
 
     Raises:
-        FinalError: the source has no part, or a sealed data set cannot serve the readers.
+        FinalError: the source has no part.
     """
     arguments = PlanArguments.of(replica.job.arguments)
     planned = make_plan(arguments)
     store = open_store(replica.job.store).child(folder_of(planned.fingerprint))
     if store.exists(MANIFEST):
-        check_shares(load_dataset(store.url).splits, planned.splits, planned.readers)
         print(f"already sealed: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "parts": []}
     store.put(PLAN, planned.to_json().encode())
@@ -43,7 +41,7 @@ def run(replica: Replica) -> dict[str, Any]:
 def make_plan(arguments: PlanArguments) -> Plan:
     """What those arguments ask for; reads the list of parts, and writes nothing.
 
-    The fingerprint is made of all that decides what is written, and not of the readers.
+    The fingerprint is made of all that decides what is written.
     """
     for name in arguments.splits:
         if path_segment(name) != name:
@@ -73,5 +71,4 @@ def make_plan(arguments: PlanArguments) -> Plan:
         fingerprint=fingerprint,
         splits=dict(arguments.splits),
         shards_per_part=per_part,
-        readers=arguments.readers,
     )

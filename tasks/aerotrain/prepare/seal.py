@@ -36,10 +36,10 @@ def merge(plan: Plan, parts: Sequence[WrittenPart]) -> Dataset:
     """The data set that these parts, in the plan's order, are together.
 
     Raises:
-        FinalError: two parts have other features, or a split has not what its readers need.
+        FinalError: two parts have other features, or a split has no record.
     """
     splits = {name: _merged([part.splits[name] for part in parts]) for name in plan.splits}
-    check_shares(splits, plan.splits, plan.readers)
+    _check_filled(splits, plan.splits)
     return Dataset(
         fingerprint=plan.fingerprint,
         source=plan.source,
@@ -48,12 +48,8 @@ def merge(plan: Plan, parts: Sequence[WrittenPart]) -> Dataset:
     )
 
 
-def check_shares(splits: Mapping[str, Split], shares: Mapping[str, float], readers: int) -> None:
-    """Make sure that every split has records, and whole shards for ``readers`` readers.
-
-    Raises:
-        FinalError: one has not; the message names it and says what to do.
-    """
+def _check_filled(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
+    """Refuse a data set, or a split of it, that has no record."""
     if not any(split.records for split in splits.values()):
         raise FinalError(
             "the data set is empty: none of its parts has a record; see whether its input is "
@@ -64,12 +60,6 @@ def check_shares(splits: Mapping[str, Split], shares: Mapping[str, float], reade
             raise FinalError(
                 f"the split {name!r} got no record with its share of {shares[name]:g}; give it a "
                 "larger share, or prepare more data"
-            )
-        if len(split.shards) < readers:
-            raise FinalError(
-                f"the split {name!r} has {split.records} records in {len(split.shards)} shards, "
-                f"and {readers} readers need {readers}; ask for more shards, a larger share or "
-                "fewer workers"
             )
 
 
