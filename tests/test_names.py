@@ -21,15 +21,15 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("run_id", ["manual__2026-11-21T10-00-00", "scheduled_1", "a.b-c=d+e"])
+@pytest.mark.parametrize("run_id", ["manual__2026-11-21T10:00:00.123+00:00", "scheduled_1", "a.b-c=d+e"])
 def test_what_is_safe_stays_as_it_is(run_id: str) -> None:
     assert path_segment(run_id) == run_id
 
 
-@pytest.mark.parametrize("run_id", [*HOSTILE, "manual__2026-11-21T10:00:00+00:00"])
+@pytest.mark.parametrize("run_id", HOSTILE)
 def test_a_hostile_run_id_becomes_one_safe_segment(run_id: str) -> None:
     segment = path_segment(run_id)
-    assert re.fullmatch(r"[A-Za-z0-9_+=.-]+", segment)
+    assert re.fullmatch(r"[A-Za-z0-9_+=.:-]+", segment)
     assert ".." not in segment
     assert not segment.startswith(".")
     assert len(segment) <= 80

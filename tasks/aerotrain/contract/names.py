@@ -11,7 +11,7 @@ import re
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 DNS_LABEL_LENGTH = 63  # RFC 1123, section 2.1
 
-_SEGMENT = re.compile(r"[A-Za-z0-9_+=-][A-Za-z0-9_+=.-]*")
+_SEGMENT = re.compile(r"[A-Za-z0-9_+=-][A-Za-z0-9_+=.:-]*")
 _SEGMENT_LENGTH = 80
 _HASH_LENGTH = 8
 
@@ -24,7 +24,7 @@ def path_segment(original: str) -> str:
     """
     if _SEGMENT.fullmatch(original) and len(original) <= _SEGMENT_LENGTH and ".." not in original:
         return original
-    readable = re.sub(r"[^A-Za-z0-9_+=-]+", "-", original).strip("-")
+    readable = re.sub(r"[^A-Za-z0-9_+=:-]+", "-", original).strip("-")
     return f"{readable[: _SEGMENT_LENGTH - _HASH_LENGTH - 1]}-{_hash(original)}".lstrip("-")
 
 

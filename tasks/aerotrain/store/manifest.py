@@ -94,8 +94,10 @@ def publish(store: Store, folder: Path, prefix: str, about: Mapping[str, Any]) -
         target.delete(MANIFEST)
     except MissingError:
         pass  # the usual case: nothing is published there yet
-    for key, path in paths.items():
-        target.upload(path, key)
+    # What lies deeper goes first: some readers, such as TensorFlow Serving, know no manifest
+    # and take the file on top for the sign that all is there.
+    for key in sorted(paths, key=lambda key: (-key.count("/"), key)):
+        target.upload(paths[key], key)
     target.put(MANIFEST, content)
     return manifest
 

@@ -1,0 +1,84 @@
+"""Evaluate a trained model on every record of a split, and refuse what is not good enough."""
+
+import json
+from collections.abc import Mapping
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import EvaluateArguments
+from aerotrain.contract.strategy import nearest
+from aerotrain.dataset import load_dataset
+from aerotrain.replica import Replica
+from aerotrain.store import open_store
+from aerotrain.training.code import UserCode
+from aerotrain.training.failures import explained
+from aerotrain.training.input import batch_spec, every_record
+from aerotrain.training.shards import download, split_of
+from aerotrain.training.trained import TrainedModel
+
+#: The metrics' key in the store of the evaluation.
+KEY = "metrics.json"
+
+
+def run(replica: Replica) -> dict[str, float]:
+    """Evaluate, and leave the metrics in the store whether they pass or not.
+
+    Returns:
+        The model's metrics by name, the loss among them.
+
+    Raises:
+        FinalError: a metric is below its threshold, or a threshold names no metric.
+    """
+    arguments = EvaluateArguments.of(replica.job.arguments)
+    metrics = measure(replica, arguments)
+    failures = shortfalls(metrics, arguments.thresholds)
+    document = {
+        "split": arguments.split,
+        "records": split_of(load_dataset(arguments.data), arguments.split).records,
+        "metrics": metrics,
+        "thresholds": dict(arguments.thresholds),
+        "passed": not failures,
+    }
+    url = f"{replica.job.prefix}/{KEY}"
+    open_store(replica.job.prefix).put(KEY, json.dumps(document, sort_keys=True).encode())
+    print(" ".join(f"{name}={value:.4f}" for name, value in metrics.items()), flush=True)
+    if failures:
+        raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
+    return metrics
+
+
+def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
+    """The metrics over each record of the split once, a smaller last batch included."""
+    trained = TrainedModel.load(arguments.model)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(trained.module)
+    split = split_of(dataset, arguments.split)
+    files = download(arguments.data, split.shards, replica.scratch)
+    with explained(code, dataset, arguments.data, arguments.split, replica.scratch):
+        spec = batch_spec(dataset.schema, code.transform)
+        model = trained.restore(code, spec, replica.scratch)
+        batches = every_record(
+            files,
+            dataset.schema,
+            code.transform,
+            records=split.records,
+            batch_size=arguments.batch_size,
+        )
+        values = model.evaluate(batches, return_dict=True, verbose=0)
+    return {name: float(value) for name, value in values.items()}
+
+
+def shortfalls(metrics: Mapping[str, float], thresholds: Mapping[str, float]) -> list[str]:
+    """One sentence for each threshold that is not met; a metric that is no number meets none."""
+    sentences = []
+    for name, least in thresholds.items():
+        if name not in metrics:
+            sentences.append(
+                f"the threshold {name!r} is no metric of the model{nearest(name, metrics)}; "
+                f"it has {', '.join(metrics)}"
+            )
+        elif not metrics[name] >= least:
+            sentences.append(
+                f"{name} is {metrics[name]:.4f}, below the threshold of {least}: train longer, "
+                "change the model, or lower the threshold"
+            )
+    return sentences

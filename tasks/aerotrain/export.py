@@ -1,0 +1,118 @@
+"""Export a trained model for TensorFlow Serving, once a fresh process has proven its bytes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import ExportArguments
+from aerotrain.dataset import Shard, load_dataset
+from aerotrain.replica import Replica
+from aerotrain.store import ExistsError, Store, open_store, publish
+from aerotrain.training.code import UserCode
+from aerotrain.training.failures import explained
+from aerotrain.training.input import batch_spec, first_records
+from aerotrain.training.servable import Servable
+from aerotrain.training.shards import download, split_of
+from aerotrain.training.trained import TrainedModel
+
+#: The folder of a pipeline's store that TensorFlow Serving watches.
+SERVING = "serving"
+
+_VERIFIER = Path(__file__).with_name("verify.py")
+_VERIFY_SECONDS = 600
+
+
+def run(replica: Replica) -> str:
+    """Export, verify, and only then publish under the version that this run claims.
+
+    Returns:
+        The URL of the version.
+
+    Raises:
+        FinalError: the exported bytes do not give the trained model's predictions.
+    """
+    job = replica.job
+    arguments = ExportArguments.of(job.arguments)
+    saved, check = replica.scratch / "saved_model", replica.scratch / "check"
+    write(replica, arguments, saved, check)
+    verify(saved, check)
+    store = open_store(job.store).child(SERVING)
+    version = claim_version(store, {"run": job.run, "task": job.task})
+    publish(store, saved, str(version), {"model": arguments.model, "data": arguments.data})
+    print(f"published as version {version}: {store.url}/{version}", flush=True)
+    return f"{store.url}/{version}"
+
+
+def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> None:
+    """Write the SavedModel to ``saved``, and to ``check`` what it must give on real records."""
+    trained = TrainedModel.load(arguments.model)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(trained.module)
+    shards = enough(split_of(dataset, arguments.split).shards, arguments.records)
+    files = download(arguments.data, shards, replica.scratch)
+    with explained(code, dataset, arguments.data, arguments.split, replica.scratch):
+        spec = batch_spec(dataset.schema, code.transform)
+        model = trained.restore(code, spec, replica.scratch)
+        servable = Servable(model, code.transform, dataset.schema)
+        servable.save(saved)
+        servable.save_check(first_records(files, arguments.records), check)
+
+
+def enough(shards: Sequence[Shard], records: int) -> list[Shard]:
+    """The first of ``shards`` that hold ``records`` records together, or all of them."""
+    chosen: list[Shard] = []
+    for shard in shards:
+        if sum(each.records for each in chosen) >= records:
+            break
+        chosen.append(shard)
+    return chosen
+
+
+def verify(saved: Path, check: Path) -> None:
+    """Have a fresh process, in which Keras cannot be imported, prove the bytes in ``saved``.
+
+    Raises:
+        FinalError: they do not load, or predict something else than ``check`` says.
+    """
+    # -P: the process is to find nothing of ours, whose folder Python would else search first.
+    done = subprocess.run(
+        [sys.executable, "-P", str(_VERIFIER), str(saved), str(check)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_VERIFY_SECONDS,
+        check=False,
+    )
+    last = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode:
+        print(done.stdout, flush=True)
+        raise FinalError(
+            f"the exported model is not the trained one, nothing was published: {last}; see "
+            "whether the model or its transform keeps state outside of TensorFlow's variables"
+        )
+    print(last, flush=True)
+
+
+def claim_version(store: Store, owner: Mapping[str, Any]) -> int:
+    """The version number that ``owner`` has, or the next one, which is then its own.
+
+    Whoever puts ``claims/<version>.json`` first has the version, so two runs at once never
+    share one, and another try of the same run comes back to its own.
+    """
+    while True:
+        claims = {int(Path(each.key).stem): each.key for each in store.list("claims")}
+        for version in sorted(claims, reverse=True):
+            if json.loads(store.get(claims[version])) == owner:
+                return version
+        version = max(claims, default=0) + 1
+        try:
+            content = json.dumps(owner, sort_keys=True).encode()
+            store.put(f"claims/{version}.json", content, if_absent=True)
+        except ExistsError:
+            continue  # another run was faster; look again
+        return version

@@ -1,0 +1,133 @@
+"""How steps are set going: in this process, or as closures that a coordinator hands out."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.training.step import Sums, TrainStep
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run of steps has come to: how many are done, and the sums of their metrics."""
+
+    steps: int
+    sums: Sums
+
+
+class Drive(Protocol):
+    """Runs training steps under one strategy."""
+
+    def run(self, steps: int) -> Iterator[Ran]:
+        """Run ``steps`` steps, telling after each execution what they have come to so far."""
+
+    def settle(self) -> None:
+        """Wait until no step is in flight, so that the variables may be saved."""
+
+
+class LocalDrive:
+    """Runs steps in this process, up to ``per_execution`` of them in one call of a function."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        step: TrainStep,
+        dataset: tf.data.Dataset,
+        per_execution: int,
+    ) -> None:
+        self._execute = _execution(strategy, step)
+        self._zero = step.metrics.zero
+        self._batches = iter(dataset)
+        self._per_execution = per_execution
+
+    def run(self, steps: int) -> Iterator[Ran]:
+        sums: Sums = self._zero
+        done = 0
+        while done < steps:
+            size = min(self._per_execution, steps - done)
+            sums = self._execute(self._batches, np.int64(size), sums)
+            done += size
+            yield Ran(done, sums)
+
+    def settle(self) -> None:
+        """Nothing is ever in flight: an execution returns when its steps are done."""
+
+
+class CoordinatorDrive:
+    """Hands closures of up to ``per_execution`` steps to whichever worker is free.
+
+    ``make_dataset`` is traced here and runs on each worker, which must find its own input.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.ParameterServerStrategy,
+        step: TrainStep,
+        make_dataset: Callable[[], tf.data.Dataset],
+        per_execution: int,
+        workers: int,
+    ) -> None:
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._execute = _execution(strategy, step)
+        self._zero = step.metrics.zero
+        self._batches = iter(self._coordinator.create_per_worker_dataset(make_dataset))
+        self._per_execution = per_execution
+        self._workers = workers
+
+    def run(self, steps: int) -> Iterator[Ran]:
+        sums = self._zero
+        done = 0
+        for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
+            sums = [sum_ + more for sum_, more in zip(sums, self._fetch(value), strict=True)]
+            done += size
+            yield Ran(done, sums)
+
+    def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
+        """Schedule closures, two a worker at a time: one that runs, and the next at hand."""
+        scheduled: deque[tuple[int, Any]] = deque()
+        for size in sizes:
+            arguments = (self._batches, np.int64(size), self._zero)
+            scheduled.append((size, self._coordinator.schedule(self._execute, args=arguments)))
+            if len(scheduled) == 2 * self._workers:
+                yield scheduled.popleft()
+        yield from scheduled
+
+    def _fetch(self, value: Any) -> Any:
+        try:
+            return value.fetch()
+        except tf.errors.CancelledError:
+            self._coordinator.join()  # it raises the error that cancelled the others
+            raise
+
+    def settle(self) -> None:
+        self._coordinator.join()
+
+
+def shares(steps: int, workers: int, per_execution: int) -> list[int]:
+    """The sizes of the closures that ``steps`` steps are cut into, each a share of a worker.
+
+    They add up to ``steps`` exactly, none is above ``per_execution``, and they differ by
+    one at most, so that no worker waits long for another at the end.
+    """
+    closures = max(-(-steps // per_execution), min(workers, steps))
+    return [steps // closures + (index < steps % closures) for index in range(closures)]
+
+
+def _execution(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable[..., Any]:
+    """A compiled function of (iterator, number of steps, sums) that returns the new sums."""
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def execute(batches: Any, steps: tf.Tensor, sums: Sums) -> Sums:
+        def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+            return done + 1, strategy.run(step, args=(sums, next(batches)))
+
+        # One at a time: TensorFlow would otherwise start steps before others have ended.
+        begin = (tf.zeros_like(steps), sums)
+        _, total = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
+        return total  # type: ignore[no-any-return]
+
+    return execute  # type: ignore[no-any-return]

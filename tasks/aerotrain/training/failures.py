@@ -1,0 +1,66 @@
+"""What an error of TensorFlow's means to whoever reads the log."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.dataset import Dataset
+from aerotrain.training.code import UserCode
+from aerotrain.training.input import every_record
+from aerotrain.training.shards import download, split_of
+
+#: Another process of the cluster went away, or the network between.
+_LOST = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+)
+
+
+@contextmanager
+def explained(
+    code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path
+) -> Iterator[None]:
+    """Turn TensorFlow's errors over records of ``split`` into ours.
+
+    Raises:
+        FinalError: the user's transform fails on a record; it names the record and its shard.
+        TemporaryError: another process of the cluster was lost.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError:
+        _blame_record(code, dataset, url, split, scratch)
+        raise  # no record is to blame: the model is, and TensorFlow's words are the best
+    except _LOST as error:
+        raise TemporaryError(
+            f"another process of this job was lost ({_first_line(error)}); see its own log, and "
+            "try again from the last checkpoint"
+        ) from error
+
+
+def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path) -> None:
+    """Find the first record on which the user's transform fails, one record at a time."""
+    for shard in split_of(dataset, split).shards:
+        [file] = download(url, [shard], scratch)
+        records = every_record(
+            [file], dataset.schema, code.transform, records=shard.records, batch_size=1
+        )
+        index = 0
+        try:
+            for _ in records:
+                index += 1
+        except tf.errors.InvalidArgumentError as error:
+            raise FinalError(
+                f"the transform of {code.name!r} fails on record {index} (from 0) of "
+                f"{shard.file}: {_first_line(error)}; correct the transform, or the record's "
+                "source"
+            ) from error
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+    return str(error.message).strip().partition("\n")[0]

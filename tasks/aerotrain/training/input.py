@@ -1,0 +1,126 @@
+"""From shards of serialized records to the batches that a model takes."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from aerotrain.dataset import Feature, Schema
+from aerotrain.training.shards import LIST
+
+#: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+Transform = Callable[[dict[str, tf.Tensor]], Any]
+
+#: Bytes of records that are held to be shuffled. A split that fits is shuffled perfectly.
+SHUFFLE_BYTES = 64 * 2**20
+
+
+def shuffle_buffer(records: int, size: int) -> int:
+    """How many of ``records`` records, ``size`` bytes together, are held to be shuffled."""
+    return max(1, min(records, records * SHUFFLE_BYTES // max(1, size)))
+
+
+def parse(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
+    """A batch of serialized ``tf.train.Example`` as features, ``(batch, *shape)`` each."""
+    spec = {name: _stored(feature) for name, feature in schema.items()}
+    stored = tf.io.parse_example(serialized, spec)
+    return {name: _restored(stored[name], feature) for name, feature in schema.items()}
+
+
+def _is_raw(feature: Feature) -> bool:
+    """Whether the feature's array is stored as its bytes, rather than as a list of numbers."""
+    return feature.dtype == "uint8"
+
+
+def _stored(feature: Feature) -> tf.io.FixedLenFeature:
+    if _is_raw(feature):
+        return tf.io.FixedLenFeature([], tf.string)
+    dtype = tf.as_dtype(feature.dtype)
+    held = dtype if dtype in (tf.string, tf.float32) else tf.int64
+    return tf.io.FixedLenFeature(feature.shape, held)
+
+
+def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
+    dtype = tf.as_dtype(feature.dtype)
+    if _is_raw(feature):
+        return tf.reshape(tf.io.decode_raw(value, dtype), [-1, *feature.shape])
+    return value if value.dtype == dtype else tf.cast(value, dtype)
+
+
+def _ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
+    """Batches of serialized records as the model takes them, made ahead of their use.
+
+    Records are parsed by the batch, which is several times faster than one by one.
+    """
+    return batches.map(
+        lambda serialized: transform(parse(serialized, schema)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    ).prefetch(tf.data.AUTOTUNE)
+
+
+def batch_spec(schema: Schema, transform: Transform) -> Any:
+    """The shapes and dtypes of the batches that a model is given, without reading any."""
+    return every_record([], schema, transform, records=0, batch_size=1).element_spec
+
+
+def every_record(
+    files: Sequence[Path], schema: Schema, transform: Transform, *, records: int, batch_size: int
+) -> tf.data.Dataset:
+    """Each of the ``records`` records of ``files`` once; the last batch may be smaller."""
+    stored = tf.data.TFRecordDataset([str(file) for file in files])
+    count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
+    return _ready(stored.batch(batch_size).apply(count), schema, transform)
+
+
+def first_records(files: Sequence[Path], count: int) -> tf.Tensor:
+    """The first ``count`` records of ``files``, or all of them, as a vector of strings."""
+    records = tf.data.TFRecordDataset([str(file) for file in files])
+    return records.take(count).batch(count).get_single_element()
+
+
+def epochs(
+    files: Sequence[Path],
+    schema: Schema,
+    transform: Transform,
+    *,
+    batch_size: int,
+    buffer: int,
+    seed: int,
+    start: tuple[int, int] = (0, 0),
+) -> tf.data.Dataset:
+    """Each record of ``files`` once in each epoch, for ever, in another order each time.
+
+    The order is made of ``seed`` and the epoch's number alone, so that a run that begins at
+    ``start``, an epoch and the batches of it that are done, goes on with the very batches
+    that an uninterrupted one would have come to. The last batch of an epoch may be smaller.
+    """
+    names = tf.constant([str(file) for file in files])
+
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        # With a global seed of 0, which users set, TensorFlow compares this graph's seed
+        # with a tensor of ours as if it were a number, and fails.
+        tf.compat.v1.set_random_seed(1)
+        key = tf.bitwise.bitwise_xor(tf.constant(seed, tf.int64) * 1_000_003, number)
+        shards = tf.data.Dataset.from_tensor_slices(names).shuffle(len(files), key)
+        records = shards.interleave(tf.data.TFRecordDataset, cycle_length=len(files))
+        return records.shuffle(buffer, key).batch(batch_size)
+
+    first, done = start
+    numbers = tf.data.Dataset.range(first, tf.int64.max)
+    return _ready(numbers.flat_map(epoch).skip(done), schema, transform)
+
+
+def own_shards(
+    schema: Schema, transform: Transform, *, batch_size: int, buffer: int, seed: int
+) -> tf.data.Dataset:
+    """The records of the shards that the file ``LIST`` names, for ever, in full batches.
+
+    Every operation is part of the graph, so this may be traced on one machine and run on
+    another, where it reads the other's list and the other's files.
+    """
+    shards = tf.data.TextLineDataset(LIST).shuffle(1024, seed)
+    records = shards.interleave(tf.data.TFRecordDataset, cycle_length=8)
+    batches = records.shuffle(buffer, seed).repeat().batch(batch_size, drop_remainder=True)
+    return _ready(batches, schema, transform)

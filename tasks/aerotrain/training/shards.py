@@ -1,0 +1,79 @@
+"""The shards of a data set on this machine's disk, each proven to be what was written.
+
+A worker under parameter servers reads shards of its own. It downloads them before it serves,
+and leaves a list of them in its working directory; the dataset that the coordinator sends
+reads that list by its relative path, and so finds on every worker that worker's shards.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.strategy import nearest
+from aerotrain.dataset import Dataset, Shard, Split
+from aerotrain.store import StoredFile, fetch_file, open_store
+
+#: The file in a worker's working directory that names its shards, one path a line.
+LIST = "shards.txt"
+
+#: The split that models are trained on.
+TRAIN_SPLIT = "train"
+
+_FOLDER = "shards"
+_DOWNLOADS_AT_ONCE = 8
+
+
+def split_of(dataset: Dataset, name: str) -> Split:
+    """The split of that name, which has records.
+
+    Raises:
+        FinalError: there is none, or it is empty.
+    """
+    if name not in dataset.splits:
+        raise FinalError(
+            f"the data set has no split {name!r}{nearest(name, list(dataset.splits))}; "
+            f"it has {', '.join(dataset.splits)}"
+        )
+    split = dataset.splits[name]
+    if not split.records:
+        raise FinalError(
+            f"the split {name!r} of the data set is empty; give it a larger share, or more data"
+        )
+    return split
+
+
+def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
+    """What reader ``index`` of ``count`` reads: whole shards, each of them read by one reader.
+
+    Raises:
+        FinalError: there are fewer shards than readers.
+    """
+    if len(shards) < count:
+        raise FinalError(
+            f"{len(shards)} shards cannot be shared by {count} workers, for each reads whole "
+            f"shards; prepare {count} shards or more, or ask for fewer workers"
+        )
+    return list(shards[index::count])
+
+
+def download(url: str, shards: Sequence[Shard], scratch: Path) -> list[Path]:
+    """Bring shards of the data set at ``url`` below ``scratch``, unless they are there already.
+
+    Returns:
+        Where they are.
+
+    Raises:
+        CorruptError: a shard is not what the data set's manifest says; the message names it.
+    """
+    store = open_store(url)
+
+    def bring(shard: Shard) -> Path:
+        path = scratch / _FOLDER / shard.file
+        expected = StoredFile(bytes=shard.bytes, sha256=shard.sha256)
+        if not path.exists() or StoredFile.of(path) != expected:
+            fetch_file(store, shard.file, expected, path)
+        return path
+
+    with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
+        return list(pool.map(bring, shards))

@@ -1,0 +1,67 @@
+"""The manifest of a trained model: everything that it takes to have the model again."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import keras
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.store import open_store
+from aerotrain.training.checkpoints import restore_weights
+from aerotrain.training.code import UserCode
+
+#: The manifest's key in the store of the training that wrote it.
+KEY = "model.json"
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """Which code builds the model, and the checkpoint that holds its weights.
+
+    ``module`` and ``code`` are the user's module and the folder that held it, ``data`` and
+    ``checkpoint`` are URLs, ``metrics`` are those of the last epoch of training.
+    """
+
+    module: str
+    code: str | None
+    hparams: Mapping[str, Any]
+    data: str
+    strategy: str
+    step: int
+    checkpoint: str
+    metrics: Mapping[str, float]
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, indent=1)
+
+    @classmethod
+    def load(cls, url: str) -> Self:
+        """Read the manifest at ``url``.
+
+        Raises:
+            MissingError: there is none.
+            FinalError: it is of another version of aerotrain.
+        """
+        folder, _, key = url.rpartition("/")
+        values = json.loads(open_store(folder).get(key))
+        if values.get("version") != VERSION:
+            raise FinalError(
+                f"{url} is written in version {values.get('version')}, this is version "
+                f"{VERSION}; use the aerotrain that trained the model, or train it again"
+            )
+        return cls(**values)
+
+    def restore(self, code: UserCode, batch: Any, scratch: Path) -> keras.Model:
+        """Build the model in this process, with the weights that training ended with.
+
+        ``batch`` is the element spec of the batches that it will be given.
+        """
+        model = code.build(self.hparams, batch)
+        restore_weights(model, open_store(self.checkpoint), scratch / "checkpoint")
+        return model

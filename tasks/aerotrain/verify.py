@@ -1,0 +1,71 @@
+"""Prove a SavedModel in a process of its own: ``python -m aerotrain.verify SAVED CHECK``.
+
+``CHECK`` is a folder of serialized tensors: ``examples`` (strings, each a ``tf.train.Example``),
+``inputs/NAME`` for each input of the signature ``serving_default``, and ``outputs/NAME``, what
+both signatures must give. Keras cannot be imported here, and of this project nothing else is,
+so a model that passes can be loaded by whoever has TensorFlow.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+#: Predictions may differ by this much, absolute or as a share: another batch of operations is
+#: fused here than in training, and floating-point sums depend on their order.
+TOLERANCE = 1e-5
+
+
+def verify(saved: Path, check: Path) -> list[str]:
+    """One sentence for each output of each signature that is not as ``check`` says."""
+    import tensorflow as tf
+
+    signatures = tf.saved_model.load(str(saved)).signatures
+    tensors, examples = signatures["serving_default"], signatures["serialized_examples"]
+    inputs = {
+        name: _read(tf, check / "inputs" / name, spec.dtype)
+        for name, spec in tensors.structured_input_signature[1].items()
+    }
+    given = {
+        "serving_default": tensors(**inputs),
+        "serialized_examples": examples(examples=_read(tf, check / "examples", tf.string)),
+    }
+    sentences = []
+    for signature, outputs in given.items():
+        for file in sorted((check / "outputs").iterdir()):
+            if file.name not in outputs:
+                sentences.append(f"{signature} gives no {file.name!r}, only {', '.join(outputs)}")
+                continue
+            value = outputs[file.name]
+            expected = _read(tf, file, value.dtype)
+            if not _alike(value.numpy(), expected.numpy()):
+                sentences.append(f"{signature} gives another {file.name!r} than the trained model")
+    return sentences
+
+
+def _read(tf: Any, file: Path, dtype: Any) -> Any:
+    return tf.io.parse_tensor(file.read_bytes(), dtype)
+
+
+def _alike(value: Any, expected: Any) -> bool:
+    import numpy as np
+
+    if value.shape != expected.shape:
+        return False
+    if np.issubdtype(value.dtype, np.inexact):
+        return np.allclose(value, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    return bool((value == expected).all())
+
+
+def main() -> None:
+    """Verify what the command line names; the last line printed says how it went."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    for name in ("keras", "tf_keras"):
+        sys.modules[name] = None  # type: ignore[assignment]  # to import it now fails
+    sentences = verify(Path(sys.argv[1]), Path(sys.argv[2]))
+    print("; ".join(sentences) or "without Keras, both signatures give the same predictions")
+    sys.exit(1 if sentences else 0)
+
+
+if __name__ == "__main__":
+    main()

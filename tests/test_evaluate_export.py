@@ -1,0 +1,156 @@
+"""From a trained model to one that is proven, measured and published."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain import evaluate, export
+from aerotrain.contract.errors import FinalError
+from aerotrain.dataset import load_dataset
+from aerotrain.store import open_store
+from aerotrain.train import run as train
+from aerotrain.training.code import UserCode
+from aerotrain.training.input import batch_spec, first_records, parse
+from aerotrain.training.shards import download
+from aerotrain.training.trained import TrainedModel
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def scans(digits):
+    """Every test record, serialized, and its features."""
+    dataset = load_dataset(digits.data)
+    files = download(digits.data, dataset.splits["test"].shards, digits.folder)
+    serialized = first_records(files, 10_000)
+    return serialized, parse(serialized, dataset.schema)
+
+
+@pytest.fixture(scope="module")
+def predictions(digits, trained, scans, tmp_path_factory):
+    """What the trained model says of every test record."""
+    user = UserCode.load("small")
+    spec = batch_spec(load_dataset(digits.data).schema, user.transform)
+    model = TrainedModel.load(trained).restore(user, spec, tmp_path_factory.mktemp("model"))
+    return model(user.transform(scans[1])[0], training=False).numpy()
+
+
+@pytest.mark.parametrize("batch_size", [32, 1000])
+def test_every_record_counts_once(digits, trained, scans, predictions, batch_size):
+    replica = digits.replica(
+        "evaluate", f"by-{batch_size}", model=trained, data=digits.data, batch_size=batch_size
+    )
+    right = predictions.argmax(axis=1) == scans[1]["label"].numpy()
+    assert evaluate.run(replica)["accuracy"] == pytest.approx(right.mean())
+    document = json.loads(open_store(replica.job.prefix).get("metrics.json"))
+    assert (document["split"], document["records"]) == ("test", len(right))
+    assert document["passed"] is True
+    assert document["metrics"]["accuracy"] == pytest.approx(right.mean())
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "message"),
+    [
+        ({"accuracy": 1.01}, r"accuracy is 0\.9\d+, below the threshold of 1\.01"),
+        ({"acuracy": 0.5}, "'acuracy' is no metric of the model, did you mean 'accuracy'"),
+    ],
+)
+def test_a_model_that_does_not_pass_fails_and_leaves_its_metrics(
+    digits, trained, thresholds, message
+):
+    replica = digits.replica(
+        "evaluate", "short", model=trained, data=digits.data, thresholds=thresholds
+    )
+    with pytest.raises(FinalError, match=message):
+        evaluate.run(replica)
+    document = json.loads(open_store(replica.job.prefix).get("metrics.json"))
+    assert document["passed"] is False
+    assert document["thresholds"] == thresholds
+    assert document["metrics"]["accuracy"] > 0.8
+
+
+def test_a_metric_that_is_no_number_passes_no_threshold():
+    assert evaluate.shortfalls({"loss": float("nan")}, {"loss": 0.0})
+
+
+def test_a_split_that_is_not_there_is_refused_with_the_nearest(digits, trained):
+    replica = digits.replica("evaluate", "s", model=trained, data=digits.data, split="tests")
+    with pytest.raises(FinalError, match="no split 'tests', did you mean 'test'"):
+        evaluate.run(replica)
+
+
+#: What a user does who has TensorFlow and the model, but neither Keras nor this project.
+USE = """
+import sys
+for name in ("keras", "tf_keras", "aerotrain"):
+    sys.modules[name] = None
+import numpy as np, tensorflow as tf
+signatures = tf.saved_model.load(sys.argv[1]).signatures
+images = tf.io.parse_tensor(open("images", "rb").read(), tf.uint8)
+examples = tf.io.parse_tensor(open("examples", "rb").read(), tf.string)
+np.savez(
+    "given.npz",
+    tensors=signatures["serving_default"](image=images)["predictions"],
+    examples=signatures["serialized_examples"](examples=examples)["predictions"],
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(digits, trained):
+    """The URL of the exported model."""
+    return export.run(digits.replica("export", "exported", model=trained, data=digits.data))
+
+
+def test_an_exported_model_needs_neither_keras_nor_us_nor_a_label(
+    exported, scans, predictions, tmp_path
+):
+    serialized, features = scans
+    (tmp_path / "images").write_bytes(tf.io.serialize_tensor(features["image"]).numpy())
+    unlabelled = [without_label(each) for each in serialized.numpy()]
+    (tmp_path / "examples").write_bytes(tf.io.serialize_tensor(unlabelled).numpy())
+    words = [sys.executable, "-I", "-c", USE, exported.removeprefix("file://")]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    given = np.load(tmp_path / "given.npz")
+    np.testing.assert_allclose(given["tensors"], predictions, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(given["examples"], predictions, rtol=1e-5, atol=1e-5)
+
+
+def without_label(serialized):
+    example = tf.train.Example.FromString(serialized)
+    del example.features.feature["label"]
+    return example.SerializeToString()
+
+
+def test_another_try_of_a_run_comes_back_to_its_own_version(digits, trained, exported):
+    again = export.run(digits.replica("export", "exported", model=trained, data=digits.data))
+    assert again == exported == f"{digits.store}/serving/1"
+    manifest = json.loads(open_store(again).get("manifest.json"))
+    assert {"saved_model.pb", "variables/variables.index"} <= manifest["files"].keys()
+    assert manifest["about"] == {"data": digits.data, "model": trained}
+
+
+def test_versions_rise_and_each_run_has_its_own(tmp_path):
+    store = open_store(tmp_path.as_uri())
+    runs = ["a", "b", "a", "c", "b"]
+    assert [export.claim_version(store, {"run": run}) for run in runs] == [1, 2, 1, 3, 2]
+
+
+def test_bytes_that_predict_something_else_are_not_published(digits):
+    model = train(digits.replica("train", "waver", model="wavering", data=digits.data, epochs=1))
+    serving = open_store(digits.store).child("serving")
+    before = [each.key for each in serving.list()]
+    with pytest.raises(FinalError, match="is not the trained one, nothing was published"):
+        export.run(digits.replica("export", "waver", model=model, data=digits.data))
+    assert [each.key for each in serving.list()] == before
+
+
+def test_only_as_many_shards_are_read_as_the_check_needs(digits):
+    shards = load_dataset(digits.data).splits["test"].shards
+    assert export.enough(shards, 1) == list(shards[:1])
+    assert export.enough(shards, shards[0].records + 1) == list(shards[:2])
+    assert export.enough(shards, 10**6) == list(shards)

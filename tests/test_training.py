@@ -1,0 +1,307 @@
+"""Training: the losses of ``fit``, exact steps, every refusal, and real clusters."""
+
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.progress import Progress
+from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.dataset import load_dataset
+from aerotrain.store import CorruptError
+from aerotrain.train import run
+from aerotrain.training.code import UserCode
+from aerotrain.training.drive import LocalDrive, shares
+from aerotrain.training.input import batch_spec, parse
+from aerotrain.training.plan import Plan
+from aerotrain.training.report import Pace
+from aerotrain.training.shards import download
+from aerotrain.training.step import TrainStep
+from aerotrain.training.strategies import ENGINES
+from aerotrain.training.trained import TrainedModel
+from aerotrain.training.when import Every
+from training_fixtures import DIGITS, MODELS, read_until, start
+
+pytestmark = pytest.mark.process
+
+STEPS_PER_EPOCH = 40  # the digits' train split, 1,249 records, in batches of 32
+
+
+def test_both_halves_of_the_table_hold_the_same_strategies():
+    assert ENGINES.keys() == STRATEGIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("steps", "workers", "per_execution", "sizes"),
+    [
+        (40, 2, 50, [20, 20]),
+        (41, 2, 50, [21, 20]),
+        (120, 2, 50, [40, 40, 40]),
+        (100, 1, 50, [50, 50]),
+        (1, 2, 50, [1]),
+        (5, 2, 1, [1, 1, 1, 1, 1]),
+        (0, 2, 50, []),
+    ],
+)
+def test_closures_share_the_steps_among_the_workers_exactly(steps, workers, per_execution, sizes):
+    assert shares(steps, workers, per_execution) == sizes
+
+
+def test_a_plan_counts_the_smaller_last_batch_as_a_step():
+    plan = Plan(records=1249, batch_size=32, epochs=3)
+    assert (plan.steps_per_epoch, plan.steps) == (40, 120)
+    assert plan.position(85) == (2, 5)
+    assert (plan.left_in_epoch(85), plan.left_in_epoch(80)) == (35, 40)
+
+
+def test_something_is_due_once_in_its_interval():
+    now = [0.0]
+    every = Every(10, lambda: now[0])
+    seen = []
+    for now[0] in (5.0, 10.0, 12.0, 19.0, 25.0):
+        seen.append(every.due())
+    assert seen == [False, True, False, False, True]
+
+
+def test_the_pace_is_that_of_the_last_lines():
+    pace = Pace(batch_size=32, now=0.0, step=100)
+    assert pace.at(0.0, 100) == 0.0
+    assert pace.at(2.0, 110) == 160.0
+    for second in range(3, 30):
+        last = pace.at(second, 110 + 10 * second)
+    assert last == 320.0
+
+
+@pytest.fixture(scope="module")
+def batches(digits):
+    """Three epochs of the digits, as both loops of the next test are to see them."""
+    user = UserCode.load("small")
+    dataset = load_dataset(digits.data)
+    shards = dataset.splits["train"].shards
+    files = [str(file) for file in download(digits.data, shards, digits.folder)]
+    serialized = tf.data.TFRecordDataset(files).batch(32).repeat(3)
+    return serialized.map(lambda each: user.transform(parse(each, dataset.schema)))
+
+
+def test_one_device_computes_the_losses_that_fit_does(batches):
+    user = UserCode.load("small")
+
+    keras.utils.set_random_seed(3)
+    theirs = user.build({}, batches.element_spec)
+    history = []
+    log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
+    theirs.fit(batches, steps_per_epoch=120, callbacks=[log], verbose=0)
+
+    strategy = ENGINES["one_device"].build()
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        ours = user.build({}, batches.element_spec)
+        counter = tf.Variable(0, dtype=tf.int64)
+    step = TrainStep(ours, counter)
+    drive = LocalDrive(strategy, step, batches, per_execution=1)
+    results = [step.metrics.results(ran.sums) for ran in drive.run(120)]
+
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(
+            [each[name] for each in results], [each[name] for each in history], rtol=1e-5
+        )
+    for our, their in zip(ours.variables, theirs.variables, strict=True):
+        np.testing.assert_allclose(our.numpy(), their.numpy(), rtol=1e-5, atol=1e-6)
+    assert counter.numpy() == ours.optimizer.iterations.numpy() == 120
+
+
+def test_several_steps_an_execution_train_the_same_model(digits):
+    weights = []
+    for per_execution in (1, 7, 50):
+        replica = digits.replica(
+            "train",
+            f"per-{per_execution}",
+            model="small",
+            data=digits.data,
+            epochs=2,
+            steps_per_execution=per_execution,
+        )
+        weights.append(weights_of(digits, run(replica)))
+    for other in weights[1:]:
+        for one, another in zip(weights[0], other, strict=True):
+            np.testing.assert_allclose(one, another, rtol=1e-5, atol=1e-6)
+
+
+def weights_of(digits, url):
+    """The weights that the training with the manifest at ``url`` ended with."""
+    scratch = digits.folder / "weights" / str(len(digits.started))
+    digits.started.append(url)
+    trained = TrainedModel.load(url)
+    user = UserCode.load(trained.module)
+    spec = batch_spec(load_dataset(digits.data).schema, user.transform)
+    return trained.restore(user, spec, scratch).get_weights()
+
+
+def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(digits):
+    words = [sys.executable, "-m", "aerotrain.train", "--run", "killed"]
+    words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
+    words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
+    words += ["--checkpoint-seconds", "0.2"]
+    with start(words, digits.folder) as process:
+        read_until(process, "the checkpoint of step")
+        process.kill()
+    with start(words, digits.folder) as process:
+        said = read_until(process, "the trained model is")
+    assert "going on from the checkpoint of step" in said
+    checkpoints = digits.folder / "store/runs/killed/train/checkpoints"
+    assert len(list(checkpoints.glob("*/manifest.json"))) <= 3
+
+    url = run(digits.replica("train", "whole", model="small", data=digits.data, epochs=20))
+    killed = TrainedModel.load(url.replace("whole", "killed"))
+    assert (killed.step, TrainedModel.load(url).step) == (20 * STEPS_PER_EPOCH,) * 2
+    both = weights_of(digits, url), weights_of(digits, url.replace("whole", "killed"))
+    for one, another in zip(*both, strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_of_another_model_is_refused(digits):
+    common = {"model": "small", "data": digits.data, "epochs": 1}
+    run(digits.replica("train", "changed", **common))
+    with pytest.raises(FinalError, match="checkpoints/0000000040 is of another model"):
+        run(digits.replica("train", "changed", **common, hparams={"units": 16}))
+
+
+def test_what_is_said_can_be_read_by_people_programs_and_tensorboard(digits, trained, capfd):
+    url = run(digits.replica("train", "said", model="small", data=digits.data, epochs=2))
+    lines = capfd.readouterr().out.splitlines()
+    progress = [seen for line in lines if (seen := Progress.parse(line))]
+    assert (progress[-1].step, progress[-1].steps, progress[-1].seconds_left) == (80, 80, 0.0)
+    assert any(line.startswith("epoch 2 of 2: loss=") for line in lines)
+
+    folder = digits.folder / "store/runs/said/train/tensorboard"
+    seen = {}
+    for record in tf.data.TFRecordDataset([str(path) for path in folder.iterdir()]):
+        for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
+            seen[value.tag] = float(tf.make_ndarray(value.tensor))
+    assert seen["epoch/accuracy"] == pytest.approx(TrainedModel.load(url).metrics["accuracy"])
+    assert seen["learning_rate"] == pytest.approx(0.01 * 0.9 ** (80 / 20), rel=1e-4)
+    assert {"loss", "examples_per_second"} <= seen.keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("uncompiled", r"'uncompiled' returned is not compiled; call model\.compile"),
+        ("stepping", "Stepping has a train_step of its own"),
+        ("nameless", "no function build_model.*did you mean 'build_modle'"),
+        ("absent", "there is no module 'absent'"),
+        ("refusing", r"'refusing' fails on record \d+ \(from 0\) of train-.*column is dark"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(digits, model, message):
+    with pytest.raises(FinalError, match=message):
+        run(digits.replica("train", f"refused-{model}", model=model, data=digits.data))
+
+
+def first_refused(digits):
+    """The record and the shard of the first scan that the transform of ``refusing`` fails on."""
+    from refusing import refuses
+
+    dataset = load_dataset(digits.data)
+    for shard in dataset.splits["train"].shards:
+        [file] = download(digits.data, [shard], digits.folder)
+        records = tf.data.TFRecordDataset(str(file))
+        for index, record in enumerate(records):
+            if refuses(parse([record], dataset.schema)["image"][0].numpy().astype(int)):
+                return f"record {index} (from 0) of {shard.file}"
+    raise AssertionError("no scan has a dark first column")
+
+
+def test_the_record_on_which_a_transform_fails_is_named(digits):
+    with pytest.raises(FinalError) as caught:
+        run(digits.replica("train", "named", model="refusing", data=digits.data))
+    assert first_refused(digits) in str(caught.value)
+
+
+def test_fewer_shards_than_workers_are_refused_before_anything_starts(digits):
+    replica = digits.replica("train", "few", model="small", data=digits.data)
+    job = digits.job(
+        "train",
+        "few",
+        replica.job.arguments,
+        strategy="parameter_server",
+        replicas=(
+            Replica(role=Role.CHIEF),
+            Replica(role=Role.WORKER, count=9),
+            Replica(role=Role.PS),
+        ),
+    )
+    with pytest.raises(FinalError, match="4 shards cannot be shared by 9 workers"):
+        run(type(replica)(job=job, name=replica.name, attempt="1", scratch=replica.scratch))
+
+
+def test_a_corrupted_shard_is_named(digits, tmp_path):
+    folder = Path(digits.data.removeprefix("file://"))
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    shard = load_dataset(digits.data).splits["train"].shards[2].file
+    content = bytearray((copy / shard).read_bytes())
+    content[100] ^= 1
+    (copy / shard).write_bytes(content)
+    with pytest.raises(CorruptError, match=f"{shard} is corrupt"):
+        run(digits.replica("train", "corrupt", model="small", data=copy.as_uri()))
+
+
+def test_workers_and_a_ps_train_to_the_exact_step_and_go_on_after_it(digits):
+    with digits.cluster("servers", model="small", epochs=6, checkpoint_seconds=0.2) as processes:
+        said = read_until(processes["chief"], "epoch 6 of 6")
+        assert processes["chief"].wait(60) == ExitCode.OK
+        shares_read = [
+            read_until(processes[f"worker-{index}"], "serves").split("reads ")[1]
+            for index in range(2)
+        ]
+    assert sum(int(each.split()[0]) for each in shares_read) == 1249
+    trained = TrainedModel.load(json.loads(result_of(digits, "servers"))["value"])
+    assert trained.step == 6 * STEPS_PER_EPOCH
+    assert trained.metrics["accuracy"] > 0.9
+    assert Progress.parse(said).steps == 6 * STEPS_PER_EPOCH
+    checkpoint = digits.folder / "store/runs/servers/train/checkpoints/0000000240/checkpoint"
+    reader = tf.train.load_checkpoint(str(checkpoint))
+    [iterations] = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
+    assert abs(reader.get_tensor(iterations) - 240) <= 2  # two workers set it at once
+
+    with digits.cluster("servers", model="small", epochs=7) as processes:
+        said = read_until(processes["chief"], "epoch 7 of 7")
+        assert processes["chief"].wait(60) == ExitCode.OK
+    assert "going on from the checkpoint of step 240" in said
+    assert TrainedModel.load(json.loads(result_of(digits, "servers"))["value"]).step == 280
+
+
+def result_of(digits, name):
+    return (digits.folder / "store/runs" / name / "train/result.json").read_text()
+
+
+def test_a_lost_parameter_server_is_worth_another_try(digits):
+    with digits.cluster("lost", model="small", epochs=2000) as processes:
+        read_until(processes["chief"], "epoch 2 of 2000")
+        processes["ps-0"].kill()
+        said = read_until(processes["chief"], "error:")
+        assert processes["chief"].wait(60) == ExitCode.TEMPORARY
+    assert "another process of this job was lost" in said
+
+
+def test_the_chief_names_the_record_on_which_a_worker_failed(digits):
+    with digits.cluster("worker-fails", model="refusing") as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.FINAL
+    assert first_refused(digits) in said
+
+
+def test_the_example_reaches_its_accuracy_in_twelve_epochs(digits):
+    replica = digits.replica("train", "example", model="digits", data=digits.data, epochs=12)
+    assert str(DIGITS) in sys.path
+    assert TrainedModel.load(run(replica)).metrics["accuracy"] > 0.95

@@ -1,0 +1,150 @@
+"""Fixtures of tests that train: a prepared data set, and jobs on it in real processes."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Replica as Copies
+from aerotrain.prepare import part, plan, seal
+from aerotrain.replica import Replica
+
+MODELS = Path(__file__).parent / "models"
+DIGITS = Path(__file__).parent.parent / "dags" / "models"
+CHIEF = ReplicaName(Role.CHIEF, 0)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A store in a folder, with the digits in it, and jobs that work on them."""
+
+    folder: Path
+    data: str
+    started: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> str:
+        return (self.folder / "store").as_uri()
+
+    def replica(self, module: str, run: str, **arguments: Any) -> Replica:
+        """The only replica of a job, to be run in this process."""
+        job = self.job(module, run, arguments)
+        self.started.append(run)
+        scratch = self.folder / "scratch" / f"{run}-{job.task}-{len(self.started)}"
+        scratch.mkdir(parents=True)
+        return Replica(job=job, name=CHIEF, attempt="1", scratch=scratch)
+
+    def job(self, module: str, run: str, arguments: Mapping[str, Any], **other: Any) -> Job:
+        return Job(
+            name="test",
+            module=f"aerotrain.{module}",
+            store=self.store,
+            run=run,
+            task=module.rpartition(".")[2],
+            arguments=arguments,
+            code=str(MODELS),
+            **other,
+        )
+
+    @contextmanager
+    def cluster(self, run: str, **arguments: Any) -> Iterator[dict[str, subprocess.Popen[str]]]:
+        """A chief, two workers and a ps that train, each a process in a folder of its own."""
+        job = self.job(
+            "train",
+            run,
+            {"data": self.data, **arguments},
+            strategy="parameter_server",
+            replicas=(
+                Copies(role=Role.CHIEF),
+                Copies(role=Role.WORKER, count=2),
+                Copies(role=Role.PS),
+            ),
+        )
+        self.started.append(run)
+        addresses = _free_addresses(job)
+        with ExitStack() as stack:
+            processes = {}
+            for name in job.names():
+                scratch = self.folder / "scratch" / f"{run}-{len(self.started)}" / str(name)
+                scratch.mkdir(parents=True)
+                environment = replica_environment(job, name, addresses, attempt="1")
+                process = start([sys.executable, "-m", "aerotrain.replica"], scratch, environment)
+                processes[str(name)] = stack.enter_context(process)
+                stack.callback(process.kill)
+            yield processes
+
+
+def start(
+    words: list[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """A process that can import what this one can, with its output in one pipe of lines."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """What the process says up to and with the first line that holds ``words``."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if words in line:
+            return said
+    raise AssertionError(f"it ended without a word of {words!r}:\n{said}")
+
+
+def _free_addresses(job: Job) -> dict[ReplicaName, str]:
+    with ExitStack() as stack:
+        held = {name: stack.enter_context(socket.socket()) for name in job.names()}
+        for each in held.values():
+            each.bind(("127.0.0.1", 0))
+        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in held.items()}
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[None]:
+    """The users' modules, importable as in a replica."""
+    added = [str(MODELS), str(DIGITS)]
+    sys.path[:0] = added
+    yield
+    for each in added:
+        sys.path.remove(each)
+
+
+@pytest.fixture(scope="session")
+def digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """A pipeline whose data set of digits is prepared: in 4 shards of each split."""
+    empty = Pipeline(tmp_path_factory.mktemp("digits"), data="")
+    source = {"kind": "python", "module": "digits"}
+    planned = plan.run(empty.replica("prepare.plan", "r", source=source, shards=4))
+    for arguments in planned["parts"]:
+        part.run(empty.replica("prepare.part", "r", **arguments))
+    data = seal.run(empty.replica("prepare.seal", "r", dataset=planned["dataset"]))
+    return Pipeline(empty.folder, data)
+
+
+@pytest.fixture(scope="session")
+def trained(digits: Pipeline) -> str:
+    """The URL of a small model that was trained on the digits in this process."""
+    from aerotrain.train import run
+
+    url = run(digits.replica("train", "trained", model="small", data=digits.data, epochs=6))
+    assert url is not None
+    return url
