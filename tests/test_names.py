@@ -21,7 +21,9 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("run_id", ["manual__2026-11-21T10:00:00.123+00:00", "scheduled_1", "a.b-c=d+e"])
+@pytest.mark.parametrize(
+    "run_id", ["manual__2026-11-21T10:00:00.123+00:00", "scheduled_1", "a.b-c=d+e"]
+)
 def test_what_is_safe_stays_as_it_is(run_id: str) -> None:
     assert path_segment(run_id) == run_id
 

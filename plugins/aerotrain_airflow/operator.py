@@ -1,9 +1,11 @@
 """The one operator: it runs a job, whatever the job does, through a launcher."""
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from logging import DEBUG, INFO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +27,9 @@ from aerotrain_airflow.settings import Settings
 #: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
 #: long beside the look itself (about 1 ms a replica).
 LOOK_EVERY = 0.2
+
+#: What every TensorFlow says at its start, twice, whatever its log level: no news to anybody.
+_BANNER = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
 
 
 class JobOperator(BaseOperator):
@@ -106,7 +111,7 @@ class JobOperator(BaseOperator):
         while True:
             seen = launcher.observe(address)  # before the logs: what ended has all its lines there
             for line in launcher.logs(address, positions):
-                self.log.info("%s", line)
+                self.log.log(DEBUG if _BANNER.search(line.text) else INFO, "%s", line)
             if self._killed:
                 raise TemporaryError(f"{job.name} was ended from outside")
             state = job_state(seen)
