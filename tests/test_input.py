@@ -16,6 +16,7 @@ from aerotrain.training.input import (
     every_record,
     own_shards,
     parse,
+    ready,
     shuffle_buffer,
 )
 from aerotrain.training.shards import LIST, download, share
@@ -43,7 +44,7 @@ def files(tmp_path: Path) -> list[Path]:
 def epochs_of(files, count, **options):
     """The batches of ``count`` epochs of 6 steps, as lists."""
     settings = {"batch_size": 4, "buffer": 23, "seed": 0, **options}
-    dataset = epochs(files, SCHEMA, number, **settings)
+    dataset = ready(epochs(files, **settings), SCHEMA, number)
     return [batch.numpy().tolist() for batch in islice(dataset, 6 * count)]
 
 
@@ -83,7 +84,7 @@ def test_a_worker_reads_the_shards_its_list_names_for_ever_in_full_batches(
 ):
     monkeypatch.chdir(tmp_path)
     Path(LIST).write_text("shard-0\nshard-2\n")
-    dataset = own_shards(SCHEMA, number, batch_size=6, buffer=18, seed=0)
+    dataset = ready(own_shards(batch_size=6, buffer=18, seed=0), SCHEMA, number)
     batches = [batch.numpy().tolist() for batch in islice(dataset, 6)]
     assert {len(batch) for batch in batches} == {6}
     own = sorted([*range(10), *range(15, 23)])

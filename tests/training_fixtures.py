@@ -15,6 +15,7 @@ import pytest
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.prepare import part, plan, seal
 from aerotrain.replica import Replica
 
@@ -43,7 +44,15 @@ class Pipeline:
         scratch.mkdir(parents=True)
         return Replica(job=job, name=CHIEF, attempt="1", scratch=scratch)
 
-    def job(self, module: str, run: str, arguments: Mapping[str, Any], **other: Any) -> Job:
+    def job(
+        self,
+        module: str,
+        run: str,
+        arguments: Mapping[str, Any],
+        *,
+        code: Path = MODELS,
+        **other: Any,
+    ) -> Job:
         return Job(
             name="test",
             module=f"aerotrain.{module}",
@@ -51,26 +60,42 @@ class Pipeline:
             run=run,
             task=module.rpartition(".")[2],
             arguments=arguments,
-            code=str(MODELS),
+            code=str(code),
             **other,
         )
 
     @contextmanager
-    def cluster(self, run: str, **arguments: Any) -> Iterator[dict[str, subprocess.Popen[str]]]:
-        """A chief, two workers and a ps that train, each a process in a folder of its own."""
+    def cluster(
+        self,
+        run: str,
+        *,
+        strategy: str = "parameter_server",
+        code: Path = MODELS,
+        evaluator: bool = False,
+        ps: int = 1,
+        **arguments: Any,
+    ) -> Iterator[dict[str, subprocess.Popen[str]]]:
+        """Replicas that train, each a process in a folder of its own.
+
+        A chief, two workers and ``ps`` ps; or a chief and a worker where workers are its peers.
+        """
+        peers = STRATEGIES[strategy].peers
+        workers = Copies(role=Role.WORKER, count=1 if peers else 2)
         job = self.job(
             "train",
             run,
             {"data": self.data, **arguments},
-            strategy="parameter_server",
+            strategy=strategy,
+            code=code,
             replicas=(
                 Copies(role=Role.CHIEF),
-                Copies(role=Role.WORKER, count=2),
-                Copies(role=Role.PS),
+                workers,
+                *([] if peers else [Copies(role=Role.PS, count=ps)]),
+                *([Copies(role=Role.EVALUATOR)] if evaluator else []),
             ),
         )
         self.started.append(run)
-        addresses = _free_addresses(job)
+        addresses = free_addresses(job)
         with ExitStack() as stack:
             processes = {}
             for name in job.names():
@@ -110,7 +135,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it ended without a word of {words!r}:\n{said}")
 
 
-def _free_addresses(job: Job) -> dict[ReplicaName, str]:
+def free_addresses(job: Job) -> dict[ReplicaName, str]:
     with ExitStack() as stack:
         held = {name: stack.enter_context(socket.socket()) for name in job.names()}
         for each in held.values():

@@ -9,13 +9,13 @@ Addresses = Mapping[ReplicaName, str]
 
 
 def tf_config(job: Job, replica: ReplicaName, addresses: Addresses) -> str | None:
-    """The TF_CONFIG of one replica, or None where the strategy has no cluster.
+    """The TF_CONFIG of one replica, or None where the job has no cluster.
 
     ``addresses`` holds ``host:port`` of every replica. The evaluator is no member of the
     cluster that it is told about, as TensorFlow's estimators defined it:
     https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
     """
-    if not job.rules.in_cluster:
+    if not job.count(Role.WORKER):
         return None
     cluster: dict[str, list[str]] = {}
     for name in job.names():

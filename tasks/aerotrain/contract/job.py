@@ -171,7 +171,7 @@ class Job:
                 f"job {self.name!r} runs under {self.strategy!r}, which keeps its variables on "
                 "ps, and asks for none; ask for 1 ps or more"
             )
-        if workers and not rules.workers:
+        if workers and not rules.has_workers:
             raise SpecError(
                 f"job {self.name!r} asks for {workers} workers but {self.strategy!r} is "
                 f"{rules.summary}; drop the workers or choose a strategy that has them"

@@ -16,29 +16,54 @@ class StrategyRules:
     """Which replicas a strategy runs on, beside its one chief.
 
     ``workers`` and ``ps`` are how many of that role run where nobody says: 0 where the
-    strategy has no such role. ``min_workers`` is how many it cannot do without.
+    strategy has no such role. ``min_workers`` is how many it cannot do without. Where
+    workers are ``peers``, they run the chief's own loop, else they serve the chief.
+    ``more_workers`` says that there may be some where the strategy's own number is 0.
     """
 
     summary: str
     workers: int = 0
     min_workers: int = 0
     ps: int = 0
+    peers: bool = False
+    more_workers: bool = False
 
     @property
-    def in_cluster(self) -> bool:
-        """Whether the replicas talk to each other, and so need a TF_CONFIG."""
-        return self.workers > 0
+    def has_workers(self) -> bool:
+        """Whether the strategy has such a role."""
+        return self.workers > 0 or self.more_workers
 
 
 STRATEGIES: Mapping[str, StrategyRules] = {
     "one_device": StrategyRules(
         summary="one process on one device",
     ),
+    "mirrored": StrategyRules(
+        summary="one process on all its devices, each with a copy of the variables",
+    ),
+    "central_storage": StrategyRules(
+        summary="one process on all its devices, with the variables on one of them",
+    ),
+    "multi_worker_mirrored": StrategyRules(
+        summary="synchronous: chief and workers compute, and add up their gradients each step",
+        workers=1,
+        min_workers=1,
+        peers=True,
+    ),
     "parameter_server": StrategyRules(
         summary="asynchronous: the workers compute, the ps hold the variables",
         workers=2,
         min_workers=1,
         ps=1,
+    ),
+    "dtensor": StrategyRules(
+        summary="synchronous: batches and variables are cut over a mesh of devices, of one "
+        "process or several",
+        peers=True,
+        more_workers=True,
+    ),
+    "tpu": StrategyRules(
+        summary="one process on the cores of a TPU, each with a copy of the variables",
     ),
 }
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.step import Sums, TrainStep
+from aerotrain.training.step import MetricSums, Sums
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,14 @@ class Ran:
 
     steps: int
     sums: Sums
+
+
+class Step(Protocol):
+    """What one replica does in one step: it takes sums and an element of the data set."""
+
+    metrics: MetricSums
+
+    def __call__(self, sums: Sums, batch: Any, /) -> list[tf.Tensor]: ...
 
 
 class Drive(Protocol):
@@ -35,11 +43,12 @@ class LocalDrive:
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
-        step: TrainStep,
+        step: Step,
         dataset: tf.data.Dataset,
         per_execution: int,
     ) -> None:
-        self._execute = _execution(strategy, step)
+        together = strategy.num_replicas_in_sync > 1
+        self._execute = (_execution_together if together else _execution)(strategy, step)
         self._zero = step.metrics.zero
         self._batches = iter(dataset)
         self._per_execution = per_execution
@@ -66,7 +75,7 @@ class CoordinatorDrive:
     def __init__(
         self,
         strategy: tf.distribute.ParameterServerStrategy,
-        step: TrainStep,
+        step: Step,
         make_dataset: Callable[[], tf.data.Dataset],
         per_execution: int,
         workers: int,
@@ -117,7 +126,7 @@ def shares(steps: int, workers: int, per_execution: int) -> list[int]:
     return [steps // closures + (index < steps % closures) for index in range(closures)]
 
 
-def _execution(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable[..., Any]:
+def _execution(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums."""
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -128,6 +137,25 @@ def _execution(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable[..
         # One at a time: TensorFlow would otherwise start steps before others have ended.
         begin = (tf.zeros_like(steps), sums)
         _, total = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
-        return total  # type: ignore[no-any-return]
+        return total
 
-    return execute  # type: ignore[no-any-return]
+    return execute
+
+
+def _execution_together(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., Any]:
+    """The same, where each replica sums up by itself and all sums are added at the end."""
+
+    def zero() -> list[tf.Tensor]:
+        return [tf.constant(each) for each in step.metrics.zero]
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def execute(batches: Any, steps: tf.Tensor, sums: Sums) -> Sums:
+        def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+            return done + 1, strategy.run(step, args=(sums, next(batches)))
+
+        begin = (tf.zeros_like(steps), strategy.run(zero))
+        _, own = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
+        total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in own]
+        return [sum_ + more for sum_, more in zip(sums, total, strict=True)]
+
+    return execute

@@ -1,6 +1,7 @@
 """From shards of serialized records to the batches that a model takes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
     return value if value.dtype == dtype else tf.cast(value, dtype)
 
 
-def _ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
+def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
     """Batches of serialized records as the model takes them, made ahead of their use.
 
     Records are parsed by the batch, which is several times faster than one by one.
@@ -58,6 +59,57 @@ def _ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     ).prefetch(tf.data.AUTOTUNE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How global batches are cut: ``accumulate`` pieces for each of ``replicas`` replicas.
+
+    This machine feeds ``local`` of the replicas, of which ``first`` is the first.
+    """
+
+    accumulate: int = 1
+    replicas: int = 1
+    first: int = 0
+    local: int = 1
+
+    def piece(self, batch: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The piece of that number, and what its mean loss, divided by the replicas, counts for.
+
+        A batch of fewer records than there are pieces leaves some empty. They get a record
+        all the same, since models cannot compute on none, and count for nothing.
+        """
+        records = tf.size(batch, tf.int64)
+        pieces = self.accumulate * self.replicas
+        begin, end = number * records // pieces, (number + 1) * records // pieces
+        share = tf.cast(end - begin, tf.float32) * self.replicas / tf.cast(records, tf.float32)
+        return share, batch[begin : tf.maximum(end, begin + 1)]
+
+
+def in_pieces(
+    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: Cut
+) -> tf.data.Dataset:
+    """Of each batch in turn an element for each local replica: a tuple of (share, piece)."""
+    replicas = range(cut.first, cut.first + cut.local)
+
+    def element(batch: tf.Tensor, replica: tf.Tensor) -> Any:
+        pieces = (
+            cut.piece(batch, replica * cut.accumulate + each) for each in range(cut.accumulate)
+        )
+        return tuple((share, transform(parse(piece, schema))) for share, piece in pieces)
+
+    each_replica = batches.flat_map(
+        lambda batch: (
+            tf.data.Dataset.from_tensors(batch)
+            .repeat(cut.local)
+            .enumerate(replicas.start)
+            .map(lambda replica, batch: (batch, replica))
+        )
+    )
+    made = each_replica.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # Unless told so, TensorFlow has the replicas agree before each step that there is one.
+    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return made.apply(endless).prefetch(tf.data.AUTOTUNE)
 
 
 def batch_spec(schema: Schema, transform: Transform) -> Any:
@@ -71,7 +123,7 @@ def every_record(
     """Each of the ``records`` records of ``files`` once; the last batch may be smaller."""
     stored = tf.data.TFRecordDataset([str(file) for file in files])
     count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
-    return _ready(stored.batch(batch_size).apply(count), schema, transform)
+    return ready(stored.batch(batch_size).apply(count), schema, transform)
 
 
 def first_records(files: Sequence[Path], count: int) -> tf.Tensor:
@@ -82,19 +134,18 @@ def first_records(files: Sequence[Path], count: int) -> tf.Tensor:
 
 def epochs(
     files: Sequence[Path],
-    schema: Schema,
-    transform: Transform,
     *,
     batch_size: int,
     buffer: int,
     seed: int,
     start: tuple[int, int] = (0, 0),
 ) -> tf.data.Dataset:
-    """Each record of ``files`` once in each epoch, for ever, in another order each time.
+    """Batches of serialized records of ``files``: each once in each epoch, in another order.
 
-    The order is made of ``seed`` and the epoch's number alone, so that a run that begins at
-    ``start``, an epoch and the batches of it that are done, goes on with the very batches
-    that an uninterrupted one would have come to. The last batch of an epoch may be smaller.
+    They go on for ever. The order is made of ``seed`` and the epoch's number alone, so that a
+    run that begins at ``start``, an epoch and the batches of it that are done, goes on with the
+    very batches that an uninterrupted one would have come to. The last batch of an epoch may
+    be smaller.
     """
     names = tf.constant([str(file) for file in files])
 
@@ -109,18 +160,15 @@ def epochs(
 
     first, done = start
     numbers = tf.data.Dataset.range(first, tf.int64.max)
-    return _ready(numbers.flat_map(epoch).skip(done), schema, transform)
+    return numbers.flat_map(epoch).skip(done)
 
 
-def own_shards(
-    schema: Schema, transform: Transform, *, batch_size: int, buffer: int, seed: int
-) -> tf.data.Dataset:
-    """The records of the shards that the file ``LIST`` names, for ever, in full batches.
+def own_shards(*, batch_size: int, buffer: int, seed: int) -> tf.data.Dataset:
+    """The records of the shards that the file ``LIST`` names, for ever, serialized in full batches.
 
     Every operation is part of the graph, so this may be traced on one machine and run on
     another, where it reads the other's list and the other's files.
     """
     shards = tf.data.TextLineDataset(LIST).shuffle(1024, seed)
     records = shards.interleave(tf.data.TFRecordDataset, cycle_length=8)
-    batches = records.shuffle(buffer, seed).repeat().batch(batch_size, drop_remainder=True)
-    return _ready(batches, schema, transform)
+    return records.shuffle(buffer, seed).repeat().batch(batch_size, drop_remainder=True)

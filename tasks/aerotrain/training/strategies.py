@@ -3,15 +3,31 @@
 The other half of the table, which replicas each one needs, is ``aerotrain.contract.strategy``.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import keras
 import tensorflow as tf
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
-from aerotrain.training.drive import CoordinatorDrive, Drive, LocalDrive
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.training.checkpoints import Checkpoints
+from aerotrain.training.drive import CoordinatorDrive, Drive, LocalDrive, Step
 from aerotrain.training.feed import Feed
+from aerotrain.training.flavour import KERAS
+from aerotrain.training.mesh import chiefs_clock, mesh_strategy
+from aerotrain.training.mesh_checkpoints import MeshCheckpoints, PeerMeshCheckpoints
+from aerotrain.training.mesh_drive import drive_mesh
+from aerotrain.training.mesh_step import MeshStep
+from aerotrain.training.own_step import OwnStepTogether, has_own_step
+from aerotrain.training.peer import PeerCheckpoints
+from aerotrain.training.pieces import StepInPieces
+from aerotrain.training.refusals import refuse_uncut, refuse_unexchanged
 from aerotrain.training.step import TrainStep
+from aerotrain.training.tpu import connect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,42 +35,157 @@ class Engine:
     """How one strategy is built, and how its steps are driven.
 
     ``drive`` takes the number of the step that training begins with. ``io_device`` is the
-    device that reads and writes checkpoints for all others.
+    device that reads and writes checkpoints for all others. ``clock`` says when they are due,
+    and is the chief's in every process where all of them have to write.
     """
 
-    build: Callable[[], tf.distribute.Strategy]
-    drive: Callable[[tf.distribute.Strategy, TrainStep, Feed, int], Drive]
+    build: Callable[[TrainArguments], tf.distribute.Strategy]
+    drive: Callable[[tf.distribute.Strategy, Any, Feed, int], Drive]
+    step: Callable[[keras.Model, tf.Variable, Any], Any] = KERAS.step
     io_device: str | None = None
+    checkpoints: type[Checkpoints] = Checkpoints
+    peer_checkpoints: type[Checkpoints] = PeerCheckpoints
+    clock: Callable[[tf.distribute.Strategy], Callable[[], float]] = lambda _: time.monotonic
 
 
-def _one_device() -> tf.distribute.Strategy:
-    kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-    return tf.distribute.OneDeviceStrategy(f"/device:{kind}:0")
+def _devices() -> list[str]:
+    """This machine's GPUs, or without any its CPUs: one, unless TensorFlow was told of more."""
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    return [device.name for device in devices]
+
+
+def _one_device(_arguments: TrainArguments) -> tf.distribute.Strategy:
+    return tf.distribute.OneDeviceStrategy(_devices()[0])
+
+
+def _mirrored(_arguments: TrainArguments) -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(_devices())
+
+
+def _central_storage(_arguments: TrainArguments) -> tf.distribute.Strategy:
+    devices = _devices()
+    # Several GPUs share what the CPU holds; a single device holds it best by itself.
+    center = devices[0] if len(devices) == 1 else "/device:CPU:0"
+    return tf.distribute.experimental.CentralStorageStrategy(devices, center)
+
+
+def _multi_worker_mirrored(arguments: TrainArguments) -> tf.distribute.Strategy:
+    if arguments.communication == "nccl" and not tf.config.list_physical_devices("GPU"):
+        raise FinalError(
+            "communication 'nccl' of 'multi_worker_mirrored' joins GPUs, and this machine has "
+            "none; use 'auto' or 'ring'"
+        )
+    options = tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=arguments.bytes_per_pack,
+        implementation=tf.distribute.experimental.CommunicationImplementation(
+            arguments.communication.upper()
+        ),
+    )
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+
+
+def _parameter_server(_arguments: TrainArguments) -> tf.distribute.Strategy:
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
+    return tf.distribute.ParameterServerStrategy(resolver)
 
 
 def _drive_here(strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, start: int) -> Drive:
-    return LocalDrive(strategy, step, feed.local(start), feed.arguments.steps_per_execution)
+    arguments = feed.arguments
+    replicas = strategy.num_replicas_in_sync
+    refuse_uncut(feed.job.strategy, arguments, replicas)
+    if replicas == arguments.accumulate_steps == 1 and not arguments.jit_compile:
+        return LocalDrive(strategy, step, feed.local(start), arguments.steps_per_execution)
+    refuse_unexchanged(feed.job.strategy, step.model, arguments, feed.plan.records, replicas)
+    together: Step
+    if has_own_step(step.model):
+        together = OwnStepTogether(step)
+    else:
+        together = StepInPieces(
+            step,
+            replicas=replicas,
+            gradient_dtype=arguments.gradient_dtype,
+            jit_compile=arguments.jit_compile,
+        )
+    dataset = strategy.distribute_datasets_from_function(feed.in_pieces(start))
+    return LocalDrive(strategy, together, dataset, arguments.steps_per_execution)
 
 
-def _parameter_server() -> tf.distribute.Strategy:
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
-    return tf.distribute.ParameterServerStrategy(resolver)
+def _drive_around_center(
+    strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, start: int
+) -> Drive:
+    """Say what becomes of the values that all replicas assign to one variable in the center.
+
+    Keras says so of no layer's own state: here statistics are the mean of the replicas', and
+    the states of seeds, which all replicas advance alike, are the first one's.
+    """
+    several = strategy.num_replicas_in_sync > 1
+    if several and feed.arguments.jit_compile and step.model.non_trainable_variables:
+        raise FinalError(
+            "jit_compile cannot be under 'central_storage' where layers have state of their own, "
+            f"such as {step.model.non_trainable_variables[0].path}, which the replicas agree on; "
+            "leave it out, or choose 'mirrored'"
+        )
+    for variable in [*step.model.non_trainable_variables, *step.model.optimizer.variables]:
+        held = variable._value
+        if several and held.aggregation == tf.VariableAggregation.NONE:
+            mean = held.dtype.is_floating
+            held._aggregation = (
+                tf.VariableAggregation.MEAN if mean else tf.VariableAggregation.ONLY_FIRST_REPLICA
+            )
+    return _drive_here(strategy, step, feed, start)
 
 
 def _drive_workers(
     strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, _start: int
 ) -> Drive:
-    workers = feed.job.count(Role.WORKER)
+    arguments, workers = feed.arguments, feed.job.count(Role.WORKER)
+    refuse_uncut(feed.job.strategy, arguments, 1)
+    if arguments.jit_compile:
+        raise FinalError(
+            "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
+            "other processes; leave it out, or choose a synchronous strategy"
+        )
+    if arguments.accumulate_steps == 1:
+        return CoordinatorDrive(strategy, step, feed.remote, arguments.steps_per_execution, workers)
+    refuse_unexchanged(feed.job.strategy, step.model, arguments, arguments.batch_size, 1)
+    in_pieces = StepInPieces(step, replicas=1, gradient_dtype="float32", jit_compile=False)
     return CoordinatorDrive(
-        strategy, step, feed.remote, feed.arguments.steps_per_execution, workers
+        strategy, in_pieces, feed.remote_in_pieces, arguments.steps_per_execution, workers
     )
+
+
+def _tpu(arguments: TrainArguments) -> tf.distribute.Strategy:
+    return connect(arguments.tpu, arguments.tpu_seconds)
+
+
+def wait_for_all(strategy: tf.distribute.Strategy) -> None:
+    """Return once every replica that computes together with this one has come to this call.
+
+    Whoever ends first takes the others' connection with it, so none may end before the chief
+    is done.
+    """
+    if strategy.extended._in_multi_worker_mode() and strategy.num_replicas_in_sync > 1:
+        strategy.reduce(tf.distribute.ReduceOp.SUM, tf.ones([]), axis=None)
 
 
 ENGINES: Mapping[str, Engine] = {
     "one_device": Engine(build=_one_device, drive=_drive_here),
+    "mirrored": Engine(build=_mirrored, drive=_drive_here),
+    "central_storage": Engine(build=_central_storage, drive=_drive_around_center),
+    "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, drive=_drive_here),
     "parameter_server": Engine(
         build=_parameter_server,
         drive=_drive_workers,
         io_device="/job:chief/replica:0/task:0/device:CPU:0",
     ),
+    "dtensor": Engine(
+        build=mesh_strategy,
+        drive=drive_mesh,
+        step=MeshStep,
+        checkpoints=MeshCheckpoints,
+        peer_checkpoints=PeerMeshCheckpoints,
+        clock=chiefs_clock,
+    ),
+    "tpu": Engine(build=_tpu, drive=_drive_here),
 }

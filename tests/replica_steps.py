@@ -1,0 +1,58 @@
+"""Run some steps of a job in this process and leave what they came to in a file.
+
+``python replica_steps.py JOB OUTPUT DEVICES STEPS``: a job in JSON, of whose cluster TF_CONFIG
+tells, if it has one; the name of a NumPy archive; how many CPU devices to pretend to have.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.job import Job
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import load_dataset
+from aerotrain.training.code import UserCode
+from aerotrain.training.feed import Feed
+from aerotrain.training.flavour import KERAS
+from aerotrain.training.input import batch_spec
+from aerotrain.training.plan import Plan
+from aerotrain.training.strategies import ENGINES, wait_for_all
+
+
+def main(text: str, output: str, devices: str, steps: str) -> None:
+    job = Job.from_json(text)
+    sys.path.insert(0, str(job.code))
+    [cpu] = tf.config.list_physical_devices("CPU")
+    logical = [tf.config.LogicalDeviceConfiguration()] * int(devices)
+    tf.config.set_logical_device_configuration(cpu, logical)
+    arguments = TrainArguments.of(job.arguments)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(arguments.model)
+    records = dataset.splits["train"].records
+    plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
+    feed = Feed(
+        job=job, arguments=arguments, dataset=dataset, code=code, plan=plan, scratch=Path.cwd()
+    )
+    engine = ENGINES[job.strategy]
+    strategy = engine.build(arguments)
+    with strategy.scope():
+        KERAS.seed(arguments.seed)
+        spec = batch_spec(dataset.schema, code.transform)
+        model = code.build({}, spec)
+        counter = tf.Variable(
+            0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+        step = engine.step(model, counter, spec)
+    drive = engine.drive(strategy, step, feed, 0)
+    results = [step.metrics.results(ran.sums) for ran in drive.run(int(steps))]
+    weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
+    logs = {name: [each[name] for each in results] for name in results[0]}
+    counts = {"counter": counter.numpy(), "iterations": model.optimizer.iterations.numpy()}
+    np.savez(output, **logs, **weights, **counts)
+    wait_for_all(strategy)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

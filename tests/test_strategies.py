@@ -1,0 +1,285 @@
+"""Synchronous strategies: replicas that share a batch do what one replica does with all of it."""
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import ExitCode, FinalError, SpecError
+from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.train import main
+from aerotrain.training.input import Cut
+from aerotrain.training.refusals import refuse_uncut, refuse_unexchanged
+from aerotrain.training.strategies import ENGINES
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import DIGITS, MODELS, free_addresses, read_until, start
+
+pytestmark = pytest.mark.process
+
+STEPS = 50  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+
+
+@pytest.fixture(scope="module")
+def steps_of(digits):
+    """A function that runs steps under a strategy, and returns what they came to."""
+
+    def run(strategy, devices=1, workers=0, model="plain", steps=STEPS, **arguments):
+        common = {"model": model, "data": digits.data, "steps_per_execution": 1}
+        replicas = [Replica(role=Role.CHIEF)]
+        if workers:
+            replicas.append(Replica(role=Role.WORKER, count=workers))
+        job = digits.job(
+            "train", "steps", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
+        )
+        digits.started.append("steps")
+        folder = digits.folder / "steps" / str(len(digits.started))
+        addresses = free_addresses(job)
+        with ExitStack() as stack:
+            processes = []
+            for name in job.names():
+                (folder / str(name)).mkdir(parents=True)
+                script = str(Path(__file__).parent / "replica_steps.py")
+                words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(steps)]
+                environment = replica_environment(job, name, addresses, attempt="1")
+                process = start([sys.executable, script, *words], folder / str(name), environment)
+                processes.append(stack.enter_context(process))
+                stack.callback(process.kill)
+            for process in processes:
+                said = process.communicate(timeout=120)[0]
+                assert process.returncode == 0, said
+        return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(steps_of):
+    """What one replica comes to with the whole of each batch."""
+    return steps_of("one_device")[0]
+
+
+def assert_same(one, other, rtol=2e-4, atol=2e-5):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "setting"),
+    [
+        ("mirrored", {"devices": 2}),
+        ("mirrored", {"devices": 4}),
+        ("central_storage", {"devices": 2}),
+        ("multi_worker_mirrored", {"workers": 1}),
+        ("multi_worker_mirrored", {"workers": 1, "devices": 2, "communication": "ring"}),
+        ("one_device", {"accumulate_steps": 4}),
+        ("mirrored", {"devices": 2, "accumulate_steps": 2}),
+        ("multi_worker_mirrored", {"workers": 1, "accumulate_steps": 4}),
+        ("multi_worker_mirrored", {"workers": 1, "bytes_per_pack": 4096}),
+        ("one_device", {"jit_compile": True}),
+        ("mirrored", {"devices": 2, "jit_compile": True}),
+        ("multi_worker_mirrored", {"workers": 1, "jit_compile": True}),
+    ],
+    ids=str,
+)
+def test_replicas_that_share_a_batch_train_the_same_model_as_one(
+    steps_of, alone, strategy, setting
+):
+    for replica in steps_of(strategy, **setting):
+        assert replica["counter"] == replica["iterations"] == STEPS
+        assert_same(replica, alone)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-10)])
+def test_gradients_of_16_bits_cost_little_accuracy(steps_of, alone, dtype, error):
+    one, other = steps_of("multi_worker_mirrored", workers=1, gradient_dtype=dtype)
+    assert_same(one, other, rtol=0, atol=0)
+    lost = np.abs(one["loss"] - alone["loss"]) / alone["loss"]
+    print(f"{dtype}: mean {lost.mean():.5f}, worst {lost.max():.5f} of the loss")
+    assert 0 < lost.mean() < 4 * error
+
+
+@pytest.mark.parametrize(
+    ("records", "pieces", "sizes", "shares"),
+    [
+        (32, 4, [8, 8, 8, 8], [1, 1, 1, 1]),
+        (5, 4, [1, 1, 1, 2], [0.8, 0.8, 0.8, 1.6]),
+        (1, 2, [1, 1], [0, 2]),
+    ],
+)
+def test_every_record_of_a_batch_counts_once(records, pieces, sizes, shares):
+    batch = np.array([str(each) for each in range(records)])
+    cut = Cut(replicas=pieces)
+    made = [cut.piece(batch, np.int64(number)) for number in range(pieces)]
+    assert [len(piece) for _, piece in made] == sizes
+    np.testing.assert_allclose([share.numpy() for share, _ in made], shares, rtol=1e-6)
+    assert sum(share.numpy() for share, _ in made) == pytest.approx(pieces)
+
+
+def accuracy_by_hand(digits, run, strategy, devices):
+    code = (
+        "import tensorflow as tf; from aerotrain.train import main\n"
+        "[cpu] = tf.config.list_physical_devices('CPU')\n"
+        f"several = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
+        "tf.config.set_logical_device_configuration(cpu, several)\n"
+        f"main(['--run', '{run}', '--strategy', '{strategy}', '--model', 'digits',"
+        f" '--code', '{DIGITS}', '--data', '{digits.data}', '--store', '{digits.store}',"
+        " '--epochs', '12'])"
+    )
+    with start([sys.executable, "-c", code], digits.folder) as process:
+        read_until(process, "the trained model is")
+    return TrainedModel.load(f"{digits.store}/runs/{run}/train/model.json").metrics["accuracy"]
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
+def test_several_devices_reach_the_accuracy_of_one(digits, strategy):
+    assert accuracy_by_hand(digits, f"all-{strategy}", strategy, devices=2) > 0.95
+
+
+def result_of(digits, name):
+    result = digits.folder / "store/runs" / name / "train/result.json"
+    return TrainedModel.load(json.loads(result.read_text())["value"])
+
+
+def test_workers_that_mirror_reach_the_accuracy_of_one_and_go_on_after_it(digits):
+    common = {"strategy": "multi_worker_mirrored", "code": DIGITS, "model": "digits"}
+    with digits.cluster("peers", epochs=12, checkpoint_seconds=0.5, **common) as processes:
+        read_until(processes["chief"], "epoch 12 of 12")
+        for process in processes.values():
+            assert process.wait(60) == ExitCode.OK
+    trained = result_of(digits, "peers")
+    assert trained.step == 12 * 40
+    assert trained.metrics["accuracy"] > 0.95
+
+    with digits.cluster("peers", epochs=13, **common) as processes:
+        for process in processes.values():
+            assert "going on from the checkpoint of step 480" in read_until(process, "going on")
+            process.communicate(timeout=120)
+            assert process.returncode == ExitCode.OK
+    assert result_of(digits, "peers").step == 13 * 40
+
+
+def test_statistics_and_seeds_of_layers_do_not_stop_workers_that_mirror(digits):
+    with digits.cluster(
+        "layers", strategy="multi_worker_mirrored", model="small", epochs=6
+    ) as processes:
+        for process in processes.values():
+            said = process.communicate(timeout=120)[0]
+            assert process.returncode == ExitCode.OK, said
+    assert result_of(digits, "layers").metrics["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(("killed", "left"), [("worker-0", "chief"), ("chief", "worker-0")])
+def test_a_lost_peer_is_worth_another_try(digits, killed, left):
+    with digits.cluster(
+        f"lost-{killed}", strategy="multi_worker_mirrored", model="small", epochs=2000
+    ) as processes:
+        read_until(processes["chief"], "epoch 2 of 2000")
+        processes[killed].kill()
+        said = read_until(processes[left], "error:")
+        assert processes[left].wait(20) == ExitCode.TEMPORARY
+    assert "another process of this job was lost" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "replicas", "message"),
+    [
+        (
+            {"batch_size": 33},
+            2,
+            "33 .* by the 2 replicas of 'mirrored'; use 32 or 34",
+        ),
+        ({"batch_size": 1}, 2, "use 2$"),
+        (
+            {"batch_size": 36, "accumulate_steps": 4},
+            2,
+            "2 replicas of 4 pieces each of 'mirrored'; use 32 or 40",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_divide_is_refused(arguments, replicas, message):
+    with pytest.raises(FinalError, match=message):
+        refuse_uncut("mirrored", TrainArguments(model="m", data="d", **arguments), replicas)
+
+
+def test_a_loss_that_is_a_sum_is_refused_where_the_last_batch_is_uneven():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    model._symbolic_build(data_batch=(keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
+    arguments = TrainArguments(model="m", data="d")
+    refuse_unexchanged("mirrored", model, arguments, records=66, replicas=2)
+    with pytest.raises(FinalError, match="reduction 'sum', and the last batch of 1 records"):
+        refuse_unexchanged("mirrored", model, arguments, records=65, replicas=2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "workers"),
+    [("mirrored", 2, 0), ("central_storage", 2, 0), ("multi_worker_mirrored", 1, 1)],
+)
+def test_a_train_step_of_a_models_own_trains_the_same_model_as_one(
+    steps_of, strategy, devices, workers
+):
+    [one] = steps_of("one_device", model="own_step", steps=30)
+    for each in steps_of(strategy, devices, workers, model="own_step", steps=30):
+        # What compute_loss returns is a replica's part of the loss, as under fit.
+        each["loss"] *= 2
+        assert_same(each, one)
+
+
+def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return {"loss": 0.0}
+
+    arguments = TrainArguments(model="m", data="d", accumulate_steps=2)
+    with pytest.raises(FinalError, match=r"Own has a train_step.*runs whole.*compute_loss"):
+        refuse_unexchanged("one_device", Own(), arguments, records=64, replicas=1)
+
+
+def test_a_library_of_gpus_is_refused_where_there_are_none():
+    arguments = TrainArguments(model="m", data="d", communication="nccl")
+    with pytest.raises(FinalError, match=r"joins GPUs.*use 'auto' or 'ring'"):
+        ENGINES["multi_worker_mirrored"].build(arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"communication": "rng"}, "no communication 'rng', did you mean 'ring'"),
+        ({"gradient_dtype": "int8"}, "no gradient_dtype 'int8'.*float32, bfloat16, float16"),
+        ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
+        ({"accumulate_steps": 0}, "accumulate_steps must be a whole number of 1 or more"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused(wrong, message):
+    with pytest.raises(SpecError, match=message):
+        TrainArguments(model="m", data="d", **wrong)
+
+
+def test_layers_with_state_of_their_own_work_in_central_storage(steps_of):
+    [replica] = steps_of("central_storage", model="small", devices=2)
+    assert replica["counter"] == STEPS
+    assert replica["loss"][-1] < replica["loss"][0]
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
+def test_layers_with_state_of_their_own_may_be_compiled_under(steps_of, strategy):
+    where = {"devices": 2} if strategy == "mirrored" else {"workers": 1}
+    for replica in steps_of(strategy, model="small", jit_compile=True, **where):
+        assert replica["counter"] == STEPS
+        assert replica["loss"][-1] < replica["loss"][0]
+
+
+def test_a_cluster_set_by_hand_is_refused(monkeypatch, capsys, digits):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    words = ["--model", "plain", "--code", str(MODELS), "--data", digits.data]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--store", digits.store])
+    assert ended.value.code == ExitCode.FINAL
+    assert "TF_CONFIG is set in the environment" in capsys.readouterr().out
