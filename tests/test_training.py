@@ -12,6 +12,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.job import Replica, Role
 from aerotrain.contract.progress import Progress
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import load_dataset
 from aerotrain.store import CorruptError
@@ -98,7 +99,7 @@ def test_one_device_computes_the_losses_that_fit_does(batches):
     log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
     theirs.fit(batches, steps_per_epoch=120, callbacks=[log], verbose=0)
 
-    strategy = ENGINES["one_device"].build()
+    strategy = ENGINES["one_device"].build(TrainArguments(model="small", data=""))
     with strategy.scope():
         keras.utils.set_random_seed(3)
         ours = user.build({}, batches.element_spec)
@@ -165,11 +166,20 @@ def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(d
         np.testing.assert_allclose(one, another, rtol=1e-4, atol=1e-5)
 
 
-def test_a_checkpoint_of_another_model_is_refused(digits):
-    common = {"model": "small", "data": digits.data, "epochs": 1}
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "plain"}, "checkpoints/0000000040 is of another model"),
+        ({"seed": 1, "batch_size": 16}, "training: batch_size was 32 and is 16; seed was 0 and is"),
+        ({"hparams": {"learning_rate": 0.5}}, "learning_rate was 0.01 and is 0.5; begin a new run"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused(digits, changes, message):
+    hparams = {"learning_rate": 0.01}
+    common = {"model": "small", "data": digits.data, "epochs": 1, "hparams": hparams}
     run(digits.replica("train", "changed", **common))
-    with pytest.raises(FinalError, match="checkpoints/0000000040 is of another model"):
-        run(digits.replica("train", "changed", **common, hparams={"units": 16}))
+    with pytest.raises(FinalError, match=message):
+        run(digits.replica("train", "changed", **{**common, **changes}))
 
 
 def test_what_is_said_can_be_read_by_people_programs_and_tensorboard(digits, trained, capfd):
@@ -193,7 +203,7 @@ def test_what_is_said_can_be_read_by_people_programs_and_tensorboard(digits, tra
     ("model", "message"),
     [
         ("uncompiled", r"'uncompiled' returned is not compiled; call model\.compile"),
-        ("stepping", "Stepping has a train_step of its own"),
+        ("stepping", r"the train_step of Stepping returns \{\}; return a dict of numbers"),
         ("nameless", "no function build_model.*did you mean 'build_modle'"),
         ("absent", "there is no module 'absent'"),
         ("refusing", r"'refusing' fails on record \d+ \(from 0\) of train-.*column is dark"),
@@ -218,9 +228,10 @@ def first_refused(digits):
     raise AssertionError("no scan has a dark first column")
 
 
-def test_the_record_on_which_a_transform_fails_is_named(digits):
+@pytest.mark.parametrize("model", ["refusing", "raising"])
+def test_the_record_on_which_a_transform_fails_is_named(digits, model):
     with pytest.raises(FinalError) as caught:
-        run(digits.replica("train", "named", model="refusing", data=digits.data))
+        run(digits.replica("train", f"named-{model}", model=model, data=digits.data))
     assert first_refused(digits) in str(caught.value)
 
 

@@ -6,33 +6,40 @@ By hand, on one device, with no Airflow near::
         --data file:///data/digits/datasets/1a2b… --store file:///data/digits
 """
 
+import json
 import os
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from aerotrain.contract.errors import AerotrainError, ExitCode
+from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS, TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.replica import Replica, live
 
 
 def run(replica: Replica) -> str | None:
-    """Train as the chief, or serve the chief as a worker or parameter server.
+    """Train as the chief, serve it as a worker or parameter server, or evaluate what it saves.
 
     Returns:
         The URL of the trained model's manifest.
     """
     # Each role loads only what it needs: Keras takes seconds, and memory that ps never use.
-    if replica.name.role in (Role.WORKER, Role.PS):
+    serves = replica.name.role is Role.WORKER and not replica.job.rules.peers
+    if serves or replica.name.role is Role.PS:
         from aerotrain.training.servers import serve
 
         serve(replica)
+        return None
+    if replica.name.role is Role.EVALUATOR:
+        from aerotrain.training.evaluator import follow
+
+        follow(replica)
         return None
     from aerotrain.training.chief import train
 
@@ -43,6 +50,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Train in this process as the command line says, and exit as a replica does."""
     options = _parser().parse_args(words)
     try:
+        _refuse_cluster(os.environ)
         job = _job(options)
     except AerotrainError as error:
         print(f"error: {error}", flush=True)
@@ -55,11 +63,24 @@ def main(words: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _refuse_cluster(environment: Mapping[str, str]) -> None:
+    """Refuse to be one of several processes, which a launcher alone can start.
+
+    Raises:
+        SpecError: TF_CONFIG is set.
+    """
+    if environment.get("TF_CONFIG"):
+        raise SpecError(
+            "TF_CONFIG is set in the environment, and the strategies that train by hand run in "
+            "one process; unset it, or run the pipeline, whose launcher sets it for each replica"
+        )
+
+
 def _job(options: Namespace) -> Job:
     arguments = {
         each.name: getattr(options, each.name)
         for each in fields(TrainArguments)
-        if each.name != "hparams"
+        if hasattr(options, each.name)
     }
     TrainArguments.of(arguments)
     if options.learning_rate is not None:
@@ -78,7 +99,7 @@ def _job(options: Namespace) -> Job:
 
 def _parser() -> ArgumentParser:
     defaults = TrainArguments(model="", data="")
-    alone = [name for name, rules in STRATEGIES.items() if not rules.in_cluster]
+    alone = [name for name, rules in STRATEGIES.items() if not rules.min_workers]
     stamp = time.strftime("by-hand-%Y%m%dT%H%M%S")
     parser = ArgumentParser(prog="python -m aerotrain.train", description="Train on one machine.")
     parser.add_argument("--model", required=True, help="module with build_model, in --code")
@@ -88,9 +109,22 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--run", default=stamp, help="name of this run; the same one goes on")
     parser.add_argument("--strategy", choices=alone, default="one_device")
     for each in fields(TrainArguments):
-        if isinstance(value := getattr(defaults, each.name), int | float):
-            flag = f"--{each.name.replace('_', '-')}"
+        value = getattr(defaults, each.name)
+        flag = f"--{each.name.replace('_', '-')}"
+        if isinstance(value, bool):
+            parser.add_argument(flag, action=BooleanOptionalAction, default=value)
+        elif isinstance(value, int | float):
             parser.add_argument(flag, type=type(value), default=value)
+    for name, choices in (
+        ("precision", PRECISIONS),
+        ("communication", COMMUNICATIONS),
+        ("gradient_dtype", GRADIENT_DTYPES),
+    ):
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, choices=choices, default=getattr(defaults, name))
+    for name, metavar in (("mesh", '{"model": 2}'), ("layout", '{"kernel": [null, "model"]}')):
+        parser.add_argument(f"--{name}", type=json.loads, default={}, metavar=metavar)
+    parser.add_argument("--tpu", default=defaults.tpu, help="name or address of the TPU")
     parser.add_argument("--learning-rate", type=float, help="goes to build_model, in hparams")
     return parser
 

@@ -1,28 +1,36 @@
 """The chief of a training: it puts the parts together, trains, and leaves the manifest."""
 
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import Store, open_store
+from aerotrain.training.callbacks import Callbacks
 from aerotrain.training.checkpoints import Checkpoints
 from aerotrain.training.code import UserCode
+from aerotrain.training.compiled import refuse_under, warn_of_precision
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
+from aerotrain.training.flavour import KERAS
 from aerotrain.training.input import batch_spec
 from aerotrain.training.loop import train as train_to_the_end
+from aerotrain.training.observer import Observer
+from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
 from aerotrain.training.report import Report
 from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.step import TrainStep
-from aerotrain.training.strategies import ENGINES
+from aerotrain.training.strategies import ENGINES, wait_for_all
 from aerotrain.training.trained import KEY, TrainedModel
+from aerotrain.training.validation import Validation
 from aerotrain.training.when import Every
 
 
@@ -38,6 +46,7 @@ def train(replica: Replica) -> str:
     """
     job = replica.job
     arguments = TrainArguments.of(job.arguments)
+    KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
     share(split.shards, 0, max(1, job.count(Role.WORKER)))  # refuse before anything starts
@@ -45,40 +54,59 @@ def train(replica: Replica) -> str:
         job=job,
         arguments=arguments,
         dataset=dataset,
-        code=UserCode.load(arguments.model),
+        code=UserCode.load(arguments.model).weighing(arguments.class_weight),
         plan=Plan(records=split.records, batch_size=arguments.batch_size, epochs=arguments.epochs),
         scratch=replica.scratch,
     )
     store = open_store(job.prefix)
     with explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
-        trained = _train(feed, store)
-    store.put(KEY, trained.to_json().encode())
+        strategy = ENGINES[job.strategy].build(arguments)
+        trained = _train(feed, store, strategy, replica.is_chief)
+        if replica.is_chief:
+            store.put(KEY, trained.to_json().encode())
+        wait_for_all(strategy)
     return f"{job.prefix}/{KEY}"
 
 
-def _train(feed: Feed, store: Store) -> TrainedModel:
+def _train(
+    feed: Feed, store: Store, strategy: tf.distribute.Strategy, is_chief: bool
+) -> TrainedModel:
     arguments, plan = feed.arguments, feed.plan
     engine = ENGINES[feed.job.strategy]
-    strategy = engine.build()
+    warn_of_precision(arguments.precision)
     with strategy.scope():
         model, counter = _variables(feed)
-    step = TrainStep(model, counter)
-    checkpoints = Checkpoints(
-        store, feed.scratch, model, counter, keep=arguments.keep, io_device=engine.io_device
+        step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
+    checkpoints = (engine.checkpoints if is_chief else engine.peer_checkpoints)(
+        store,
+        feed.scratch,
+        model,
+        counter,
+        keep=arguments.keep,
+        recipe=recipe_of(arguments),
+        io_device=engine.io_device,
     )
-    metrics = checkpoints.restore()
+    restored = checkpoints.restore()
     start = int(counter.numpy())
     if start:
         print(f"going on from the checkpoint of step {start}", flush=True)
     drive = engine.drive(strategy, step, feed, start)
-    report = Report(plan, model, step.metrics, store, feed.scratch, metrics, start)
-    checkpoint = Every(arguments.checkpoint_seconds, time.monotonic)
-    train_to_the_end(plan, counter, drive, checkpoints, report, checkpoint)
-    with strategy.scope():
-        # An optimizer that averages the weights hands the averages over only now.
-        model.optimizer.finalize_variable_values(model.trainable_variables)
-    url = checkpoints.save(report.metrics)
-    report.publish()
+    metrics = restored.about.get("metrics", {})
+    report = (Report if is_chief else PeerReport)(
+        plan, model, step.metrics, store, feed.scratch, metrics, start
+    )
+    observer = _observer(feed, strategy, step, report, is_chief)
+    observer.begin(restored)
+    checkpoint = Every(arguments.checkpoint_seconds, engine.clock(strategy))
+    with last_good_named(checkpoints):
+        train_to_the_end(plan, counter, drive, checkpoints, observer, checkpoint)
+        if model.optimizer is not None:
+            with strategy.scope():
+                # An optimizer that averages the weights hands the averages over only now.
+                model.optimizer.finalize_variable_values(model.trainable_variables)
+        observer.end()
+        url = checkpoints.save(*observer.remember())
+    observer.publish()
     return TrainedModel(
         module=arguments.model,
         code=feed.job.code,
@@ -88,14 +116,23 @@ def _train(feed: Feed, store: Store) -> TrainedModel:
         step=int(counter.numpy()),
         checkpoint=url,
         metrics=report.metrics,
+        precision=arguments.precision,
     )
+
+
+def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
+    """What decides the course of a training, all but its length and its strategy."""
+    hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
+    return {"data": arguments.data, "precision": arguments.precision, **hparams}
 
 
 def _variables(feed: Feed) -> tuple[keras.Model, Any]:
     """The user's model, and the counter of its steps; to be called in a strategy's scope."""
-    keras.utils.set_random_seed(feed.arguments.seed)
+    arguments = feed.arguments
+    KERAS.seed(arguments.seed)
     batch = batch_spec(feed.dataset.schema, feed.code.transform)
-    model = feed.code.build(feed.arguments.all_hparams, batch)
+    model = feed.code.build(arguments.all_hparams, batch, arguments.precision)
+    refuse_under(feed.job.strategy, model)
     counter = tf.Variable(
         0,
         dtype=tf.int64,
@@ -104,3 +141,28 @@ def _variables(feed: Feed) -> tuple[keras.Model, Any]:
         name="aerotrain_step",
     )
     return model, counter
+
+
+def _observer(
+    feed: Feed, strategy: tf.distribute.Strategy, step: TrainStep, report: Report, is_chief: bool
+) -> Observer:
+    arguments, model = feed.arguments, step.model
+    given = feed.code.callbacks(arguments.all_hparams)
+    callbacks = Callbacks(feed.code.name, given, model, arguments.epochs)
+    validation = None
+    if is_chief and (arguments.validate or callbacks.monitor_validation):
+        # Examples count alike where a model is measured, whatever their class.
+        code = UserCode.load(arguments.model)
+        validation = Validation(arguments, feed.dataset, code, feed.scratch)
+    return Observer(strategy, model, step.metrics, report, callbacks, validation, is_chief=is_chief)
+
+
+@contextmanager
+def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
+    """Have a training that stops for good say which checkpoint is whole and sound."""
+    try:
+        yield
+    except FinalError as error:
+        newest = checkpoints.newest()
+        kept = f"the last good checkpoint is {newest}" if newest else "no checkpoint was made"
+        raise FinalError(f"{error}; {kept}") from error

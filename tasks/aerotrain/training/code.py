@@ -1,8 +1,12 @@
-"""The user's side of training: one module with ``build_model``, and perhaps ``transform``."""
+"""The user's side of training: one module with ``build_model``, and perhaps more.
+
+``transform(features)`` and ``callbacks(hparams)`` are what it may have besides.
+"""
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import keras
@@ -10,16 +14,24 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
+from aerotrain.training.class_weights import weighted
+from aerotrain.training.flavour import KERAS
 from aerotrain.training.input import Transform
+
+
+def no_callbacks(_hparams: Mapping[str, Any]) -> list[keras.callbacks.Callback]:
+    """The callbacks of a module that has none."""
+    return []
 
 
 @dataclass(frozen=True)
 class UserCode:
-    """The user's module by its name, and the two functions that training takes from it."""
+    """The user's module by its name, and the functions that training takes from it."""
 
     name: str
     build_model: Any
     transform: Transform
+    callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
 
     @classmethod
     def load(cls, name: str) -> Self:
@@ -42,38 +54,54 @@ class UserCode:
                 f"module {name!r} has no function build_model(hparams)"
                 f"{nearest('build_model', dir(module))}; add it, returning a compiled model"
             )
-        return cls(name, module.build_model, getattr(module, "transform", features_and_label))
+        return cls(
+            name,
+            module.build_model,
+            getattr(module, "transform", features_and_label),
+            getattr(module, "callbacks", no_callbacks),
+        )
 
-    def build(self, hparams: Mapping[str, Any], batch: Any) -> keras.Model:
+    def weighing(self, class_weight: Mapping[str, float]) -> Self:
+        """The same code, with a transform that gives each example the weight of its class."""
+        if not class_weight:
+            return self
+        return replace(self, transform=weighted(self.transform, class_weight))
+
+    def build(
+        self, hparams: Mapping[str, Any], batch: Any, precision: str = "float32"
+    ) -> keras.Model:
         """The user's model with every variable made, those of optimizer and metrics too.
 
-        ``batch`` is the element spec of the batches that the model will be given.
+        ``batch`` is the element spec of the batches that the model will be given,
+        ``precision`` the Keras dtype policy of the layers that name none.
 
         Raises:
             FinalError: ``build_model`` returned something that this loop cannot train.
         """
-        model = self.build_model(dict(hparams))
-        if not isinstance(model, keras.Model):
-            raise FinalError(
-                f"build_model of {self.name!r} returned {type(model).__name__}; "
-                "return a keras.Model"
-            )
-        if not model.compiled:
-            raise FinalError(
-                f"the model that build_model of {self.name!r} returned is not compiled; "
-                "call model.compile(optimizer=…, loss=…, metrics=[…]) before you return it"
-            )
-        if type(model).train_step is not keras.Model.train_step:
-            raise FinalError(
-                f"{type(model).__name__} has a train_step of its own, which this loop would not "
-                "call; override compute_loss instead, or leave train_step out"
-            )
-        model._symbolic_build(
-            data_batch=tf.nest.map_structure(
-                lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), batch
-            )
-        )
+        with _dtype_policy(precision):
+            model = self.build_model(dict(hparams))
+            if not KERAS.is_model(model):
+                raise FinalError(
+                    f"build_model of {self.name!r} returned {type(model).__name__}; "
+                    f"return a {KERAS.name}.Model{KERAS.hint(model)}"
+                )
+            if not KERAS.is_compiled(model):
+                raise FinalError(
+                    f"the model that build_model of {self.name!r} returned is not compiled; "
+                    "call model.compile(optimizer=…, loss=…, metrics=[…]) before you return it"
+                )
+            KERAS.complete(model, batch, self.name)
         return model
+
+
+@contextmanager
+def _dtype_policy(precision: str) -> Iterator[None]:
+    """Give new layers the policy ``precision``; ``float32`` leaves it to the user's module."""
+    if precision == "float32":
+        yield
+        return
+    with KERAS.dtype_policy(precision):
+        yield
 
 
 def features_and_label(features: dict[str, tf.Tensor]) -> Any:

@@ -20,6 +20,12 @@ _LOST = (
     tf.errors.UnavailableError,
 )
 
+#: How a mesh says the same: its errors do not keep the kind of the first one.
+_ABORTED = "Collective ops is aborted"
+
+#: TensorFlow's file system has no kind of its own for a disk that takes no more.
+_FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
+
 
 @contextmanager
 def explained(
@@ -29,18 +35,28 @@ def explained(
 
     Raises:
         FinalError: the user's transform fails on a record; it names the record and its shard.
-        TemporaryError: another process of the cluster was lost.
+        TemporaryError: another process of the cluster was lost, or the disk is full.
     """
     try:
         yield
-    except tf.errors.InvalidArgumentError:
+    except tf.errors.OpError as error:
+        if _is_loss(error):
+            raise TemporaryError(
+                f"another process of this job was lost ({_first_line(error)}); see its own log, "
+                "and try again from the last checkpoint"
+            ) from error
+        if any(words in str(error.message) for words in _FULL_DISK):
+            raise TemporaryError(
+                f"the disk that holds {scratch} is full ({_first_line(error)}); free some of it, "
+                "or use another"
+            ) from error
         _blame_record(code, dataset, url, split, scratch)
         raise  # no record is to blame: the model is, and TensorFlow's words are the best
-    except _LOST as error:
-        raise TemporaryError(
-            f"another process of this job was lost ({_first_line(error)}); see its own log, and "
-            "try again from the last checkpoint"
-        ) from error
+
+
+def _is_loss(error: tf.errors.OpError) -> bool:
+    aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in str(error.message)
+    return aborted or isinstance(error, _LOST)
 
 
 def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path) -> None:
@@ -54,7 +70,7 @@ def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratc
         try:
             for _ in records:
                 index += 1
-        except tf.errors.InvalidArgumentError as error:
+        except tf.errors.OpError as error:
             raise FinalError(
                 f"the transform of {code.name!r} fails on record {index} (from 0) of "
                 f"{shard.file}: {_first_line(error)}; correct the transform, or the record's "

@@ -4,8 +4,8 @@ from typing import Protocol
 
 from aerotrain.training.checkpoints import Checkpoints
 from aerotrain.training.drive import Drive
+from aerotrain.training.observer import Observer
 from aerotrain.training.plan import Plan
-from aerotrain.training.report import Report
 from aerotrain.training.when import Every
 
 
@@ -20,15 +20,22 @@ def train(
     counter: Counter,
     drive: Drive,
     checkpoints: Checkpoints,
-    report: Report,
+    observer: Observer,
     checkpoint: Every,
 ) -> None:
-    """Train from where ``counter`` stands to the end of ``plan``."""
-    while (step := int(counter.numpy())) < plan.steps:
+    """Train from where ``counter`` stands to the end of ``plan``, or until told to stop."""
+    while not observer.stop and (step := int(counter.numpy())) < plan.steps:
+        epoch, done = plan.position(step)
+        observer.epoch_begins(epoch)
+        before = 0
         for ran in drive.run(plan.left_in_epoch(step)):
-            report.progress(step + ran.steps, ran.sums)
+            observer.ran(step, done, ran, before)
+            before = ran.steps
             if checkpoint.due():
                 drive.settle()
-                checkpoints.save(report.metrics)
-                report.publish()
-        report.epoch(plan.position(step)[0], ran.sums)
+                checkpoints.save(*observer.remember())
+                observer.publish()
+            if observer.stop:
+                break
+        drive.settle()
+        observer.epoch_ends(epoch, ran.sums)

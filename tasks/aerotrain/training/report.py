@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -15,6 +15,7 @@ from aerotrain.training.step import MetricSums, Sums
 from aerotrain.training.when import Every
 
 _FOLDER = "tensorboard"
+_LOGS = "logs"
 _SECONDS_BETWEEN_LINES = 1.0
 _LINES_IN_PACE = 10
 
@@ -34,6 +35,12 @@ class Pace:
         since, first = self._marks[0]
         self._marks.append((now, step))
         return (step - first) * self._batch_size / (now - since) if now > since else 0.0
+
+
+def main_loss(metrics: Mapping[str, float]) -> float:
+    """The loss among ``metrics``; of a model that has several and no sum of them, the first."""
+    first = next((name for name in metrics if "loss" in name), next(iter(metrics)))
+    return metrics.get("loss", metrics[first])
 
 
 class Report:
@@ -75,7 +82,7 @@ class Report:
         if self._begun and step < self._plan.steps and not self._line.due():
             return
         self._begun = True
-        loss = self._sums.results(sums)["loss"]
+        loss = main_loss(self._sums.results(sums))
         pace = self._pace.at(self._clock(), step)
         left = (self._plan.steps - step) * self._plan.batch_size
         line = Progress(
@@ -86,19 +93,25 @@ class Report:
             seconds_left=left / pace if pace else 0.0,
         )
         print(line, flush=True)
-        rate = float(keras.ops.convert_to_tensor(self._model.optimizer.learning_rate))
-        self._write(step, {"loss": loss, "examples_per_second": pace, "learning_rate": rate})
+        values = {"loss": loss, "examples_per_second": pace}
+        if self._model.optimizer is not None:
+            # A strategy's variable is no number, but TensorFlow makes a tensor of any.
+            rate = tf.convert_to_tensor(self._model.optimizer.learning_rate)
+            values["learning_rate"] = float(rate)
+        self._write(step, values)
 
-    def epoch(self, number: int, sums: Sums) -> None:
+    def epoch(self, number: int, metrics: Mapping[str, float]) -> None:
         """Say what the epoch ``number``, counted from 0, came to."""
-        self.metrics = self._sums.results(sums)
+        self.metrics = dict(metrics)
         values = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         print(f"epoch {number + 1} of {self._plan.epochs}: {values}", flush=True)
         step = (number + 1) * self._plan.steps_per_epoch
         self._write(step, {f"epoch/{name}": value for name, value in self.metrics.items()})
 
-    def publish(self) -> None:
-        """Bring the event files, as they are now, to the store."""
+    def publish(self, logs: Sequence[Path] = ()) -> None:
+        """Bring the event files, and ``logs``, as they are now, to the store."""
+        for file in logs:
+            self._store.upload(file, f"{_LOGS}/{file.name}")
         self._writer.flush()
         for file in self._events.iterdir():
             self._store.upload(file, f"{_FOLDER}/{file.name}")

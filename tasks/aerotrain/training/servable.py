@@ -9,7 +9,13 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Schema
+from aerotrain.training.flavour import KERAS
 from aerotrain.training.input import Transform, parse
+
+#: How much predictions may differ, absolute or as a share, by what layers compute in: other
+#: operations are fused in what is exported, and sums of rounded numbers depend on their order.
+TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
+_TOLERANCE = 1e-5
 
 Features = Mapping[str, tf.Tensor]
 Outputs = dict[str, tf.Tensor]
@@ -26,13 +32,13 @@ class Servable:
         self._model = model
         self._transform = transform
         self._schema = schema
+        self._graph = tf.function(self.predict).get_concrete_function(_specs(schema)).graph
         self.needed = self._reaching_predictions()
 
     def predict(self, features: Features) -> Outputs:
         """The model's outputs for a batch of all features; a single one is ``predictions``."""
-        model = self._model
         x, _, _ = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
-        given = model(x, training=False) if model._call_has_training_arg else model(x)
+        given = KERAS.predict(self._model, x)
         if isinstance(given, Mapping):
             return {name: tf.convert_to_tensor(value) for name, value in given.items()}
         if isinstance(given, list | tuple):
@@ -62,7 +68,8 @@ class Servable:
         }
         module = tf.Module()
         # The variables alone: with the model itself, Keras's own format would be written too.
-        module.variables_of_model = [variable.value for variable in self._model.variables]
+        module.variables_of_model = KERAS.variables(self._model)
+        module.tables = self._tables()
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
     def save_check(self, examples: tf.Tensor, folder: Path) -> None:
@@ -71,6 +78,10 @@ class Servable:
         The predictions are those of the model as it was trained, not of what was exported.
         """
         features = parse(examples, self._schema)
+        dtypes = {layer.compute_dtype for layer in self._model._flatten_layers()}
+        tolerance = max(TOLERANCES.get(dtype, _TOLERANCE) for dtype in dtypes)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tolerance").write_text(str(tolerance))
         _write(folder / "examples", examples)
         for name in self.needed:
             _write(folder / "inputs" / name, features[name])
@@ -87,18 +98,23 @@ class Servable:
         }
         return {**features, **zeros}
 
+    def _tables(self) -> list[Any]:
+        """What the predictions look things up in, such as the vocabulary of a layer."""
+        handles = [each for each in self._graph.external_captures if each.dtype == tf.resource]
+        held = [each._parent_trackable() for each in handles if hasattr(each, "_parent_trackable")]
+        return list({id(each): each for each in held}.values())
+
     def _reaching_predictions(self) -> Schema:
         """The features from which a way leads to the predictions, in the graph between."""
-        graph = tf.function(self.predict).get_concrete_function(_specs(self._schema)).graph
         reached = set()
-        ahead = [output.op for output in graph.outputs]
+        ahead = [output.op for output in self._graph.outputs]
         while ahead:
             operation = ahead.pop()
             if operation.name not in reached:
                 reached.add(operation.name)
                 ahead += [each.op for each in operation.inputs]
         # TensorFlow sorts the features; behind them come the variables that it captured.
-        features = zip(sorted(self._schema), graph.inputs, strict=False)
+        features = zip(sorted(self._schema), self._graph.inputs, strict=False)
         names = [name for name, tensor in features if tensor.op.name in reached]
         if not names:
             raise FinalError(

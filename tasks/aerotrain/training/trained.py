@@ -24,7 +24,8 @@ class TrainedModel:
     """Which code builds the model, and the checkpoint that holds its weights.
 
     ``module`` and ``code`` are the user's module and the folder that held it, ``data`` and
-    ``checkpoint`` are URLs, ``metrics`` are those of the last epoch of training.
+    ``checkpoint`` are URLs, ``metrics`` are those of the last epoch of training, and
+    ``precision`` is the one that it was trained in.
     """
 
     module: str
@@ -35,6 +36,7 @@ class TrainedModel:
     step: int
     checkpoint: str
     metrics: Mapping[str, float]
+    precision: str = "float32"
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -62,6 +64,6 @@ class TrainedModel:
 
         ``batch`` is the element spec of the batches that it will be given.
         """
-        model = code.build(self.hparams, batch)
+        model = code.build(self.hparams, batch, self.precision)
         restore_weights(model, open_store(self.checkpoint), scratch / "checkpoint")
         return model

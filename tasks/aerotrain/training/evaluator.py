@@ -1,0 +1,117 @@
+"""The evaluator: a process beside a training that measures each checkpoint as it appears.
+
+It takes no part in the strategy and shares nothing with the other replicas but the store, so
+it works under any of them, and none waits for it.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import tensorflow as tf
+
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import load_dataset
+from aerotrain.replica import Replica
+from aerotrain.store import MissingError, Store, open_store
+from aerotrain.training.checkpoints import (
+    checkpoint_store,
+    restore_weights,
+    sealed_checkpoints,
+)
+from aerotrain.training.code import UserCode
+from aerotrain.training.failures import explained
+from aerotrain.training.trained import KEY
+from aerotrain.training.validation import VALIDATION_SPLIT, Validation
+
+#: One document a checkpoint: ``evaluations/0000000120.json``.
+FOLDER = "evaluations"
+
+_EVENTS = "tensorboard/validation"
+_SECONDS_BETWEEN_LOOKS = 2.0
+
+
+def follow(replica: Replica) -> None:
+    """Measure every checkpoint of the job on the validation split, until training has ended.
+
+    Raises:
+        FinalError: there is no validation split, or a checkpoint is of another model.
+    """
+    arguments = TrainArguments.of(replica.job.arguments)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(arguments.model)
+    store = open_store(replica.job.prefix)
+    with explained(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
+        validation = Validation(arguments, dataset, code, replica.scratch)
+        evaluator = Evaluator(store, validation, replica.scratch)
+        for name in checkpoints_to_come(store):
+            evaluator.measure(name)
+
+
+class Evaluator:
+    """Measures checkpoints of the training in ``store``, and leaves the results there."""
+
+    def __init__(self, store: Store, validation: Validation, scratch: Path) -> None:
+        self._store = store
+        self._validation = validation
+        self._folder = scratch / "evaluated"
+        self._events = scratch / _EVENTS
+        self._writer = tf.summary.create_file_writer(str(self._events))
+
+    def measure(self, name: str) -> None:
+        """Measure the checkpoint of that name, unless that is done or it was dropped since."""
+        key = f"{FOLDER}/{name}.json"
+        if self._store.exists(key):
+            return
+        try:
+            metrics = self._validation.measure(
+                lambda model: restore_weights(
+                    model, checkpoint_store(self._store, name), self._folder
+                )
+            )
+        except MissingError:
+            print(f"the checkpoint of step {int(name)} was dropped before its turn", flush=True)
+            return
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._log(int(name), metrics)
+        # Last, for whoever sees it takes all of this to be done.
+        self._store.put(key, json.dumps({"step": int(name), "metrics": metrics}).encode())
+        values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
+        print(f"the checkpoint of step {int(name)}: {values}", flush=True)
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        with self._writer.as_default(step=step):
+            for name, value in metrics.items():
+                tf.summary.scalar(f"epoch/{name}", value)
+        self._writer.flush()
+        for file in self._events.iterdir():
+            self._store.upload(file, f"{_EVENTS}/{file.name}")
+
+
+def checkpoints_to_come(store: Store) -> Iterator[str]:
+    """The names of whole checkpoints as they appear, until the trained model's manifest does.
+
+    A manifest that is there before is of an earlier try, and says nothing about this one.
+    """
+    before = _manifest(store)
+    seen: set[str] = set()
+    ended = False
+    while not ended:
+        # Before the list, so that the last checkpoint is in it.
+        ended = _manifest(store) != before
+        for name in sealed_checkpoints(store):
+            if name not in seen:
+                seen.add(name)
+                yield name
+        if not ended:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _manifest(store: Store) -> bytes | None:
+    try:
+        return store.get(KEY)
+    except MissingError:
+        return None

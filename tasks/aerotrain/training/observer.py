@@ -1,0 +1,118 @@
+"""Everything that looks on while a job trains: the report, callbacks, and validation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.training.agreement import Agreement
+from aerotrain.training.callback_state import Files
+from aerotrain.training.callbacks import Callbacks
+from aerotrain.training.checkpoints import Restored
+from aerotrain.training.drive import Ran
+from aerotrain.training.report import Report
+from aerotrain.training.step import MetricSums, Sums
+from aerotrain.training.validation import Validation, weights_of
+
+
+class Observer:
+    """Is told of every execution and epoch, and says when the training is to stop.
+
+    Callbacks run in the scope of ``strategy``, so that what they assign is assigned wherever
+    the variables are; and they run in the chief alone, whom all others follow.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        model: keras.Model,
+        sums: MetricSums,
+        report: Report,
+        callbacks: Callbacks,
+        validation: Validation | None,
+        *,
+        is_chief: bool,
+    ) -> None:
+        self._strategy = strategy
+        self._model = model
+        self._sums = sums
+        self._report = report
+        self._callbacks = callbacks
+        self._validation = validation
+        self._is_chief = is_chief
+        self._agreement = Agreement(strategy, model, is_chief)
+        #: Whether the training is to end before its plan does.
+        self.stop = False
+
+    def begin(self, restored: Restored) -> None:
+        """Begin, or go on from a checkpoint."""
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.begin(restored.about, restored.files)
+        self.stop = self._agreement.reach(self._callbacks.stop)
+        if self.stop:
+            print("a callback has ended this training before; it stays as it is", flush=True)
+
+    def epoch_begins(self, epoch: int) -> None:
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.epoch_begins(epoch)
+
+    def ran(self, step: int, done: int, ran: Ran, before: int) -> None:
+        """An execution has led to ``ran``, in an epoch that was looked at from ``step`` on.
+
+        ``done`` steps of that epoch were done at ``step``, and ``before`` more of them when
+        the execution began.
+
+        Raises:
+            FinalError: the loss is no finite number any more.
+        """
+        refuse_bad_loss(self._sums, ran.sums)
+        self._report.progress(step + ran.steps, ran.sums)
+        if not self._callbacks.by_batch:
+            return
+        if self._is_chief:
+            logs = self._sums.results(ran.sums)
+            with self._strategy.scope():
+                self._callbacks.execution(done + before, done + ran.steps - 1, logs)
+        self.stop = self._agreement.reach(self._callbacks.stop)
+
+    def epoch_ends(self, epoch: int, sums: Sums) -> None:
+        metrics = self._sums.results(sums)
+        if self._validation is not None:
+            measured = self._validation.measure(weights_of(self._model))
+            metrics |= {f"val_{name}": value for name, value in measured.items()}
+        self._report.epoch(epoch, metrics)
+        if not self._callbacks.given:
+            return
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.epoch_ends(epoch, metrics)
+        self.stop = self._agreement.reach(self._callbacks.stop)
+
+    def end(self) -> None:
+        """The training has ended; a callback may still change the weights that are saved."""
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.end(self._report.metrics)
+
+    def remember(self) -> tuple[Mapping[str, Any], Files]:
+        """What goes into a checkpoint beside the variables."""
+        about, files = self._callbacks.remember() if self._is_chief else ({}, {})
+        return {"metrics": self._report.metrics, **about}, files
+
+    def publish(self) -> None:
+        """Bring what was logged, as it is now, to the store."""
+        self._report.publish(self._callbacks.logs())
+
+
+def refuse_bad_loss(sums: MetricSums, reached: Sums) -> None:
+    """Raise FinalError if the loss of a step was no finite number, naming the first."""
+    step = sums.bad_step(reached)
+    if step is not None:
+        raise FinalError(
+            f"the loss of step {step} is no finite number, so training has stopped there; lower "
+            "the learning rate, clip the gradients, or look for such values in the data"
+        )

@@ -1,0 +1,200 @@
+"""Callbacks: what they are told, what they may change, and what they remember."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.dataset import load_dataset
+from aerotrain.store import open_store
+from aerotrain.train import run
+from aerotrain.training.callbacks import Callbacks
+from aerotrain.training.code import UserCode
+from aerotrain.training.evaluator import checkpoints_to_come
+from aerotrain.training.input import batch_spec, epochs, every_record, ready, shuffle_buffer
+from aerotrain.training.shards import download
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import read_until
+
+pytestmark = pytest.mark.process
+
+STEPS_PER_EPOCH = 40
+
+
+def train(digits, name, callbacks, **arguments):
+    """The trained model of a run with callbacks of those names and options."""
+    hparams = {"callbacks": callbacks, **arguments.pop("hparams", {})}
+    replica = digits.replica(
+        "train", name, model="calling", data=digits.data, hparams=hparams, **arguments
+    )
+    return TrainedModel.load(run(replica))
+
+
+def weights_of(digits, trained, scratch):
+    user = UserCode.load(trained.module)
+    spec = batch_spec(load_dataset(digits.data).schema, user.transform)
+    return trained.restore(user, spec, scratch).get_weights()
+
+
+def fit(digits, callbacks, number, **hparams):
+    """What ``fit`` makes of the same batches: the model and its history."""
+    dataset, user = load_dataset(digits.data), UserCode.load("calling")
+    split = dataset.splits["train"]
+    size = sum(shard.bytes for shard in split.shards)
+    files = download(digits.data, split.shards, digits.folder)
+    buffer = shuffle_buffer(split.records, size)
+    batches = ready(
+        epochs(files, batch_size=32, buffer=buffer, seed=0), dataset.schema, user.transform
+    )
+    validation = dataset.splits["validation"]
+    measured = every_record(
+        download(digits.data, validation.shards, digits.folder),
+        dataset.schema,
+        user.transform,
+        records=validation.records,
+        batch_size=32,
+    )
+    keras.utils.set_random_seed(0)
+    model = user.build(hparams, batches.element_spec)
+    history = model.fit(
+        batches,
+        epochs=number,
+        steps_per_epoch=STEPS_PER_EPOCH,
+        validation_data=measured,
+        callbacks=callbacks,
+        verbose=0,
+    )
+    return model, history.history
+
+
+def test_early_stopping_ends_training_at_the_epoch_of_fit_with_the_best_weights(digits, tmp_path):
+    options = {"monitor": "val_loss", "patience": 1, "restore_best_weights": True, "min_delta": 0.2}
+    ours = train(digits, "early", {"EarlyStopping": options}, epochs=12)
+    model, history = fit(digits, [keras.callbacks.EarlyStopping(**options)], 12)
+    ended = len(history["loss"])
+    assert ours.step == ended * STEPS_PER_EPOCH < 12 * STEPS_PER_EPOCH
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        assert ours.metrics[name] == pytest.approx(history[name][-1], rel=1e-4)
+    for one, other in zip(weights_of(digits, ours, tmp_path), model.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+    again = train(digits, "early", {"EarlyStopping": options}, epochs=12)
+    assert again.step == ours.step  # another try of a run that has stopped leaves it so
+
+
+def test_a_learning_rate_that_a_callback_reduces_is_that_of_the_next_step(digits, tmp_path):
+    options = {"monitor": "loss", "patience": 1, "factor": 0.1, "min_delta": 0.3}
+    ours = train(digits, "plateau", {"ReduceLROnPlateau": options}, epochs=6)
+    model, _ = fit(digits, [keras.callbacks.ReduceLROnPlateau(**options)], 6)
+    assert float(model.optimizer.learning_rate) < 0.05
+    for one, other in zip(weights_of(digits, ours, tmp_path), model.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_callbacks_are_told_of_every_execution_and_epoch(digits):
+    import calling
+
+    calling.TOLD.clear()
+    trained = train(digits, "told", {"Telling": {}}, epochs=2, steps_per_execution=15)
+    batches = [each[1] for each in calling.TOLD if each[0] == "batch"]
+    assert batches == [14, 29, 39] * 2
+    assert [each[1] for each in calling.TOLD if each[0] == "epoch"] == [0, 1]
+    assert calling.TOLD[-1][2] == pytest.approx(trained.metrics)
+    assert "val_loss" not in trained.metrics
+
+
+def test_what_callbacks_know_survives_the_end_of_a_process(digits, capsys, tmp_path):
+    log = tmp_path / "log.csv"
+    stop = {"monitor": "loss", "patience": 2, "min_delta": 100.0, "restore_best_weights": True}
+    given = {"EarlyStopping": stop, "Telling": {}, "CSVLogger": {"filename": str(log)}}
+    first = train(digits, "goes-on", given, epochs=2)
+    assert first.step == 2 * STEPS_PER_EPOCH
+    assert "told of 2 epochs" in capsys.readouterr().out
+    log.unlink()
+    # The first epoch is the best, and the third the second that is no better.
+    second = train(digits, "goes-on", given, epochs=9)
+    assert second.step == 3 * STEPS_PER_EPOCH
+    assert "told of 3 epochs" in capsys.readouterr().out
+    store = open_store(f"{digits.store}/runs/goes-on/train")
+    lines = store.get("logs/log.csv").decode().split()
+    assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
+
+
+def test_validation_is_measured_where_it_is_asked_for(digits, capsys):
+    trained = train(digits, "validated", {}, epochs=1, validate=True)
+    assert {"val_loss", "val_accuracy"} <= trained.metrics.keys()
+    assert "val_accuracy=" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["early"], "callbacks of 'm' returned str; return a list of keras.callbacks.Callback"),
+        (keras.callbacks.ModelCheckpoint("a.keras"), "ModelCheckpoint, which is not needed here"),
+        ([keras.callbacks.TensorBoard()], "TensorBoard, .* event files are in the store already"),
+    ],
+)
+def test_callbacks_that_make_no_sense_here_are_refused(given, message):
+    with pytest.raises(FinalError, match=message):
+        Callbacks("m", given, keras.Sequential([keras.layers.Dense(1)]), 1)
+
+
+@pytest.mark.parametrize("strategy", ["parameter_server", "multi_worker_mirrored"])
+def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
+    plateau = {"monitor": "val_loss", "patience": 1, "factor": 0.5, "min_delta": 9}
+    stop = {"monitor": "val_loss", "patience": 3, "min_delta": 9, "restore_best_weights": True}
+    hparams = {"callbacks": {"ReduceLROnPlateau": plateau, "EarlyStopping": stop}}
+    run_name = f"calling-{strategy.replace('_', '-')}"
+    with digits.cluster(
+        run_name, strategy=strategy, model="calling", epochs=99, hparams=hparams
+    ) as processes:
+        read_until(processes["chief"], "epoch 4 of 99")
+        assert processes["chief"].wait(60) == ExitCode.OK
+        if strategy == "multi_worker_mirrored":
+            assert processes["worker-0"].wait(60) == ExitCode.OK
+    folder = digits.folder / "store/runs" / run_name / "train"
+    assert TrainedModel.load((folder / "model.json").as_uri()).step == 4 * STEPS_PER_EPOCH
+    checkpoint = tf.train.load_checkpoint(str(folder / "checkpoints/0000000160/checkpoint"))
+    [rate, *_] = [
+        checkpoint.get_tensor(name)
+        for name in checkpoint.get_variable_to_shape_map()
+        if "_learning_rate" in name
+    ]
+    assert rate == pytest.approx(0.05 / 2**3)
+
+
+def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_path):
+    store = open_store(tmp_path.as_uri())
+
+    def save(step):
+        store.put(f"checkpoints/{step:010d}/manifest.json", b"{}")
+
+    store.put("model.json", b"of an earlier try")
+    save(40)
+    save(80)
+    store.put("checkpoints/0000000120/checkpoint.index", b"not sealed yet")
+    names = checkpoints_to_come(store)
+    assert [next(names), next(names)] == ["0000000040", "0000000080"]
+    save(120)
+    store.put("model.json", b"of this try")
+    assert list(names) == ["0000000120"]
+
+
+def test_an_evaluator_beside_a_cluster_leaves_metrics_of_each_checkpoint(digits):
+    with digits.cluster(
+        "evaluated", evaluator=True, model="calling", epochs=40, checkpoint_seconds=2.0
+    ) as processes:
+        assert processes["chief"].wait(120) == ExitCode.OK
+        said = processes["evaluator"].communicate(timeout=60)[0]
+        assert processes["evaluator"].returncode == ExitCode.OK
+    store = open_store(f"{digits.store}/runs/evaluated/train")
+    evaluations = {each.key: json.loads(store.get(each.key)) for each in store.list("evaluations")}
+    last = evaluations["evaluations/0000001600.json"]
+    assert len(evaluations) > 1
+    assert last["step"] == 1600
+    assert last["metrics"]["accuracy"] > 0.85
+    assert "the checkpoint of step 1600: " in said
+    assert any(each.key.startswith("tensorboard/validation/") for each in store.list("tensorboard"))

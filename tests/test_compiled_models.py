@@ -1,0 +1,417 @@
+"""Whatever a compiled model carries trains as it does under ``fit``, or is refused."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, optimizers
+
+from aerotrain import evaluate, export
+from aerotrain.contract.errors import ExitCode, FinalError, SpecError
+from aerotrain.contract.steps import ExportArguments, TrainArguments
+from aerotrain.train import run
+from aerotrain.training.code import UserCode
+from aerotrain.training.drive import LocalDrive
+from aerotrain.training.own_step import OwnStep, has_own_step
+from aerotrain.training.step import TrainStep
+from aerotrain.training.strategies import ENGINES
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import read_until
+
+pytestmark = pytest.mark.process
+
+STEPS = 12
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def batches(weighted=False, outputs=1):
+    """Twelve batches of made-up examples; the last is smaller."""
+    draw = np.random.default_rng(7)
+    x = draw.normal(size=(STEPS * 16 - 5, 8)).astype(np.float32)
+    y = draw.integers(0, 3, len(x))
+    labels = y if outputs == 1 else {"digit": y, "sum": x.sum(axis=1, keepdims=True)}
+    weights = (draw.uniform(0.1, 2.0, len(x)).astype(np.float32),) if weighted else ()
+    return tf.data.Dataset.from_tensor_slices((x, labels, *weights)).batch(16)
+
+
+def classifier(*hidden, model=keras.Sequential, optimizer="sgd", **compiled):
+    network = model([layers.Dense(12, activation="relu"), *hidden, layers.Dense(3)])
+    network.compile(optimizer, **{"loss": CROSS_ENTROPY, "metrics": ["accuracy"], **compiled})
+    return network
+
+
+def optimized(kind, **options):
+    return lambda: classifier(optimizer=getattr(optimizers, kind)(**options))
+
+
+class Adding(layers.Layer):
+    """Adds a loss, and counts what it has seen in a metric of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = keras.metrics.Mean(name="size")
+
+    def call(self, x):
+        self.add_loss(0.01 * keras.ops.mean(keras.ops.square(x)))
+        self.size.update_state(keras.ops.abs(x))
+        return x
+
+
+class OwnLoss(keras.Sequential):
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        known = super().compute_loss(x, y, y_pred, sample_weight)
+        return known + 0.1 * keras.ops.mean(keras.ops.square(y_pred))
+
+
+class OwnTraining(keras.Sequential):
+    """Adds noise to its gradients' loss, keeps one metric, and says one number beside it."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply(gradients, self.trainable_weights)
+        self.seen.update_state(loss)
+        return {"seen": self.seen.result(), "loss": loss}
+
+
+def frozen():
+    model = classifier(layers.Dense(12), layers.BatchNormalization())
+    model.layers[1].trainable = False
+    model.compile("adam", CROSS_ENTROPY, metrics=["accuracy"])
+    return model
+
+
+def two_outputs():
+    inputs = keras.Input((8,))
+    hidden = layers.Dense(12, activation="relu")(inputs)
+    model = keras.Model(
+        inputs,
+        {
+            "digit": layers.Dense(3, name="digit")(hidden),
+            "sum": layers.Dense(1, name="sum")(hidden),
+        },
+    )
+    model.compile(
+        optimizers.Adam(0.01),
+        loss={"digit": CROSS_ENTROPY, "sum": "mse"},
+        loss_weights={"digit": 0.3, "sum": 0.7},
+        metrics={"digit": ["accuracy"], "sum": ["mae"]},
+    )
+    return model
+
+
+MODELS = {
+    "a schedule": optimized("SGD", learning_rate=optimizers.schedules.CosineDecay(0.1, 10)),
+    "clipped by norm": optimized("SGD", clipnorm=0.1),
+    "clipped by the global norm": optimized("SGD", global_clipnorm=0.1),
+    "clipped by value": optimized("SGD", clipvalue=0.01),
+    "weight decay": optimized("AdamW", weight_decay=0.1),
+    "averaged weights": optimized("SGD", use_ema=True, ema_momentum=0.5),
+    "averages that overwrite": optimized("SGD", use_ema=True, ema_overwrite_frequency=5),
+    "accumulated gradients": optimized("Adam", gradient_accumulation_steps=4),
+    "a scaled loss": lambda: classifier(
+        optimizer=optimizers.LossScaleOptimizer(optimizers.Adam(), dynamic_growth_steps=3)
+    ),
+    # The first scale is too great, so that the first steps are skipped and not counted.
+    "a loss scaled too much": lambda: classifier(
+        optimizer=optimizers.LossScaleOptimizer(optimizers.Adam(0.1), initial_scale=2.0**127)
+    ),
+    "a constraint": lambda: classifier(layers.Dense(8, kernel_constraint="unit_norm")),
+    "a sum for a loss": lambda: classifier(
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    ),
+    "a mean with weights": lambda: classifier(
+        loss=keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+    ),
+    "regularization and dropout": lambda: classifier(
+        layers.Dense(9, kernel_regularizer="l2", activity_regularizer="l1"), layers.Dropout(0.3)
+    ),
+    "an added loss and a metric in a layer": lambda: classifier(
+        Adding(), layers.BatchNormalization(), layers.Dense(4, kernel_regularizer="l2")
+    ),
+    "a loss of its own": lambda: classifier(model=OwnLoss),
+    "a frozen layer": frozen,
+}
+
+
+def trained_by_fit(user, data, precision="float32", **options):
+    """The model, and the logs of each batch."""
+    keras.utils.set_random_seed(3)
+    model = user.build({}, data.element_spec, precision)
+    history = []
+    log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
+    model.fit(data, callbacks=[log], verbose=0, **options)
+    return model, history
+
+
+def trained_by_us(user, data, precision="float32", per_execution=1):
+    """The model, and the metrics after each execution."""
+    strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        model = user.build({}, data.element_spec, precision)
+        counter = tf.Variable(0, dtype=tf.int64)
+        if has_own_step(model):
+            step = OwnStep(model, counter, data.element_spec)
+        else:
+            step = TrainStep(model, counter)
+    drive = LocalDrive(strategy, step, data, per_execution)
+    results = [step.metrics.results(ran.sums) for ran in drive.run(STEPS)]
+    assert counter.numpy() == STEPS
+    with strategy.scope():
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+    return model, results
+
+
+def assert_same(ours, theirs, rtol=1e-4, atol=1e-5):
+    (our_model, our_logs), (their_model, their_logs) = ours, theirs
+    assert [each.keys() for each in our_logs] == [each.keys() for each in their_logs]
+    for name in their_logs[0]:
+        np.testing.assert_allclose(
+            [each[name] for each in our_logs], [each[name] for each in their_logs], rtol, atol, name
+        )
+    for our, their in zip(our_model.variables, their_model.variables, strict=True):
+        np.testing.assert_allclose(our.numpy(), their.numpy(), rtol, atol, err_msg=our.path)
+    our_count, their_count = our_model.optimizer.iterations, their_model.optimizer.iterations
+    assert our_count.numpy() == their_count.numpy() if hasattr(our_count, "numpy") else True
+
+
+def user_of(build):
+    return UserCode("here", lambda _: build(), lambda features: features)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_it_trains_as_fit_does_step_for_step(kind):
+    user, data = user_of(MODELS[kind]), batches()
+    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+
+
+def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():
+    user = user_of(lambda: classifier(metrics=["accuracy"], weighted_metrics=["accuracy"]))
+    data = batches(weighted=True)
+    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+
+
+def test_several_outputs_have_several_losses_with_weights():
+    user, data = user_of(two_outputs), batches(outputs=2)
+    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_trains_as_fit_does(precision):
+    user, data = user_of(classifier), batches()
+    ours, theirs = (
+        trained_by_us(user, data, precision),
+        trained_by_fit(user, data, precision, epochs=1),
+    )
+    assert ours[0].layers[0].compute_dtype == precision.removeprefix("mixed_")
+    assert keras.config.dtype_policy().name == "float32"
+    assert_same(ours, theirs, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("labels", ["numbers", "one-hot"])
+def test_weights_of_classes_are_those_of_fit(labels):
+    loss = CROSS_ENTROPY
+    data = batches()
+    if labels == "one-hot":
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+        data = data.map(lambda x, y: (x, tf.one_hot(y, 3)))
+    user = user_of(lambda: classifier(loss=loss, weighted_metrics=["accuracy"]))
+    weighing = user.weighing({"0": 3.0, "1": 0.5})
+    ours = trained_by_us(user, data.map(lambda x, y: weighing.transform((x, y))))
+    assert_same(ours, trained_by_fit(user, data, class_weight={0: 3.0, 1: 0.5, 2: 1.0}))
+
+
+def test_weights_of_classes_and_of_examples_exclude_each_other():
+    user = user_of(classifier).weighing({"0": 3.0})
+    with pytest.raises(FinalError, match="weights of examples, and class_weight asks for others"):
+        batches(weighted=True).map(lambda *batch: user.transform(batch))
+    with pytest.raises(FinalError, match="needs one label for each example"):
+        batches(outputs=2).map(lambda *batch: user.transform(batch))
+
+
+def test_a_model_with_its_own_train_step_trains_as_fit_does():
+    user, data = user_of(lambda: classifier(model=OwnTraining, metrics=None)), batches()
+    model, ours = trained_by_us(user, data)
+    theirs, history = trained_by_fit(user, data)
+    np.testing.assert_allclose([each["seen"] for each in ours], [each["seen"] for each in history])
+    # What is no metric is the mean so far, where fit has the last batch alone.
+    losses = np.cumsum([each["loss"] for each in history]) / np.arange(1, STEPS + 1)
+    np.testing.assert_allclose([each["loss"] for each in ours], losses, rtol=1e-5)
+    for our, their in zip(model.variables, theirs.variables, strict=True):
+        np.testing.assert_allclose(our.numpy(), their.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("per_execution", [1, 5, STEPS])
+@pytest.mark.parametrize("model", [keras.Sequential, OwnTraining])
+def test_the_first_step_whose_loss_is_no_number_is_known(model, per_execution):
+    def spoilt(number, batch):
+        x, y = batch
+        return tf.where(number == 7, np.nan, x), y
+
+    def linear():
+        network = model([layers.Dense(3)])
+        network.compile("sgd", CROSS_ENTROPY)
+        return network
+
+    data = batches().enumerate().map(spoilt)
+    strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    with strategy.scope():
+        built = user_of(linear).build({}, data.element_spec)
+        counter = tf.Variable(0, dtype=tf.int64)
+        own = model is OwnTraining
+        step = OwnStep(built, counter, data.element_spec) if own else TrainStep(built, counter)
+    drive = LocalDrive(strategy, step, data, per_execution)
+    found = [step.metrics.bad_step(ran.sums) for ran in drive.run(STEPS)]
+    assert found == [8 if number >= 8 else None for number in ends(per_execution)]
+
+
+def ends(per_execution):
+    return [min(end + per_execution, STEPS) for end in range(0, STEPS, per_execution)]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: frozen_whole(), "has no trainable weights; leave trainable=True"),
+        (lambda: sharded(), "sets keras.distribution, which shards nothing under TensorFlow"),
+    ],
+)
+def test_what_no_strategy_trains_is_refused(build, message):
+    try:
+        with pytest.raises(FinalError, match=message):
+            user_of(build).build({}, batches().element_spec)
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def frozen_whole():
+    model = classifier()
+    model.trainable = False
+    return model
+
+
+def sharded():
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], np.array(["cpu:0"]))
+    layout = keras.distribution.LayoutMap(mesh)
+    keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
+    return classifier()
+
+
+def test_run_eagerly_is_answered_with_a_sentence(capsys):
+    user_of(lambda: classifier(run_eagerly=True)).build({}, batches().element_spec)
+    assert "run_eagerly=True has no effect here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"precision": "mixed_float"}, "no precision 'mixed_float', did you mean 'mixed_float16'"),
+        ({"class_weight": {"cat": 1.0}}, r"class_weight\['cat'\] is 1.0; give a class"),
+        ({"class_weight": {"1": -1.0}}, r"class_weight\['1'\] is -1.0"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(SpecError, match=message):
+        TrainArguments.of({"model": "m", "data": "d", **arguments})
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_a_model_of_mixed_precision_is_evaluated_and_exported(digits, precision, capsys, tmp_path):
+    url = run(
+        digits.replica(
+            "train",
+            precision.replace("_", "-"),
+            model="small",
+            data=digits.data,
+            epochs=3,
+            precision=precision,
+        )
+    )
+    assert ("10 times as long" in capsys.readouterr().out) is (precision == "mixed_float16")
+    assert TrainedModel.load(url).precision == precision
+    measured = evaluate.run(digits.replica("evaluate", precision, model=url, data=digits.data))
+    assert measured["accuracy"] > 0.85
+    saved, check = tmp_path / "saved", tmp_path / "check"
+    replica = digits.replica("export", precision)
+    export.write(replica, ExportArguments(model=url, data=digits.data), saved, check)
+    export.verify(saved, check)
+
+
+def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpoint(digits):
+    replica = digits.replica(
+        "train",
+        "exploding",
+        model="exploding",
+        data=digits.data,
+        epochs=4,
+        steps_per_execution=7,
+        checkpoint_seconds=1e-6,
+    )
+    with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
+        run(replica)
+    folder = digits.folder / "store/runs/exploding/train/checkpoints"
+    assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0000000054"
+
+
+def test_weights_that_a_last_gradient_spoilt_are_not_saved(digits):
+    replica = digits.replica(
+        "train",
+        "spoilt",
+        model="exploding",
+        data=digits.data,
+        epochs=4,
+        steps_per_execution=1,
+        checkpoint_seconds=1e-6,
+    )
+    with pytest.raises(FinalError, match=r"is no finite number after step 60,.*0000000059$"):
+        run(replica)
+
+
+def test_servers_stop_at_a_loss_that_is_no_number_too(digits):
+    with digits.cluster("exploding-servers", model="exploding", epochs=4) as processes:
+        said = read_until(processes["chief"], "error:")
+        assert processes["chief"].wait(60) == ExitCode.FINAL
+    assert "is no finite number" in said
+    assert "no checkpoint was made" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("own_step", "OwnStep has a train_step of its own.*'parameter_server' loses updates"),
+        ("accumulating", "accumulates gradients over 4 steps, and under 'parameter_server'"),
+    ],
+)
+def test_what_servers_would_get_wrong_is_refused(digits, model, message):
+    with digits.cluster(f"refused-{model.replace('_', '-')}", model=model) as processes:
+        said = processes["chief"].communicate(timeout=120)[0]
+        assert processes["chief"].returncode == ExitCode.FINAL
+    assert re.search(message, said)
+
+
+def test_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):
+    arguments = {"model": "laden", "epochs": 6, "class_weight": {"3": 2.0}, "validate": True}
+    with digits.cluster("laden", **arguments) as processes:
+        read_until(processes["chief"], "epoch 6 of 6")
+        assert processes["chief"].wait(60) == ExitCode.OK
+    folder = digits.folder / "store/runs/laden/train"
+    trained = TrainedModel.load(json.loads((folder / "result.json").read_text())["value"])
+    assert trained.step == 240
+    assert trained.metrics["accuracy"] > 0.8
+    assert trained.metrics["val_accuracy"] > 0.8
+    assert 0 < trained.metrics["size"] < 10
+    reader = tf.train.load_checkpoint(str(folder / "checkpoints/0000000240/checkpoint"))
+    counts = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
+    assert any(reader.get_tensor(name) == 240 for name in counts)

@@ -1,0 +1,26 @@
+"""The params of a training pipeline, as an operator resolves them."""
+
+import pytest
+
+from aerotrain.contract.job import Job, Role
+from aerotrain_airflow.params import RunSwitch, training_params
+
+
+@pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
+def test_a_switch_asks_for_one_replica_or_none(on, evaluators):
+    count = RunSwitch("evaluator").resolve({"params": {"evaluator": on}})
+    replicas = [{"role": "chief"}, {"role": "evaluator", "count": count}]
+    names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
+    assert Job.from_dict({**names, "replicas": replicas}).count(Role.EVALUATOR) == evaluators
+
+
+def test_a_switch_shows_in_a_rendered_template_as_what_it_is():
+    assert str(RunSwitch("evaluator")) == "{{ params.evaluator }}"
+
+
+def test_the_form_offers_every_precision():
+    assert training_params()["precision"].schema["enum"] == [
+        "float32",
+        "mixed_bfloat16",
+        "mixed_float16",
+    ]
