@@ -1,0 +1,166 @@
+"""How variables are cut over the axes of a mesh, by patterns of their paths."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common.name_scope import current_path
+from tensorflow.experimental import dtensor
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.strategy import nearest
+
+#: A variable up to this size is drawn whole on each process and then cut, so that it begins
+#: with the values it has under any other strategy. A larger one is drawn in parts, each on
+#: the device that holds it, from seeds of their own: it never exists whole anywhere.
+WHOLE_BYTES = 64 * 2**20
+
+
+class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has no types
+    """A variable on a mesh that this process may read and write as if it were whole."""
+
+    def assign(self, value: Any, *arguments: Any, **options: Any) -> Any:
+        """Assign a value on the mesh, or one that is whole in every process."""
+        if tf.executing_eagerly() and not dtensor.is_dtensor(value):
+            value = dtensor.relayout(tf.convert_to_tensor(value, self.dtype), self.layout)
+        return super().assign(value, *arguments, **options)
+
+    def numpy(self) -> Any:
+        """The whole value, as an array.
+
+        Raises:
+            FinalError: its parts are in several processes, of which each goes its own way.
+        """
+        if dtensor.num_clients() > 1 and not self.layout.is_fully_replicated():
+            raise FinalError(
+                f"no process of 'dtensor' holds the whole of {self.name}; look at it in a "
+                "checkpoint, such as by an evaluator, rather than by validation or a callback"
+            )
+        return host(self.read_value())
+
+
+class LayoutMap:
+    """Which axis of the mesh cuts which dimension of a variable.
+
+    ``rules`` gives patterns of a variable's path, such as ``dense/kernel``, an axis or None
+    for each dimension. The first that fits decides, and what an optimizer keeps about a
+    variable lies as the variable does. Where none fits, every device holds the whole.
+    """
+
+    def __init__(self, mesh: dtensor.Mesh, rules: Mapping[str, Sequence[str | None]]) -> None:
+        self._mesh = mesh
+        self._rules = rules
+        self._used: set[str] = set()
+        self._made: dict[str, dtensor.Layout] = {}
+        self._refusal: FinalError | None = None
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """A scope in which variables, those of Keras among them, are made on the mesh.
+
+        Raises:
+            FinalError: at the end, a rule does not fit the variable that it names. Keras would
+                wrap an error that is raised while it builds a model.
+        """
+        with tf.variable_creator_scope(self._create):
+            yield
+        if self._refusal is not None:
+            raise self._refusal
+
+    def refuse_unused(self) -> None:
+        """Refuse rules that name none of the variables that were made.
+
+        Raises:
+            FinalError: there is one; the message holds the nearest path.
+        """
+        for pattern in self._rules:
+            if pattern not in self._used:
+                paths = list(self._made)
+                raise FinalError(
+                    f"the layout {pattern!r} of 'dtensor' names no variable"
+                    f"{nearest(pattern, paths)}; the variables are {', '.join(paths[:20])}"
+                )
+
+    def _create(self, _next: Callable[..., Any], **options: Any) -> MeshVariable:
+        initial = options["initial_value"]
+        path = _path(initial, options["name"])
+        spec = _spec(initial, options.get("dtype"))
+        layout = self._of(path, spec.shape)
+        self._made[path] = layout
+        return MeshVariable(
+            _placed(initial, spec, layout),
+            dtype=spec.dtype,
+            trainable=options.get("trainable"),
+            name=options["name"],
+        )
+
+    def _of(self, path: str, shape: tf.TensorShape) -> dtensor.Layout:
+        # Keras names what an optimizer keeps about a variable after that variable's path.
+        about = [known for known in self._made if f"/{known.replace('/', '_')}_" in f"{path}_"]
+        if about and (layout := self._made[max(about, key=len)]).rank == shape.rank:
+            return layout
+        for pattern, axes in () if about else self._rules.items():
+            if re.search(pattern, path):
+                self._used.add(pattern)
+                wrong = self._misfit(axes, shape)
+                if wrong is None:
+                    cut = [axis or dtensor.UNSHARDED for axis in axes]
+                    return dtensor.Layout(cut, self._mesh)
+                self._refusal = self._refusal or FinalError(
+                    f"the layout {pattern!r} of 'dtensor' does not fit the variable {path} of "
+                    f"shape {tuple(shape)}: {wrong}"
+                )
+        return replicated(self._mesh, shape.rank)
+
+    def _misfit(self, axes: Sequence[str | None], shape: tf.TensorShape) -> str | None:
+        if len(axes) != shape.rank:
+            return f"it has {len(axes)} entries; give an axis or null for each dimension"
+        for axis, size in zip(axes, shape, strict=True):
+            parts = self._mesh.dim_size(axis) if axis else 1
+            if size % parts:
+                return (
+                    f"{size} cannot be cut into {parts} along {axis!r}; make it a multiple, or "
+                    "cut another dimension"
+                )
+        return None
+
+
+def replicated(mesh: dtensor.Mesh, rank: int) -> dtensor.Layout:
+    """The layout of what every device holds whole."""
+    return dtensor.Layout.replicated(mesh, rank)
+
+
+def host(value: tf.Tensor) -> Any:
+    """The whole of a value on a mesh as an array; every process of the mesh must call this."""
+    layout = dtensor.fetch_layout(value)
+    return dtensor.relayout(value, replicated(layout.mesh, layout.rank)).numpy()
+
+
+def _path(initial: Any, name: str) -> str:
+    if callable(initial):
+        # Keras may make a variable late, when the scope of its name has been left. What it
+        # hands over then is a function that knows whose initial value it computes.
+        owner = inspect.getclosurevars(initial).nonlocals.get("self")
+        if isinstance(owner, keras.Variable):
+            return str(owner.path)
+    return "/".join(filter(None, [current_path(), name]))
+
+
+def _spec(initial: Any, dtype: Any) -> tf.TensorSpec:
+    if not callable(initial):
+        return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial, dtype=dtype))
+    # Traced, not run: the value may be too large for this process.
+    [output] = tf.function(initial, autograph=False).get_concrete_function().outputs
+    return tf.TensorSpec(output.shape, output.dtype)
+
+
+def _placed(initial: Any, spec: tf.TensorSpec, layout: dtensor.Layout) -> tf.Tensor:
+    whole = spec.shape.num_elements() * spec.dtype.size <= WHOLE_BYTES
+    if callable(initial) and not whole:
+        return dtensor.call_with_layout(tf.function(initial, autograph=False), layout)
+    value = initial() if callable(initial) else tf.convert_to_tensor(initial, dtype=spec.dtype)
+    return dtensor.relayout(value, layout)

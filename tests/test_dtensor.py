@@ -1,0 +1,200 @@
+"""DTensor: a mesh trains what one device does, in one process or several, and holds more."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aerotrain import evaluate, export
+from aerotrain.contract.cluster import replica_environment, tf_config
+from aerotrain.contract.errors import ExitCode, SpecError
+from aerotrain.contract.job import Job
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import CHIEF, DIGITS, free_addresses, read_until, start
+
+pytestmark = pytest.mark.process
+
+STEPS = 45  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+
+#: The layouts of the models ``plain`` and ``wide``.
+PLAIN = {"dense/kernel": [None, "model"], "dense_1/kernel": ["model", None]}
+WIDE = {"wide/kernel": [None, "model"], "wide/bias": ["model"], "top/kernel": ["model", None]}
+
+
+@pytest.fixture(scope="module")
+def steps_of(digits):
+    """A function that runs steps in a process, and returns what they came to."""
+
+    def run(strategy, **arguments):
+        common = {"model": "plain", "data": digits.data, "steps_per_execution": 1}
+        job = digits.job("train", "mesh", {**common, **arguments}, strategy=strategy)
+        digits.started.append("mesh")
+        folder = digits.folder / "mesh" / str(len(digits.started))
+        folder.mkdir(parents=True)
+        script = str(Path(__file__).parent / "replica_steps.py")
+        words = [sys.executable, script, job.to_json(), f"{folder}/it.npz", "1", str(STEPS)]
+        with start(words, folder) as process:
+            said = process.communicate(timeout=120)[0]
+        assert process.returncode == 0, said
+        return dict(np.load(folder / "it.npz"))
+
+    return run
+
+
+@pytest.mark.parametrize("model", ["plain", "laden"])
+def test_a_mesh_computes_what_one_device_does(steps_of, model):
+    alone = steps_of("one_device", model=model)
+    layout = {"dense/kernel": ["batch", "model"], "dense_1/kernel": ["model", None]}
+    cut = steps_of("dtensor", model=model, mesh={"batch": 2, "model": 2}, layout=layout)
+    assert alone.keys() == cut.keys()
+    assert cut["counter"] == cut["iterations"] == STEPS
+    for name in alone:
+        np.testing.assert_allclose(cut[name], alone[name], rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("workers", "members"), [(0, None), (2, ["chief", "worker"])])
+def test_a_mesh_may_do_without_workers_and_then_has_no_cluster(digits, workers, members):
+    roles = [{"role": "chief"}, {"role": "worker", "count": workers}]
+    job = Job.from_dict(
+        {"name": "mesh", "module": "aerotrain.train", "store": digits.store, "run": "r"}
+        | {"task": "train", "strategy": "dtensor", "replicas": roles}
+    )
+    config = tf_config(job, CHIEF, {name: f"{name}:1" for name in job.names()})
+    assert (config and sorted(json.loads(config)["cluster"])) == members
+
+
+def result_of(digits, name):
+    result = digits.folder / "store/runs" / name / "train/result.json"
+    return json.loads(result.read_text())["value"]
+
+
+def test_two_processes_train_a_model_that_is_evaluated_and_exported_as_any_other(digits, models):
+    common = {"strategy": "dtensor", "code": DIGITS, "model": "digits"}
+    common |= {"layout": {"dense/kernel": [None, "model"], "dense/bias": ["model"]}}
+    with digits.cluster("halves", epochs=10, checkpoint_seconds=2, **common) as processes:
+        said = read_until(processes["chief"], "epoch 10 of 10")
+        for process in processes.values():
+            assert process.wait(60) == ExitCode.OK
+    assert said.count("is in the store") >= 1
+    url = result_of(digits, "halves")
+    assert TrainedModel.load(url).step == 10 * 40
+    parts = digits.folder / "store/runs/halves/train/parts"
+    assert not [path for path in parts.rglob("*") if path.is_file()]
+
+    arguments = {"model": url, "data": digits.data}
+    thresholds = {"accuracy": 0.93}
+    measured = evaluate.run(
+        digits.replica("evaluate", "halves", thresholds=thresholds, **arguments)
+    )
+    assert measured["accuracy"] > 0.93
+    export.run(digits.replica("export", "halves", **arguments))
+
+
+def test_a_layer_that_does_not_fit_in_one_process_trains_in_two(digits):
+    common = {"model": "wide", "epochs": 1, "batch_size": 256, "steps_per_execution": 1}
+    common |= {"data": digits.data, "hparams": {"memory_mib": 1400}}
+    alone = digits.job("train", "wide-alone", common)
+    folder = digits.folder / "scratch" / "wide-alone"
+    folder.mkdir(parents=True)
+    environment = replica_environment(alone, CHIEF, free_addresses(alone), attempt="1")
+    with start([sys.executable, "-m", "aerotrain.replica"], folder, environment) as process:
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode not in (ExitCode.OK, ExitCode.TERMINATED), said
+    with digits.cluster("wide", strategy="dtensor", layout=WIDE, **common) as processes:
+        for process in processes.values():
+            said = process.communicate(timeout=120)[0]
+            assert process.returncode == ExitCode.OK, said
+
+
+def test_a_lost_process_of_the_mesh_is_worth_another_try(digits):
+    arguments = {"model": "small", "epochs": 2000, "layout": {"dense/kernel": [None, "model"]}}
+    arguments |= {"strategy": "dtensor", "checkpoint_seconds": 0.5}
+    with digits.cluster("lost-mesh", **arguments) as processes:
+        read_until(processes["chief"], "is in the store")
+        processes["worker-0"].kill()
+        read_until(processes["chief"], "error: another process of this job was lost")
+        assert processes["chief"].wait(30) == ExitCode.TEMPORARY
+    with digits.cluster("lost-mesh", **arguments) as processes:
+        for process in processes.values():
+            read_until(process, "going on from the checkpoint of step")
+        read_until(processes["chief"], "progress")
+
+
+#: What a job asks of a mesh of four devices, and what it is told.
+REFUSED = [
+    (
+        {"layout": {"dens/kernel": [None, "model"]}},
+        "the layout 'dens/kernel' of 'dtensor' names no variable, did you mean",
+    ),
+    (
+        {"layout": {"dense_1/kernel": [None, "model"]}, "mesh": {"model": 4}},
+        "of shape (32, 10): 10 cannot be cut into 4 along 'model'",
+    ),
+    (
+        {"layout": {"dense/kernel": ["model"]}},
+        "of shape (64, 32): it has 1 entries; give an axis or null for each dimension",
+    ),
+    (
+        {"batch_size": 33, "mesh": {"batch": 4}},
+        "33 cannot be shared by the 4 replicas of 'dtensor'; use 32 or 36",
+    ),
+    ({"mesh": {"batch": 3}}, "takes 3 CPU devices of this process"),
+    ({"accumulate_steps": 2, "batch_size": 64}, "accumulate_steps=2 cannot be under 'dtensor'"),
+    ({"model": "accumulating"}, "gradient_accumulation_steps acts in some steps only"),
+    ({"model": "own_step"}, "OwnStep has a train_step of its own"),
+]
+
+
+@pytest.fixture(scope="module")
+def refusals(digits):
+    """What each job of ``REFUSED`` is told, all in one process of four devices."""
+    jobs = [
+        digits.job(
+            "train", "no", {"model": "plain", "data": digits.data, **arguments}, strategy="dtensor"
+        ).to_json()
+        for arguments, _ in REFUSED
+    ]
+    code = (
+        "import pathlib, sys, keras, tensorflow as tf\n"
+        "from aerotrain.contract.job import Job, ReplicaName, Role\n"
+        "from aerotrain.replica import Replica, live\n"
+        "[cpu] = tf.config.list_physical_devices('CPU')\n"
+        "four = [tf.config.LogicalDeviceConfiguration()] * 4\n"
+        "tf.config.set_logical_device_configuration(cpu, four)\n"
+        "for job in sys.argv[1:]:\n"
+        "    keras.backend.clear_session()\n"
+        "    chief = ReplicaName(Role.CHIEF, 0)\n"
+        "    scratch = pathlib.Path.cwd()\n"
+        "    job = Job.from_json(job)\n"
+        "    print('ended', live(Replica(job=job, name=chief, attempt='1', scratch=scratch)))\n"
+    )
+    folder = digits.folder / "refused"
+    folder.mkdir()
+    with start([sys.executable, "-c", code, *jobs], folder) as process:
+        said = process.communicate(timeout=120)[0]
+    assert said.count(f"ended {ExitCode.FINAL}") == len(REFUSED), said
+    return said
+
+
+@pytest.mark.parametrize("message", [message for _, message in REFUSED])
+def test_what_a_mesh_cannot_do_is_refused(refusals, message):
+    assert message in refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mesh": {"modle": 2}}, "the mesh names an axis 'modle', did you mean 'model'"),
+        ({"mesh": {"model": 0}}, "axis 'model' must be a whole number of 1 or more, got 0"),
+        ({"layout": {"kernel": ["modle"]}}, "the layout 'kernel' names an axis 'modle'"),
+        ({"layout": {"kernel": "model"}}, r"give a list of an axis or null .* \[null, 'model'\]"),
+        ({"layout": {"kernel(": ["model"]}}, "is no regular expression"),
+    ],
+    ids=str,
+)
+def test_a_mesh_or_layout_that_cannot_be_is_refused(arguments, message):
+    with pytest.raises(SpecError, match=message):
+        TrainArguments.of({"model": "m", "data": "d", **arguments})

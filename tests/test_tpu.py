@@ -1,0 +1,51 @@
+"""TPU: what can be tested without one, which is how a training without one ends."""
+
+import socket
+import sys
+import time
+
+import pytest
+
+from aerotrain.contract.errors import ExitCode, SpecError
+from aerotrain.contract.steps import TrainArguments
+from training_fixtures import MODELS, start
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def silent():
+    """The address of a port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"grpc://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def dead():
+    """The address of a port at which nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"grpc://127.0.0.1:{held.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("name", ["local", "dead", "silent"])
+def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, request, name):
+    address = name if name == "local" else request.getfixturevalue(name)
+    code = (
+        "from aerotrain.train import main\n"
+        f"main(['--run', 'tpu-{name}', '--strategy', 'tpu', '--tpu', '{address}',"
+        f" '--tpu-seconds', '2', '--model', 'small', '--code', '{MODELS}',"
+        f" '--data', '{digits.data}', '--store', '{digits.store}'])"
+    )
+    begun = time.monotonic()
+    with start([sys.executable, "-c", code], digits.folder) as process:
+        said = process.communicate(timeout=60)[0]
+    assert time.monotonic() - begun < 30
+    assert process.returncode == ExitCode.FINAL
+    assert f"error: strategy 'tpu' found no TPU at '{address}'" in said
+    assert "name one that this machine can reach" in said
+
+
+def test_the_time_that_a_tpu_has_to_answer_is_above_zero():
+    with pytest.raises(SpecError, match="tpu_seconds must be above zero, got 0"):
+        TrainArguments(model="m", data="d", tpu_seconds=0)
