@@ -5,18 +5,39 @@ A pipeline takes them whole and gives its own defaults::
     @dag(params=training_params(epochs=12, threshold=0.95))
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
 from aerotrain.contract.strategy import STRATEGIES, nearest
 
 _CLUSTER = "Cluster"
 _TRAINING = "Training"
+_SPEED = "Speed"
 _DATA = "Data"
 _GATE = "Gate"
+
+#: Params that go to the training loop under their own names.
+LOOP = (
+    "epochs",
+    "batch_size",
+    "seed",
+    "validate",
+    "steps_per_execution",
+    "precision",
+    "jit_compile",
+    "accumulate_steps",
+    "communication",
+    "gradient_dtype",
+    "bytes_per_pack",
+    "mesh",
+    "layout",
+    "tpu",
+)
 
 #: Params that go to the user's ``build_model`` and mean nothing to the loop.
 HPARAMS = ("learning_rate",)
@@ -38,6 +59,13 @@ class RunParam:
         return f"{{{{ params.{self.name} }}}}"
 
 
+class RunSwitch(RunParam):
+    """How many replicas a switch of the run asks for: one where it is on, else none."""
+
+    def resolve(self, context: Context) -> int:
+        return int(super().resolve(context))
+
+
 def training_params(**defaults: Any) -> dict[str, Param]:
     """Every param of a training pipeline, with the pipeline's own defaults.
 
@@ -48,7 +76,6 @@ def training_params(**defaults: Any) -> dict[str, Param]:
         "strategy": Param(
             "parameter_server",
             title="Strategy",
-            description="; ".join(f"`{name}`: {r.summary}" for name, r in STRATEGIES.items()),
             description_md="\n".join(
                 f"- `{name}`: {rules.summary}" for name, rules in STRATEGIES.items()
             ),
@@ -57,7 +84,32 @@ def training_params(**defaults: Any) -> dict[str, Param]:
             section=_CLUSTER,
         ),
         "workers": _count("Workers", "Replicas that compute. Empty: the strategy's own number."),
-        "ps": _count("Parameter servers", "Replicas that hold the variables. Empty: the same."),
+        "ps": _count("Parameter servers", "Replicas that hold variables. Empty: the strategy's."),
+        "evaluator": Param(
+            False,
+            title="Evaluator",
+            description="A replica beside the others that measures each checkpoint on the "
+            "validation split while training goes on.",
+            type="boolean",
+            section=_CLUSTER,
+        ),
+        "mesh": _mapping(
+            "Mesh",
+            'Of `dtensor`: devices along each axis, over all processes, as {"batch": 1, "model": '
+            "2}. Empty: all that there are.",
+        ),
+        "layout": _mapping(
+            "Layout",
+            "Of `dtensor`: patterns of variables' paths, each with an axis or null for each "
+            'dimension, as {"dense/kernel": [null, "model"]}. What none names is not cut.',
+        ),
+        "tpu": Param(
+            "local",
+            title="TPU",
+            description="Of `tpu`: its name, or its address as grpc://host:port.",
+            type="string",
+            section=_CLUSTER,
+        ),
         "epochs": _whole(10, "Epochs", "Times that training reads the whole train split.", 1),
         "batch_size": _whole(32, "Batch size", "Records that one step reads.", 1),
         "learning_rate": Param(
@@ -69,6 +121,14 @@ def training_params(**defaults: Any) -> dict[str, Param]:
             section=_TRAINING,
         ),
         "seed": _whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
+        "validate": Param(
+            False,
+            title="Validate",
+            description="Measure the validation split at the end of each epoch.",
+            type="boolean",
+            section=_TRAINING,
+        ),
+        **_speed(),
         "shards": _whole(
             4, "Shards", "Files of each split; each worker reads its own.", 1, section=_DATA
         ),
@@ -101,6 +161,67 @@ def _count(title: str, description: str) -> Param:
         minimum=0,
         section=_CLUSTER,
     )
+
+
+def _speed() -> dict[str, Param]:
+    """What changes the pace of a training and not its course; docs/strategies.md has figures."""
+    return {
+        "steps_per_execution": _whole(
+            50,
+            "Steps per execution",
+            "Steps that run in one call, and report and checkpoint after it.",
+            1,
+            section=_SPEED,
+        ),
+        "precision": _choice(
+            "Precision",
+            "What layers compute in; weights are float32 under all of them. On a CPU, "
+            "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
+            PRECISIONS,
+        ),
+        "jit_compile": Param(
+            False,
+            title="Compile",
+            description="Have XLA compile what each replica computes by itself.",
+            type="boolean",
+            section=_SPEED,
+        ),
+        "accumulate_steps": _whole(
+            1,
+            "Accumulate steps",
+            "Pieces that a replica cuts its batch into, to exchange gradients once for all.",
+            1,
+            section=_SPEED,
+        ),
+        "communication": _choice(
+            "Communication", "Of `multi_worker_mirrored`: who moves gradients.", COMMUNICATIONS
+        ),
+        "gradient_dtype": _choice(
+            "Gradients in", "16 bits halve the bytes that sync strategies move.", GRADIENT_DTYPES
+        ),
+        "bytes_per_pack": _whole(
+            0,
+            "Bytes per pack",
+            "Bytes of gradients that travel at once. 0 leaves it to TensorFlow.",
+            0,
+            section=_SPEED,
+        ),
+    }
+
+
+def _choice(title: str, description: str, known: Sequence[str]) -> Param:
+    return Param(
+        known[0],
+        title=title,
+        description=description,
+        type="string",
+        enum=list(known),
+        section=_SPEED,
+    )
+
+
+def _mapping(title: str, description: str) -> Param:
+    return Param({}, title=title, description=description, type="object", section=_CLUSTER)
 
 
 def _whole(

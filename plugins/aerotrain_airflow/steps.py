@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import HPARAMS, RunParam
+from aerotrain_airflow.params import HPARAMS, LOOP, RunParam, RunSwitch
 from aerotrain_airflow.preflight import PreflightOperator
 
 
@@ -58,36 +58,61 @@ def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComAr
     return seal.output
 
 
-def train(module: str, data: XComArg | str) -> XComArg:
+def train(
+    module: str,
+    data: XComArg | str,
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    task_id: str = "train",
+    environment: Mapping[str, str] | None = None,
+    **operator: Any,
+) -> XComArg:
     """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
+
+    ``hparams`` goes to ``build_model`` beside the learning rate; a value may be a
+    ``RunParam`` of the DAG's own. ``environment`` is what the replicas get besides, such as
+    ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which ``evaluate`` and ``export``
+    then need too. ``operator`` is any other argument of the operator, such as
+    ``pool``.
 
     Returns:
         The URL of the trained model.
     """
     return JobOperator(
-        task_id="train",
+        task_id=task_id,
+        **operator,
         job={
             "module": "aerotrain.train",
             "strategy": RunParam("strategy"),
             "replicas": [
-                {"role": "chief"},
-                {"role": "worker", "count": RunParam("workers")},
-                {"role": "ps", "count": RunParam("ps")},
+                {"role": role, "count": count, "environment": dict(environment or {})}
+                for role, count in (
+                    ("chief", 1),
+                    ("worker", RunParam("workers")),
+                    ("ps", RunParam("ps")),
+                    ("evaluator", RunSwitch("evaluator")),
+                )
             ],
             "arguments": {
                 "model": module,
                 "data": data,
-                "epochs": RunParam("epochs"),
-                "batch_size": RunParam("batch_size"),
-                "seed": RunParam("seed"),
-                "hparams": {name: RunParam(name) for name in HPARAMS},
+                **{name: RunParam(name) for name in LOOP},
+                "hparams": {**{name: RunParam(name) for name in HPARAMS}, **(hparams or {})},
             },
         },
     ).output
 
 
-def evaluate(model: XComArg | str, data: XComArg | str, *, metric: str = "accuracy") -> XComArg:
+def evaluate(
+    model: XComArg | str,
+    data: XComArg | str,
+    *,
+    metric: str = "accuracy",
+    environment: Mapping[str, str] | None = None,
+) -> XComArg:
     """Evaluate the model on every record of the test split, and fail below the threshold.
+
+    ``environment`` is as for ``train``.
 
     Returns:
         The metrics by name.
@@ -96,6 +121,7 @@ def evaluate(model: XComArg | str, data: XComArg | str, *, metric: str = "accura
         task_id="evaluate",
         job={
             "module": "aerotrain.evaluate",
+            "replicas": [{"role": "chief", "environment": dict(environment or {})}],
             "arguments": {
                 "model": model,
                 "data": data,
@@ -105,13 +131,21 @@ def evaluate(model: XComArg | str, data: XComArg | str, *, metric: str = "accura
     ).output
 
 
-def export(model: XComArg | str, data: XComArg | str) -> XComArg:
+def export(
+    model: XComArg | str, data: XComArg | str, *, environment: Mapping[str, str] | None = None
+) -> XComArg:
     """Publish the model as the next version for TensorFlow Serving, once it is proven.
+
+    ``environment`` is as for ``train``.
 
     Returns:
         The URL of the version.
     """
     return JobOperator(
         task_id="export",
-        job={"module": "aerotrain.export", "arguments": {"model": model, "data": data}},
+        job={
+            "module": "aerotrain.export",
+            "replicas": [{"role": "chief", "environment": dict(environment or {})}],
+            "arguments": {"model": model, "data": data},
+        },
     ).output
