@@ -4,11 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
+
+from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.steps import evaluate, export, train
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,6 +52,17 @@ def test_digits_reads_like_a_table_of_contents(bag: DagBag) -> None:
         "evaluate": ["export"],
         "export": [],
     }
+
+
+def test_an_environment_reaches_every_replica_of_a_step() -> None:
+    wanted = {"TF_USE_LEGACY_KERAS": "1"}
+    with DAG("legacy") as dag:
+        model = train("digits", "file:///data", environment=wanted)
+        evaluate(model, "file:///data", environment=wanted)
+        export(model, "file:///data", environment=wanted)
+    jobs = [cast(JobOperator, task).job for task in dag.tasks]
+    environments = [replica["environment"] for job in jobs for replica in job["replicas"]]
+    assert environments == [wanted] * 6  # training may have four roles
 
 
 def test_parsing_every_pipeline_loads_neither_tensorflow_nor_a_users_module() -> None:

@@ -1,0 +1,115 @@
+"""One replica of a job that ``fit`` trains, as ``benchmarks.strategies`` starts it.
+
+It reads the same job, model and records as a replica of ours, from the environment. The words
+are the numbers of steps per execution to train with, one after another; the chief says of each
+how many steps a second the second of two epochs took.
+"""
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from aerotrain.contract.job import Role
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import Dataset, load_dataset
+from aerotrain.replica import Replica
+from aerotrain.training.input import epochs, ready, shuffle_buffer
+from aerotrain.training.shards import TRAIN_SPLIT
+
+
+class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """When each epoch began and ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[float] = []
+
+    def on_epoch_begin(self, _epoch: int, logs: Any = None) -> None:
+        self.marks.append(time.monotonic())
+
+    def on_epoch_end(self, _epoch: int, logs: Any = None) -> None:
+        self.marks.append(time.monotonic())
+
+
+class Input:
+    """The records of a job, in batches, through the same pipeline as ours."""
+
+    def __init__(self, data: str, dataset: Dataset, arguments: TrainArguments) -> None:
+        split = dataset.splits[TRAIN_SPLIT]
+        self.files = [Path(data.removeprefix("file://")) / each.file for each in split.shards]
+        self.buffer = shuffle_buffer(split.records, sum(each.bytes for each in split.shards))
+        self.records = split.records
+        self.transform = importlib.import_module(arguments.model).transform
+        self._schema = dataset.schema
+        self._arguments = arguments
+
+    def batches(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
+        """The share of one input pipeline: of every batch, or whole batches without context."""
+        count = context.num_input_pipelines
+        batches = epochs(
+            self.files[context.input_pipeline_id :: count],
+            batch_size=context.get_per_replica_batch_size(self._arguments.batch_size)
+            * (context.num_replicas_in_sync // count or 1),
+            buffer=self.buffer,
+            seed=self._arguments.seed,
+        )
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return ready(batches, self._schema, self.transform).with_options(options)
+
+
+def main() -> None:
+    replica = Replica.from_environment(os.environ, Path.cwd())
+    job = replica.job
+    sys.path.insert(0, str(job.code))
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
+    if job.strategy == "parameter_server" and replica.name.role is not Role.CHIEF:
+        tf.distribute.Server(
+            resolver.cluster_spec(),
+            job_name=resolver.task_type,
+            task_index=resolver.task_id,
+            protocol="grpc",
+        ).join()
+    strategy = {
+        "one_device": tf.distribute.get_strategy,  # what `fit` does where nobody says
+        "mirrored": lambda: tf.distribute.MirroredStrategy(
+            [each.name for each in tf.config.list_logical_devices("CPU")]
+        ),
+        "multi_worker_mirrored": lambda: tf.distribute.MultiWorkerMirroredStrategy(resolver),
+        "parameter_server": lambda: tf.distribute.ParameterServerStrategy(resolver),
+    }[job.strategy]()
+    arguments = TrainArguments.of(job.arguments)
+    for steps_per_execution in map(int, sys.argv[1:]):
+        rate = steps_a_second(strategy, job.strategy, arguments, steps_per_execution)
+        print(f"steps_per_execution={steps_per_execution} steps_per_second={rate}", flush=True)
+
+
+def steps_a_second(
+    strategy: tf.distribute.Strategy, name: str, arguments: TrainArguments, per_execution: int
+) -> float:
+    """Of the second epoch of two: the first also traces and compiles."""
+    dataset = load_dataset(arguments.data)
+    given = Input(arguments.data, dataset, arguments)
+    module = importlib.import_module(arguments.model)
+    with strategy.scope():
+        model = module.build_model({**arguments.all_hparams, "steps_per_execution": per_execution})
+    steps = min(given.records // arguments.batch_size, arguments.hparams["fit_steps"])
+    steps -= steps % per_execution
+    if name == "parameter_server":
+        x = tf.keras.utils.experimental.DatasetCreator(given.batches)
+    elif name == "multi_worker_mirrored":
+        x = strategy.distribute_datasets_from_function(given.batches)
+    else:
+        x = given.batches(tf.distribute.InputContext())
+    clock = Clock()
+    model.fit(x, epochs=2, steps_per_epoch=steps, verbose=0, callbacks=[clock])
+    return float(steps / (clock.marks[3] - clock.marks[2]))
+
+
+if __name__ == "__main__":
+    main()

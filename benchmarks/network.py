@@ -1,0 +1,204 @@
+"""What a narrow link costs: two workers that mirror, each in a network of its own.
+
+The networks are joined by a pair of virtual interfaces that the kernel holds to a rate. Bytes
+are those that the chief's interface sent, from the counters of the kernel; the worker sends as
+many. They and the steps are counted between two progress lines, after everything is warm.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.job import Job, Replica, ReplicaName, Role
+from aerotrain.contract.progress import Progress
+from aerotrain.prepare import part, plan, seal
+from aerotrain.replica import Replica as Running
+from benchmarks.report import print_report
+
+PROJECT = Path(__file__).parent.parent
+DIGITS = PROJECT / "dags" / "models"
+MODELS = Path(__file__).parent / "models"
+PORT = 2222
+BATCH = 64
+INTERFACE = "wire"
+RECORDS = 1249  # of the digits' train split
+
+#: Modes by name: the arguments of the training that they differ in.
+MODES: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"batch_size": BATCH},
+    "16-bit gradients": {"batch_size": BATCH, "gradient_dtype": "bfloat16"},
+    "accumulation 4": {"batch_size": 4 * BATCH, "accumulate_steps": 4},
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a training was at a moment: seconds, steps, and bytes that the chief had sent."""
+
+    seconds: float
+    step: int
+    sent: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only 1 Gbit/s, and fewer steps")
+    quick = parser.parse_args().quick
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        sys.exit("this makes network namespaces, for which it needs root and iproute2 (ip and tc)")
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = _digits(folder)
+        for megabits, steps in ((1000, 60),) if quick else ((1000, 200), (100, 60)):
+            for mode, arguments in MODES.items():
+                rows.append(_row(folder, data, megabits, steps, mode, arguments))
+    sent = {(row["link, Mbit/s"], row["mode"]): row["bytes a step"] for row in rows}
+    shares = {row["link, Mbit/s"]: row["share of link"] for row in rows if row["mode"] == "plain"}
+    narrowest = min(shares)
+    ratio = sent[narrowest, "16-bit gradients"] / sent[narrowest, "plain"]
+    print_report(rows, {"bytes_16bit_over_plain": ratio, "share_of_link": shares[narrowest]})
+
+
+def _digits(folder: Path) -> str:
+    """The URL of the digits, prepared in ``folder``."""
+    sys.path.insert(0, str(DIGITS))
+
+    def step(module: str, arguments: Mapping[str, Any]) -> Running:
+        scratch = Path(tempfile.mkdtemp(dir=folder))
+        job = _job(folder, module, "data", arguments)
+        return Running(job=job, name=ReplicaName(Role.CHIEF, 0), attempt="1", scratch=scratch)
+
+    source = {"kind": "python", "module": "digits"}
+    planned = plan.run(step("prepare.plan", {"source": source, "shards": 2}))
+    for arguments in planned["parts"]:
+        part.run(step("prepare.part", arguments))
+    return seal.run(step("prepare.seal", {"dataset": planned["dataset"]}))
+
+
+def _job(folder: Path, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:
+    return Job(
+        name="network",
+        module=f"aerotrain.{module}",
+        store=(folder / "store").as_uri(),
+        run=run,
+        task=module.rpartition(".")[2],
+        arguments=arguments,
+        code=str(MODELS),
+        **more,
+    )
+
+
+def _row(
+    folder: Path,
+    data: str,
+    megabits: int,
+    steps: int,
+    mode: str,
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:
+    batch = arguments["batch_size"]
+    job = _job(
+        folder,
+        "train",
+        f"{megabits}-{mode.replace(' ', '-')}",
+        {
+            "model": "wide",
+            "data": data,
+            "epochs": -(-steps // -(-RECORDS // batch)),
+            "steps_per_execution": 5,
+            **arguments,
+        },
+        strategy="multi_worker_mirrored",
+        replicas=(Replica(role=Role.CHIEF), Replica(role=Role.WORKER)),
+    )
+    first, *_, last = _marks(folder, job, megabits)
+    done, seconds = last.step - first.step, last.seconds - first.seconds
+    sent = last.sent - first.sent
+    return {
+        "link, Mbit/s": megabits,
+        "mode": mode,
+        "bytes a step": sent // done,
+        "bytes an example": sent // (done * batch),
+        "steps/s": done / seconds,
+        "examples/s": done * batch / seconds,
+        "share of link": sent * 8 / seconds / (megabits * 1e6),
+    }
+
+
+def _marks(folder: Path, job: Job, megabits: int) -> list[Mark]:
+    """Train over a link of that rate; a mark for each progress line of the chief's."""
+    addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(job.names())}
+    with _namespaces(megabits) as spaces, ExitStack() as stack:
+        counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
+        processes = []
+        for space, name in zip(spaces, job.names(), strict=True):
+            scratch = folder / "scratch" / job.run / str(name)
+            scratch.mkdir(parents=True)
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", space, sys.executable, "-m", "aerotrain.replica"],
+                cwd=scratch,
+                env={
+                    **os.environ,
+                    **replica_environment(job, name, addresses, attempt="1"),
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+                stdout=subprocess.PIPE if name.role is Role.CHIEF else subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        marks, said = [], ""
+        for line in processes[0].stdout or ():
+            said += line
+            if seen := Progress.parse(line):
+                sent = _run("ip", "netns", "exec", spaces[0], "cat", counter)
+                marks.append(Mark(time.monotonic(), seen.step, int(sent)))
+        if processes[0].wait() or len(marks) < 2:
+            raise RuntimeError(f"the training of {job.run} has failed:\n{said}")
+    return marks
+
+
+def _host(index: int) -> str:
+    """An address that is for documentation alone, and so nobody's (RFC 5737)."""
+    return f"192.0.2.{index + 1}"
+
+
+@contextmanager
+def _namespaces(megabits: int) -> Iterator[list[str]]:
+    """Two network namespaces, joined by a link that is held to ``megabits`` in each direction."""
+    spaces = [f"aerotrain-{os.getpid()}-{index}" for index in range(2)]
+    with ExitStack() as stack:
+        for space in spaces:
+            _run("ip", "netns", "add", space)
+            stack.callback(_run, "ip", "netns", "del", space)
+        one, other = spaces
+        peer = ("peer", "name", INTERFACE, "netns", other)
+        _run("ip", "link", "add", INTERFACE, "netns", one, "type", "veth", *peer)
+        for index, space in enumerate(spaces):
+            within = ("ip", "-n", space)
+            _run(*within, "addr", "add", f"{_host(index)}/24", "dev", INTERFACE)
+            _run(*within, "link", "set", "lo", "up")
+            _run(*within, "link", "set", INTERFACE, "up")
+            bucket = ("tbf", "rate", f"{megabits}mbit", "burst", "256kb", "latency", "100ms")
+            _run("tc", "-n", space, "qdisc", "add", "dev", INTERFACE, "root", *bucket)
+        yield spaces
+
+
+def _run(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Replicas of one job, each a process of this machine, with what they say and what they need."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.job import Job, ReplicaName, Role
+
+#: Has TensorFlow divide the CPU into as many devices as its first word says, and goes on as the
+#: module that its second names.
+PRELUDE = """
+import runpy, sys
+devices, module, *sys.argv[1:] = sys.argv[1:]
+if devices != "1":
+    import tensorflow as tf
+    [cpu] = tf.config.list_physical_devices("CPU")
+    each = [tf.config.LogicalDeviceConfiguration()] * int(devices)
+    tf.config.set_logical_device_configuration(cpu, each)
+runpy.run_module(module, run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of the chief's, and when it came, in seconds."""
+
+    seconds: float
+    line: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the chief said, and the most memory each replica held, in MiB, by its name."""
+
+    said: Sequence[Said]
+    memory: Mapping[str, float]
+
+
+def run_job(
+    job: Job,
+    folder: Path,
+    module: str = "aerotrain.replica",
+    words: Sequence[str] = (),
+    *,
+    python: str = sys.executable,
+    devices: int = 1,
+    environment: Mapping[str, str] | None = None,
+    may_fail: bool = False,
+) -> Ended:
+    """Run ``module`` in a process for each replica until the chief ends; the others are stopped.
+
+    Raises:
+        RuntimeError: the chief has failed and may not; the message is what it said.
+    """
+    addresses = free_addresses(job)
+    root = Path(__file__).parent.parent
+    common = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(root / "tasks"), str(root)]),
+        **(environment or {}),
+    }
+    with ExitStack() as stack:
+        processes = {}
+        for name in job.names():
+            scratch = folder / "scratch" / job.run / str(name)
+            scratch.mkdir(parents=True)
+            process = subprocess.Popen(
+                [python, "-c", PRELUDE, str(devices), module, *words],
+                cwd=scratch,
+                env={**common, **replica_environment(job, name, addresses, attempt="1")},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if name.role is Role.CHIEF else subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            processes[str(name)] = stack.enter_context(process)
+            stack.callback(process.kill)
+        chief = processes["chief"]
+        said = [Said(time.monotonic(), line) for line in chief.stdout or ()]
+        memory = {"chief": _memory(chief)}
+        if chief.returncode and not may_fail:
+            lines = "".join(each.line for each in said)
+            raise RuntimeError(f"the chief of {job.run} has failed:\n{lines}")
+        for other, process in processes.items():
+            if other != "chief":
+                os.kill(process.pid, signal.SIGKILL)  # Popen's own would reap one that has ended
+                memory[other] = _memory(process)
+    return Ended(said, memory)
+
+
+def _memory(process: subprocess.Popen[str]) -> float:
+    """Wait for the process; the most memory that it held at once, in MiB."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss / 1024
+
+
+def free_addresses(job: Job) -> dict[ReplicaName, str]:
+    """A port of this machine for each replica."""
+    with ExitStack() as stack:
+        held = {name: stack.enter_context(socket.socket()) for name in job.names()}
+        for each in held.values():
+            each.bind(("127.0.0.1", 0))
+        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in held.items()}

@@ -1,0 +1,77 @@
+"""What one step on one device takes, in ms: ``python -m benchmarks.shares``, in a job's replica.
+
+The same steps are timed with records that are read, parsed and shuffled, with one batch that
+is at hand, and with one batch and one step per execution. Their differences are what input and
+what Python takes.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import tensorflow as tf
+
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import load_dataset
+from aerotrain.replica import Replica
+from aerotrain.training.code import UserCode
+from aerotrain.training.drive import LocalDrive
+from aerotrain.training.feed import Feed
+from aerotrain.training.input import batch_spec
+from aerotrain.training.plan import Plan
+from aerotrain.training.strategies import ENGINES
+
+WARM_STEPS = 100
+STEPS = 600
+
+
+def main() -> None:
+    replica = Replica.from_environment(os.environ, Path.cwd())
+    sys.path.insert(0, str(replica.job.code))
+    arguments = TrainArguments.of(replica.job.arguments)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(arguments.model)
+    records = dataset.splits["train"].records
+    plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
+    feed = Feed(
+        job=replica.job,
+        arguments=arguments,
+        dataset=dataset,
+        code=code,
+        plan=plan,
+        scratch=replica.scratch,
+    )
+    engine = ENGINES["one_device"]
+    strategy = engine.build(arguments)
+    spec = batch_spec(dataset.schema, code.transform)
+    with strategy.scope():
+        model = code.build(arguments.all_hparams, spec)
+        step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
+    read = feed.local(0)
+    at_hand = read.take(1).cache().repeat().prefetch(1)
+    many = arguments.steps_per_execution
+    taken = {
+        name: milliseconds(LocalDrive(strategy, step, batches, per_execution))
+        for name, batches, per_execution in (
+            ("read", read, many),
+            ("at_hand", at_hand, many),
+            ("one_by_one", at_hand, 1),
+        )
+    }
+    print(json.dumps(taken), flush=True)
+
+
+def milliseconds(drive: LocalDrive) -> float:
+    """Of one step, once it is traced and warm."""
+    for _ in drive.run(WARM_STEPS):
+        pass
+    begin = time.monotonic()
+    *_, last = drive.run(STEPS)
+    last.sums[0].numpy()  # an execution is done when its values are there
+    return 1000 * (time.monotonic() - begin) / STEPS
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Models that classify no images, unchanged from a user's module to one that is served."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain import evaluate, export
+from aerotrain.contract.errors import ExitCode
+from aerotrain.train import run as train
+from aerotrain.training.trained import TrainedModel
+from preparing import prepare
+from training_fixtures import Pipeline, read_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def pipeline_of(models, digits, tmp_path_factory):
+    """A function that prepares a module's data, and gives the pipeline that goes on with them."""
+    known = {"own_step": digits}
+
+    def prepared(module):
+        if module not in known:
+            empty = Pipeline(tmp_path_factory.mktemp(module), data="")
+            data = prepare(empty.store, empty.folder / "prepare", module)
+            known[module] = replace(empty, data=data)
+        return known[module]
+
+    return prepared
+
+
+def measured_and_served(pipeline, model):
+    """What the test split comes to, and the signature of the SavedModel that is published."""
+    common = {"model": model, "data": pipeline.data}
+    metrics = evaluate.run(pipeline.replica("evaluate", "measured", **common))
+    url = export.run(pipeline.replica("export", "served", **common))
+    loaded = tf.saved_model.load(url.removeprefix("file://"))
+    return metrics, loaded.signatures["serving_default"]
+
+
+def test_lines_of_text(pipeline_of):
+    pipeline = pipeline_of("text")
+    model = train(pipeline.replica("train", "text", model="text", data=pipeline.data, epochs=8))
+    metrics, served = measured_and_served(pipeline, model)
+    assert metrics["accuracy"] > 0.95
+    lines = ["The parcel was late and torn", "it was superb", "we found it awful today"]
+    given = served(line=tf.constant(lines))["predictions"].numpy().ravel()
+    assert list(given > 0.5) == [False, True, False]
+
+
+def test_lines_of_text_with_a_table_of_words_on_the_servers(pipeline_of):
+    pipeline = pipeline_of("text")
+    with pipeline.cluster("text-servers", model="text", epochs=16) as processes:
+        read_until(processes["chief"], "epoch 16 of 16")
+        assert processes["chief"].wait(60) == ExitCode.OK
+    result = pipeline.folder / "store/runs/text-servers/train/result.json"
+    model = json.loads(result.read_text())["value"]
+    assert TrainedModel.load(model).strategy == "parameter_server"
+    assert measured_and_served(pipeline, model)[0]["accuracy"] > 0.95
+
+
+def test_a_table_with_several_inputs_and_two_outputs(pipeline_of):
+    pipeline = pipeline_of("tabular")
+    model = train(
+        pipeline.replica("train", "tabular", model="tabular", data=pipeline.data, epochs=12)
+    )
+    metrics, served = measured_and_served(pipeline, model)
+    assert metrics["price_mae"] < 0.1
+    assert metrics["sold_accuracy"] > 0.95
+    given = served(
+        city=tf.constant(["Graz", "Lyon"]),
+        rooms=tf.constant([4, 4]),
+        area=tf.constant([[1.0, 0.0], [1.0, 0.0]]),
+    )
+    np.testing.assert_allclose(given["price"].numpy().ravel(), [1.5, 2.0], atol=0.15)
+    assert list(given["sold"].numpy().ravel() > 0.5) == [False, True]
+
+
+def test_a_model_with_a_train_step_of_its_own(pipeline_of):
+    pipeline = pipeline_of("own_step")
+    model = train(
+        pipeline.replica("train", "own-step", model="own_step", data=pipeline.data, epochs=4)
+    )
+    metrics, served = measured_and_served(pipeline, model)
+    assert metrics["accuracy"] > 0.9
+    assert served(image=tf.zeros([2, 8, 8], tf.uint8))["predictions"].shape == (2, 10)
