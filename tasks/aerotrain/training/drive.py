@@ -128,6 +128,6 @@ def _execution(strategy: tf.distribute.Strategy, step: TrainStep) -> Callable[..
         # One at a time: TensorFlow would otherwise start steps before others have ended.
         begin = (tf.zeros_like(steps), sums)
         _, total = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
-        return total  # type: ignore[no-any-return]
+        return total
 
-    return execute  # type: ignore[no-any-return]
+    return execute
