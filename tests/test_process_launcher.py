@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain_airflow.launchers.ports import reserved_ports
@@ -120,6 +121,15 @@ def test_a_second_start_ends_what_the_first_left(launcher: ProcessLauncher, tmp_
     first = set(_processes_naming(address))
     assert launcher.start(launcher.plan(job(tmp_path), "try-2")) == address
     assert not first & set(_processes_naming(address))
+
+
+def test_a_set_that_cannot_start_in_whole_leaves_nothing(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    (tmp_path / "sets").write_text("where a folder should be")
+    with pytest.raises(TemporaryError, match="could not be started in"):
+        launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    (tmp_path / "sets").unlink()
 
 
 def test_two_jobs_at_once_have_ports_and_folders_of_their_own(

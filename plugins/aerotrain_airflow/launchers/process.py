@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, observed_exit
 from aerotrain_airflow.launchers.base import LogLine, Positions
@@ -86,12 +87,30 @@ class ProcessLauncher:
         )
 
     def start(self, plan: ProcessPlan) -> str:
-        """Start all replicas at once, each holding its port's reservation as long as it lives."""
+        """Start all replicas at once, or none.
+
+        Raises:
+            TemporaryError: no ports are free, or the machine has no room for them.
+        """
         address = str(plan.folder)
         self.stop(address)
+        try:
+            self._start_all(plan)
+        except BaseException as error:
+            self.stop(address)
+            if isinstance(error, OSError):
+                raise TemporaryError(
+                    f"the replicas of {plan.job.name} could not be started in {address}: {error}; "
+                    "free what is short, or set [aerotrain] scratch to another disk"
+                ) from error
+            raise
+        return address
+
+    def _start_all(self, plan: ProcessPlan) -> None:
         plan.folder.mkdir(parents=True)
         (plan.folder / "attempt").write_text(plan.attempt)
         names = list(plan.job.names())
+        # Each replica inherits the reservation of its port, for as long as it lives.
         with reserved_ports(len(names)) as ports:
             addresses = {
                 name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
@@ -99,7 +118,6 @@ class ProcessLauncher:
             for name, port in zip(names, ports, strict=True):
                 environment = replica_environment(plan.job, name, addresses, plan.attempt)
                 self._spawn(plan, name, environment, port.lock)
-        return address
 
     def _spawn(
         self, plan: ProcessPlan, name: ReplicaName, environment: Mapping[str, str], lock: int
@@ -133,14 +151,14 @@ class ProcessLauncher:
     def logs(self, address: str, positions: Positions) -> Iterable[LogLine]:
         """Read on in every replica's log file; the position is a byte offset."""
         for name, folder in _replica_folders(address):
-            path = folder / "log"
-            if not path.exists():
-                continue
             # Asked before reading: what a replica wrote before its end is then all read.
             ended = (folder / "exit").exists()
-            with path.open("rb") as file:
-                file.seek(positions.get(str(name), 0))
-                new = file.read()
+            try:
+                with (folder / "log").open("rb") as file:
+                    file.seek(positions.get(str(name), 0))
+                    new = file.read()
+            except FileNotFoundError:
+                continue  # its keeper has not come so far, or the set was stopped meanwhile
             whole = new if ended else new[: new.rfind(b"\n") + 1]
             positions[str(name)] = positions.get(str(name), 0) + len(whole)
             for line in whole.decode(errors="replace").splitlines():
@@ -186,12 +204,12 @@ def _observe(folder: Path) -> Observation:
 
 
 def _keeper_is_alive(folder: Path) -> bool:
-    pid, birth = (folder / "pid").read_text().split()
     try:
+        pid, birth = (folder / "pid").read_text().split()
         process = psutil.Process(int(pid))
         return process.create_time() == float(birth) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False  # the file goes when somebody stops the set
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
