@@ -10,14 +10,15 @@ Trigger it from the form, or over REST with any of its params as `conf`.
 
 from datetime import timedelta
 
-from airflow.sdk import dag
+from airflow.sdk import CronTriggerTimetable, dag
 
 from aerotrain_airflow.params import training_params
 from aerotrain_airflow.steps import evaluate, export, prepare, train
 
 
 @dag(
-    schedule="@weekly",
+    # Unlike "@weekly", it never starts a run for a Sunday that has passed.
+    schedule=CronTriggerTimetable("0 0 * * 0", timezone="UTC"),
     catchup=False,
     # Only what another try may mend is tried again, and training goes on where it was.
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},

@@ -26,7 +26,7 @@ WORKER = ReplicaName(Role.WORKER, 1)
 def launcher(tmp_path: Path) -> Iterator[ProcessLauncher]:
     launcher = ProcessLauncher(tmp_path / "sets", dict(os.environ, PYTHONPATH=_source_roots()))
     yield launcher
-    for folder in (tmp_path / "sets").glob("*"):
+    for folder in (tmp_path / "sets").glob("*/*"):
         launcher.stop(str(folder))
 
 
@@ -91,7 +91,7 @@ def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
     address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
     lines: list[str] = []
     positions: dict[str, int] = {}
-    while sum("child " in line for line in lines) < 4:
+    while sum("child " in line for line in lines) < 6:
         lines += [str(line) for line in launcher.logs(address, positions)]
     children = [int(line.split()[-1]) for line in lines if "child " in line]
 
@@ -119,8 +119,18 @@ def test_a_second_start_ends_what_the_first_left(launcher: ProcessLauncher, tmp_
     plan = launcher.plan(job(tmp_path), "try-1")
     address = launcher.start(plan)
     first = set(_processes_naming(address))
-    assert launcher.start(launcher.plan(job(tmp_path), "try-2")) == address
-    assert not first & set(_processes_naming(address))
+    second = launcher.start(launcher.plan(job(tmp_path), "try-2"))
+    assert not _processes_naming(address)
+    assert not first & set(_processes_naming(second))
+
+
+def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    earlier = launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    address = launcher.start(launcher.plan(job(tmp_path), "try-2"))
+    launcher.stop(earlier)
+    assert launcher.observe(address)[WORKER].state is State.RUNNING
 
 
 def test_a_set_that_cannot_start_in_whole_leaves_nothing(

@@ -3,12 +3,11 @@
 Everything about a set lies in one folder, its address, so that any process of this user can
 observe and stop it::
 
-    <root>/<job>/attempt
-    <root>/<job>/<replica>/work/             the replica's scratch and working directory
-    <root>/<job>/<replica>/log               its output, both streams
-    <root>/<job>/<replica>/pid               process id and birth of its keeper
-    <root>/<job>/<replica>/exit              its exit code, once it has ended
-    <root>/<job>/<replica>/termination-log   its last words, where it failed
+    <root>/<job>/<attempt>/<replica>/work/             its scratch and working directory
+    <root>/<job>/<attempt>/<replica>/log               its output, both streams
+    <root>/<job>/<attempt>/<replica>/pid               process id and birth of its keeper
+    <root>/<job>/<attempt>/<replica>/exit              its exit code, once it has ended
+    <root>/<job>/<attempt>/<replica>/termination-log   its last words, where it failed
 """
 
 import os
@@ -25,6 +24,7 @@ import psutil
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import Observation, State, observed_exit
 from aerotrain_airflow.launchers.base import LogLine, Positions
 from aerotrain_airflow.launchers.ports import reserved_ports
@@ -82,7 +82,7 @@ class ProcessLauncher:
         return ProcessPlan(
             job=job,
             attempt=attempt,
-            folder=self._root / job.name,
+            folder=self._root / job.name / path_segment(attempt),
             command=(self._python, "-m", "aerotrain.replica"),
         )
 
@@ -93,7 +93,8 @@ class ProcessLauncher:
             TemporaryError: no ports are free, or the machine has no room for them.
         """
         address = str(plan.folder)
-        self.stop(address)
+        for earlier in plan.folder.parent.glob("*/"):
+            self.stop(str(earlier))
         try:
             self._start_all(plan)
         except BaseException as error:
@@ -108,7 +109,6 @@ class ProcessLauncher:
 
     def _start_all(self, plan: ProcessPlan) -> None:
         plan.folder.mkdir(parents=True)
-        (plan.folder / "attempt").write_text(plan.attempt)
         names = list(plan.job.names())
         # Each replica inherits the reservation of its port, for as long as it lives.
         with reserved_ports(len(names)) as ports:
@@ -135,7 +135,10 @@ class ProcessLauncher:
                 "AEROTRAIN_TERMINATION_LOG": str(folder / "termination-log"),
                 _MARK: str(plan.folder),
             },
+            # None of the task's own: whoever waits for their end would wait for the replica.
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=(lock,),
         )
@@ -165,7 +168,7 @@ class ProcessLauncher:
                 yield LogLine(name, line)
 
     def stop(self, address: str) -> None:
-        """End the process groups of the set, and what left them, then remove its folder."""
+        """End every process of the set's sessions, and what left them, then remove its folder."""
         folder = Path(address)
         if not folder.exists():
             return
@@ -174,11 +177,15 @@ class ProcessLauncher:
             _quietly(process.terminate)
         _, stubborn = psutil.wait_procs(processes, timeout=GRACE)
         # Looked for anew: what was started while the others were ending.
-        for process in {*stubborn, *_processes_of(folder)}:
+        killed = {*stubborn, *_processes_of(folder)}
+        for process in killed:
             _quietly(process.kill)
+        psutil.wait_procs(killed, timeout=GRACE)
         for keeper in self._keepers:
             keeper.poll()
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()  # unless a later attempt has its set beside
 
 
 def _replica_folders(address: str) -> Iterable[tuple[ReplicaName, Path]]:
@@ -205,23 +212,41 @@ def _observe(folder: Path) -> Observation:
 
 def _keeper_is_alive(folder: Path) -> bool:
     try:
-        pid, birth = (folder / "pid").read_text().split()
-        process = psutil.Process(int(pid))
-        return process.create_time() == float(birth) and process.status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(_pid_of(folder))
+        return _is_ours(folder) and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, FileNotFoundError):
         return False  # the file goes when somebody stops the set
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether the keeper's id is still its own, as a process or as the session it left."""
+    try:
+        birth = float((folder / "pid").read_text().split()[1])
+        return psutil.Process(_pid_of(folder)).create_time() == birth
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process that carries the set's mark, whichever group or session it moved to."""
+    """Every process of the set: those of its keepers' sessions, and those that carry its mark.
+
+    Some start a session of their own and keep the mark, others lose the mark and stay.
+    """
+    sessions = {_pid_of(path.parent) for path in folder.glob("*/pid") if _is_ours(path.parent)}
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(_MARK) == str(folder) and process.pid != os.getpid():
+            if process.pid != os.getpid() and (
+                os.getsid(process.pid) in sessions or process.environ().get(_MARK) == str(folder)
+            ):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError, PermissionError):
             continue  # gone meanwhile, or another user's
     return found
+
+
+def _pid_of(folder: Path) -> int:
+    return int((folder / "pid").read_text().split()[0])
 
 
 def _quietly(end: Callable[[], None]) -> None:

@@ -15,6 +15,10 @@ HOST = "127.0.0.1"
 MARK = "AEROTRAIN_LOCAL"
 
 
+#: Settings of another Airflow's that would point this one to other DAGs or another file.
+_NOT_INHERITED = ("AIRFLOW_CONFIG", "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST")
+
+
 def base_url(port: int) -> str:
     """Where the API server and the UI answer."""
     return f"http://{HOST}:{port}"
@@ -31,7 +35,7 @@ def component_environment(
     """
     return {
         **_tuning(home, os.cpu_count() or 1),
-        **inherited,
+        **{name: value for name, value in inherited.items() if name not in _NOT_INHERITED},
         **_identity(home, project, port, secrets),
         "PYTHONPATH": os.pathsep.join(
             [str(project / "tasks"), str(project / "plugins"), inherited.get("PYTHONPATH", "")]
