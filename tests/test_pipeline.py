@@ -44,12 +44,13 @@ print([tuple(each.shape) for each in outputs.values()])
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     # Airflow refuses most characters in a run id unless it is told to take them all.
-    os.environ["AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN"] = ".+"
     home = Home(tmp_path_factory.mktemp("home"))
     since = utc_now()
-    with running_stack(home, PROJECT, _free_port(), print) as running:
-        await_dag(running.api, DAG, since, running.check)
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
+        with running_stack(home, PROJECT, _free_port(), print) as running:
+            await_dag(running.api, DAG, since, running.check)
+            yield running
     assert not _processes_with("AEROTRAIN_LOCAL", str(home.root))
 
 

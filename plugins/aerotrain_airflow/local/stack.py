@@ -67,6 +67,7 @@ def running_stack(home: Home, project: Path, port: int, say: Say) -> Iterator[St
         end_marked(home.root)
         for each in started:
             each.stop()
+        os.environ.pop(MARK, None)
 
 
 def _start(home: Home, project: Path, port: int, started: list[Process | S3Server]) -> Stack:
