@@ -1,6 +1,5 @@
 """The digits pipeline as a whole: real Airflow components, real TensorFlow, a real S3 server."""
 
-import os
 import socket
 import subprocess
 import sys
