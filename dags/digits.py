@@ -8,15 +8,20 @@ it is good enough, under the next version number.
 Trigger it from the form, or over REST with any of its params as `conf`.
 """
 
-from airflow.sdk import dag
+from datetime import timedelta
+
+from airflow.sdk import CronTriggerTimetable, dag
 
 from aerotrain_airflow.params import training_params
 from aerotrain_airflow.steps import evaluate, export, prepare, train
 
 
 @dag(
-    schedule="@weekly",
+    # Unlike "@weekly", it never starts a run for a Sunday that has passed.
+    schedule=CronTriggerTimetable("0 0 * * 0", timezone="UTC"),
     catchup=False,
+    # Only what another try may mend is tried again, and training goes on where it was.
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["aerotrain"],
     params=training_params(epochs=12, threshold=0.95),

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
+from airflow.sdk.configuration import conf
 from airflow.serialization.serialized_objects import DagSerialization
 
 from aerotrain_airflow.operator import JobOperator
@@ -25,6 +26,13 @@ def bag() -> DagBag:
 def test_every_pipeline_imports(bag: DagBag) -> None:
     assert bag.import_errors == {}
     assert "digits" in bag.dags
+
+
+def test_every_pipeline_is_parsed_in_a_fraction_of_the_time_that_airflow_allows(
+    bag: DagBag,
+) -> None:
+    allowed = conf.getfloat("core", "dagbag_import_timeout")
+    assert all(each.duration.total_seconds() < allowed / 5 for each in bag.dagbag_stats)
 
 
 def test_every_pipeline_survives_serialization(bag: DagBag) -> None:

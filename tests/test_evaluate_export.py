@@ -126,10 +126,12 @@ def without_label(serialized):
     return example.SerializeToString()
 
 
-def test_another_try_of_a_run_comes_back_to_its_own_version(digits, trained, exported):
+def test_what_is_published_is_never_touched_again(digits, trained, exported):
+    before = open_store(exported).get("manifest.json")
     again = export.run(digits.replica("export", "exported", model=trained, data=digits.data))
-    assert again == exported == f"{digits.store}/serving/1"
-    manifest = json.loads(open_store(again).get("manifest.json"))
+    assert (exported, again) == (f"{digits.store}/serving/1", f"{digits.store}/serving/2")
+    assert open_store(exported).get("manifest.json") == before
+    manifest = json.loads(before)
     assert {"saved_model.pb", "variables/variables.index"} <= manifest["files"].keys()
     assert manifest["about"] == {"data": digits.data, "model": trained}
 

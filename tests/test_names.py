@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from aerotrain.contract.names import DNS_LABEL, job_name, path_segment
+from aerotrain.contract.names import DNS_LABEL, is_path_segment, job_name, path_segment
 
 HOSTILE = [
     "../../etc/passwd",
@@ -32,13 +32,14 @@ def test_what_is_safe_stays_as_it_is(run_id: str) -> None:
 def test_a_hostile_run_id_becomes_one_safe_segment(run_id: str) -> None:
     segment = path_segment(run_id)
     assert re.fullmatch(r"[A-Za-z0-9_+=.:-]+", segment)
+    assert is_path_segment(segment)
     assert ".." not in segment
     assert not segment.startswith(".")
     assert len(segment) <= 80
 
 
 def test_two_run_ids_never_share_a_segment() -> None:
-    ids = [*HOSTILE, "a-b", "a:b", "a;b", "x" * 301]
+    ids = [*HOSTILE, *(path_segment(each) for each in HOSTILE), "a-b", "a:b", "a;b", "x" * 301]
     assert len({path_segment(each) for each in ids}) == len(ids)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain_airflow.launchers.ports import reserved_ports
@@ -25,7 +26,7 @@ WORKER = ReplicaName(Role.WORKER, 1)
 def launcher(tmp_path: Path) -> Iterator[ProcessLauncher]:
     launcher = ProcessLauncher(tmp_path / "sets", dict(os.environ, PYTHONPATH=_source_roots()))
     yield launcher
-    for folder in (tmp_path / "sets").glob("*"):
+    for folder in (tmp_path / "sets").glob("*/*"):
         launcher.stop(str(folder))
 
 
@@ -90,7 +91,7 @@ def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
     address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
     lines: list[str] = []
     positions: dict[str, int] = {}
-    while sum("child " in line for line in lines) < 4:
+    while sum("child " in line for line in lines) < 6:
         lines += [str(line) for line in launcher.logs(address, positions)]
     children = [int(line.split()[-1]) for line in lines if "child " in line]
 
@@ -118,8 +119,27 @@ def test_a_second_start_ends_what_the_first_left(launcher: ProcessLauncher, tmp_
     plan = launcher.plan(job(tmp_path), "try-1")
     address = launcher.start(plan)
     first = set(_processes_naming(address))
-    assert launcher.start(launcher.plan(job(tmp_path), "try-2")) == address
-    assert not first & set(_processes_naming(address))
+    second = launcher.start(launcher.plan(job(tmp_path), "try-2"))
+    assert not _processes_naming(address)
+    assert not first & set(_processes_naming(second))
+
+
+def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    earlier = launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    address = launcher.start(launcher.plan(job(tmp_path), "try-2"))
+    launcher.stop(earlier)
+    assert launcher.observe(address)[WORKER].state is State.RUNNING
+
+
+def test_a_set_that_cannot_start_in_whole_leaves_nothing(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    (tmp_path / "sets").write_text("where a folder should be")
+    with pytest.raises(TemporaryError, match="could not be started in"):
+        launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    (tmp_path / "sets").unlink()
 
 
 def test_two_jobs_at_once_have_ports_and_folders_of_their_own(

@@ -41,6 +41,7 @@ def test_an_exit_code_says_whether_another_try_can_help(
         (State.RUNNING, State.LOST, State.FAILED, State.FAILED),
         (State.FAILED, State.LOST, State.RUNNING, State.FAILED),
         (State.LOST, State.RUNNING, State.RUNNING, State.LOST),
+        (State.LOST, State.FAILED, State.LOST, State.FAILED),
     ],
 )
 def test_a_job_is_what_its_chief_is_unless_another_replica_fails(

@@ -6,8 +6,10 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -113,9 +115,38 @@ def test_an_endpoint_where_nobody_listens_is_unavailable() -> None:
 
 
 @pytest.mark.process
-def test_an_endpoint_that_says_nothing_is_unavailable_within_15_seconds() -> None:
+def test_an_endpoint_that_says_nothing_is_unavailable_within_a_minute() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
         _expect_unavailable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_download_that_breaks_off_is_worth_another_try(tmp_path: Path) -> None:
+    """An endpoint that promises 1000 bytes, sends 10 and hangs up, whoever asks."""
+
+    class Breaking(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.do_HEAD()
+            self.wfile.write(b"x" * 10)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+        with pytest.raises(StoreUnavailable):
+            store.get("object")
+        with pytest.raises(StoreUnavailable):
+            store.download("object", tmp_path / "object")
+        server.shutdown()
+    assert not list(tmp_path.iterdir())
 
 
 def _expect_unavailable(endpoint: str) -> None:
@@ -124,7 +155,7 @@ def _expect_unavailable(endpoint: str) -> None:
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=f"{endpoint} did not answer"):
         probe(store)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 def test_an_endpoint_that_is_no_url_is_refused() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
 
+from aerotrain.contract.errors import FinalError
 from aerotrain_airflow.settings import Settings
 
 #: Variables of Airflow's own (its database, its keys) that are no business of a replica.
@@ -16,11 +17,20 @@ def store_environment(settings: Settings) -> dict[str, str]:
 
     The names are botocore's:
     https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
+
+    Raises:
+        FinalError: neither the connection nor this process has a credential.
     """
     if not settings.store.startswith("s3://"):
         return {}
     hook: AwsBaseHook = AwsBaseHook(aws_conn_id=settings.store_conn_id, client_type="s3")
-    credentials = hook.get_credentials()
+    try:
+        credentials = hook.get_credentials()
+    except AttributeError as error:  # boto3 found none, and the hook asks that for its parts
+        raise FinalError(
+            f"there is no credential for {settings.store}: make the AWS connection "
+            f"{settings.store_conn_id!r}, or set [aerotrain] store_conn_id to the one that is there"
+        ) from error
     found = {
         "AWS_ACCESS_KEY_ID": credentials.access_key,
         "AWS_SECRET_ACCESS_KEY": credentials.secret_key,

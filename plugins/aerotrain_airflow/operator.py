@@ -94,6 +94,8 @@ class JobOperator(BaseOperator):
             settings.scratch, replica_base_environment(settings), settings.python
         )
         plan = self._launcher.plan(job, attempt)
+        if self._killed:
+            raise TemporaryError(f"{job.name} was ended before it started")
         self.log.info("starting %s", plan)
         self._address = self._launcher.start(plan)
         self._watch(job, self._launcher, self._address)

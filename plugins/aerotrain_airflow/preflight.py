@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job, Role
+from aerotrain.contract.names import path_segment
 from aerotrain.contract.steps import PlanArguments
 from aerotrain.store import open_store, probe
 from aerotrain_airflow.credentials import store_environment
@@ -19,6 +20,9 @@ from aerotrain_airflow.settings import Settings
 
 #: A training run's scratch holds its shards and a few checkpoints.
 LEAST_FREE_BYTES = 1 << 30
+
+#: Stands where another task's output will be.
+_PENDING = "(another task's output)"
 
 
 class PreflightOperator(BaseOperator):
@@ -34,9 +38,8 @@ class PreflightOperator(BaseOperator):
             settings = Settings.read()
             refuse_unknown_conf(context)
             self._check_jobs(context, settings)
-            settings.scratch.mkdir(parents=True, exist_ok=True)
             _check_disk(settings.scratch)
-            url = f"{settings.store}/{self.dag_id}"
+            url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(open_store(url, {**os.environ, **store_environment(settings)}))
         except FinalError as error:
             raise AirflowFailException(str(error)) from error
@@ -52,7 +55,8 @@ class PreflightOperator(BaseOperator):
                     job = _described_ahead(task, context, settings)
                     _check_models(job)
                 except FinalError as error:
-                    refusals.append(f"{task.task_id}: {error}")
+                    if _PENDING not in str(error):  # what nobody knows yet is checked later
+                        refusals.append(f"{task.task_id}: {error}")
                 else:
                     jobs.append(job)
         if refusals:
@@ -70,7 +74,7 @@ def _described_ahead(task: JobOperator, context: Context, settings: Settings) ->
 
 def _without_outputs(value: Any) -> Any:
     if isinstance(value, XComArg):
-        return "(another task's output)"
+        return _PENDING
     if isinstance(value, Mapping):
         return {key: _without_outputs(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -105,6 +109,12 @@ def _check_shards(jobs: Sequence[Job]) -> None:
 
 
 def _check_disk(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FinalError(
+            f"the folder of local replicas cannot be made: {error}; set [aerotrain] scratch"
+        ) from error
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE_BYTES:
         raise TemporaryError(

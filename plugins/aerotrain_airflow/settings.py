@@ -30,12 +30,12 @@ class Settings:
 
     @classmethod
     def read(cls) -> "Settings":
-        """The settings in force; what is not set lies under Airflow's own home.
+        """The settings in force; what is not set lies beside the DAGs folder.
 
         Raises:
             FinalError: the store is no URL.
         """
-        home = Path(conf.get("core", "dags_folder")).parent
+        home = Path(conf.get("core", "dags_folder")).resolve().parent
         store = conf.get(_SECTION, "store", fallback=(home / "store").as_uri())
         if not store.startswith(("s3://", "file:///")):
             raise FinalError(
@@ -44,6 +44,6 @@ class Settings:
         return cls(
             store=store.rstrip("/"),
             store_conn_id=conf.get(_SECTION, "store_conn_id", fallback="store"),
-            scratch=Path(conf.get(_SECTION, "scratch", fallback=str(home / "scratch"))),
+            scratch=Path(conf.get(_SECTION, "scratch", fallback=str(home / "scratch"))).resolve(),
             python=conf.get(_SECTION, "python", fallback=sys.executable),
         )

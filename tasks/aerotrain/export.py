@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
-from aerotrain.store import ExistsError, Store, open_store, publish
+from aerotrain.store import MANIFEST, ExistsError, Store, open_store, publish
 from aerotrain.training.code import UserCode
 from aerotrain.training.failures import explained
 from aerotrain.training.input import batch_spec, first_records
@@ -88,6 +88,11 @@ def verify(saved: Path, check: Path) -> None:
         timeout=_VERIFY_SECONDS,
         check=False,
     )
+    if done.returncode < 0:
+        raise TemporaryError(
+            f"the process that verifies the export was ended by signal {-done.returncode}; "
+            "if it had too little memory, give the job more"
+        )
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode:
         print(done.stdout, flush=True)
@@ -102,12 +107,14 @@ def claim_version(store: Store, owner: Mapping[str, Any]) -> int:
     """The version number that ``owner`` has, or the next one, which is then its own.
 
     Whoever puts ``claims/<version>.json`` first has the version, so two runs at once never
-    share one, and another try of the same run comes back to its own.
+    share one. Another try of the same run comes back to its own, unless that is published: a
+    server may be reading it, so it is never touched again.
     """
     while True:
         claims = {int(Path(each.key).stem): each.key for each in store.list("claims")}
         for version in sorted(claims, reverse=True):
-            if json.loads(store.get(claims[version])) == owner:
+            own = json.loads(store.get(claims[version])) == owner
+            if own and not store.exists(f"{version}/{MANIFEST}"):
                 return version
         version = max(claims, default=0) + 1
         try:

@@ -56,9 +56,12 @@ def vanish(replica: Replica) -> None:
 
 
 def leave_grandchildren(replica: Replica) -> None:
-    """Start one child in this group and one that leaves it, both deaf to SIGTERM, and serve."""
+    """Start children that are deaf to SIGTERM, and serve.
+
+    One leaves this session, one has nothing in its environment, one is as any other.
+    """
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    for new_session in (False, True):
-        child = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=new_session)
+    for other in ({}, {"start_new_session": True}, {"env": {}}):
+        child = subprocess.Popen([sys.executable, "-c", deaf], **other)
         print(f"child {child.pid}", flush=True)
     serve(replica)

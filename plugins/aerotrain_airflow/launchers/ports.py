@@ -2,13 +2,13 @@
 
 TensorFlow opens its port seconds after it was told the number, and dies where somebody else
 was quicker. So the ports lie outside the range that the system hands out by itself, and each
-is held by a file lock that the replica inherits: two launchers never choose the same one.
+is held by a file lock that the replica inherits: two launchers of a user never choose the
+same one.
 """
 
 import fcntl
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -35,12 +35,14 @@ def reserved_ports(count: int) -> Iterator[list[Port]]:
     Raises:
         TemporaryError: so many are not free.
     """
-    # One folder for every launcher of this user on this machine, whatever its Airflow.
-    folder = Path(tempfile.gettempdir()) / f"aerotrain-ports-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    # One folder for every launcher of this user on this machine, whatever its Airflow and
+    # its TMPDIR. Launchers of other users begin elsewhere, by their process ids.
+    folder = Path(f"/tmp/aerotrain-ports-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    begin = os.getpid() * 37 % len(PORTS)
     ports: list[Port] = []
     try:
-        for number in PORTS:
+        for number in (*PORTS[begin:], *PORTS[:begin]):
             if len(ports) == count:
                 break
             lock = os.open(folder / str(number), os.O_CREAT | os.O_RDWR, 0o600)
@@ -70,7 +72,7 @@ def _locked(lock: int) -> bool:
 def _is_free(number: int) -> bool:
     with closing(socket.socket()) as probe:
         try:
-            probe.bind(("127.0.0.1", number))
+            probe.bind(("", number))  # TensorFlow listens on every interface, whatever its address
         except OSError:
             return False
     return True

@@ -3,12 +3,11 @@
 Everything about a set lies in one folder, its address, so that any process of this user can
 observe and stop it::
 
-    <root>/<job>/attempt
-    <root>/<job>/<replica>/work/             the replica's scratch and working directory
-    <root>/<job>/<replica>/log               its output, both streams
-    <root>/<job>/<replica>/pid               process id and birth of its keeper
-    <root>/<job>/<replica>/exit              its exit code, once it has ended
-    <root>/<job>/<replica>/termination-log   its last words, where it failed
+    <root>/<job>/<attempt>/<replica>/work/             its scratch and working directory
+    <root>/<job>/<attempt>/<replica>/log               its output, both streams
+    <root>/<job>/<attempt>/<replica>/pid               process id and birth of its keeper
+    <root>/<job>/<attempt>/<replica>/exit              its exit code, once it has ended
+    <root>/<job>/<attempt>/<replica>/termination-log   its last words, where it failed
 """
 
 import os
@@ -23,7 +22,9 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import Observation, State, observed_exit
 from aerotrain_airflow.launchers.base import LogLine, Positions
 from aerotrain_airflow.launchers.ports import reserved_ports
@@ -81,17 +82,35 @@ class ProcessLauncher:
         return ProcessPlan(
             job=job,
             attempt=attempt,
-            folder=self._root / job.name,
+            folder=self._root / job.name / path_segment(attempt),
             command=(self._python, "-m", "aerotrain.replica"),
         )
 
     def start(self, plan: ProcessPlan) -> str:
-        """Start all replicas at once, each holding its port's reservation as long as it lives."""
+        """Start all replicas at once, or none.
+
+        Raises:
+            TemporaryError: no ports are free, or the machine has no room for them.
+        """
         address = str(plan.folder)
-        self.stop(address)
+        for earlier in plan.folder.parent.glob("*/"):
+            self.stop(str(earlier))
+        try:
+            self._start_all(plan)
+        except BaseException as error:
+            self.stop(address)
+            if isinstance(error, OSError):
+                raise TemporaryError(
+                    f"the replicas of {plan.job.name} could not be started in {address}: {error}; "
+                    "free what is short, or set [aerotrain] scratch to another disk"
+                ) from error
+            raise
+        return address
+
+    def _start_all(self, plan: ProcessPlan) -> None:
         plan.folder.mkdir(parents=True)
-        (plan.folder / "attempt").write_text(plan.attempt)
         names = list(plan.job.names())
+        # Each replica inherits the reservation of its port, for as long as it lives.
         with reserved_ports(len(names)) as ports:
             addresses = {
                 name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
@@ -99,7 +118,6 @@ class ProcessLauncher:
             for name, port in zip(names, ports, strict=True):
                 environment = replica_environment(plan.job, name, addresses, plan.attempt)
                 self._spawn(plan, name, environment, port.lock)
-        return address
 
     def _spawn(
         self, plan: ProcessPlan, name: ReplicaName, environment: Mapping[str, str], lock: int
@@ -117,7 +135,10 @@ class ProcessLauncher:
                 "AEROTRAIN_TERMINATION_LOG": str(folder / "termination-log"),
                 _MARK: str(plan.folder),
             },
+            # None of the task's own: whoever waits for their end would wait for the replica.
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=(lock,),
         )
@@ -133,21 +154,21 @@ class ProcessLauncher:
     def logs(self, address: str, positions: Positions) -> Iterable[LogLine]:
         """Read on in every replica's log file; the position is a byte offset."""
         for name, folder in _replica_folders(address):
-            path = folder / "log"
-            if not path.exists():
-                continue
             # Asked before reading: what a replica wrote before its end is then all read.
             ended = (folder / "exit").exists()
-            with path.open("rb") as file:
-                file.seek(positions.get(str(name), 0))
-                new = file.read()
+            try:
+                with (folder / "log").open("rb") as file:
+                    file.seek(positions.get(str(name), 0))
+                    new = file.read()
+            except FileNotFoundError:
+                continue  # its keeper has not come so far, or the set was stopped meanwhile
             whole = new if ended else new[: new.rfind(b"\n") + 1]
             positions[str(name)] = positions.get(str(name), 0) + len(whole)
             for line in whole.decode(errors="replace").splitlines():
                 yield LogLine(name, line)
 
     def stop(self, address: str) -> None:
-        """End the process groups of the set, and what left them, then remove its folder."""
+        """End every process of the set's sessions, and what left them, then remove its folder."""
         folder = Path(address)
         if not folder.exists():
             return
@@ -156,11 +177,15 @@ class ProcessLauncher:
             _quietly(process.terminate)
         _, stubborn = psutil.wait_procs(processes, timeout=GRACE)
         # Looked for anew: what was started while the others were ending.
-        for process in {*stubborn, *_processes_of(folder)}:
+        killed = {*stubborn, *_processes_of(folder)}
+        for process in killed:
             _quietly(process.kill)
+        psutil.wait_procs(killed, timeout=GRACE)
         for keeper in self._keepers:
             keeper.poll()
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()  # unless a later attempt has its set beside
 
 
 def _replica_folders(address: str) -> Iterable[tuple[ReplicaName, Path]]:
@@ -186,24 +211,42 @@ def _observe(folder: Path) -> Observation:
 
 
 def _keeper_is_alive(folder: Path) -> bool:
-    pid, birth = (folder / "pid").read_text().split()
     try:
-        process = psutil.Process(int(pid))
-        return process.create_time() == float(birth) and process.status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(_pid_of(folder))
+        return _is_ours(folder) and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False  # the file goes when somebody stops the set
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the keeper's id is still its own, as a process or as the session it left."""
+    try:
+        birth = float((folder / "pid").read_text().split()[1])
+        return psutil.Process(_pid_of(folder)).create_time() == birth
     except psutil.NoSuchProcess:
-        return False
+        return True
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process that carries the set's mark, whichever group or session it moved to."""
+    """Every process of the set: those of its keepers' sessions, and those that carry its mark.
+
+    Some start a session of their own and keep the mark, others lose the mark and stay.
+    """
+    sessions = {_pid_of(path.parent) for path in folder.glob("*/pid") if _is_ours(path.parent)}
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(_MARK) == str(folder) and process.pid != os.getpid():
+            if process.pid != os.getpid() and (
+                os.getsid(process.pid) in sessions or process.environ().get(_MARK) == str(folder)
+            ):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError, PermissionError):
             continue  # gone meanwhile, or another user's
     return found
+
+
+def _pid_of(folder: Path) -> int:
+    return int((folder / "pid").read_text().split()[0])
 
 
 def _quietly(end: Callable[[], None]) -> None:

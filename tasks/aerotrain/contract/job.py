@@ -1,16 +1,22 @@
 """The description of one job: frozen, self-checking, versioned, JSON in and out."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
+from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
 from aerotrain.contract.strategy import StrategyRules, nearest, rules_of
 
 VERSION = 1
+
+#: A number of bytes: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+
+_REQUIRED = ("name", "module", "store", "run", "task")
 
 #: Variables that the launcher sets for each replica; a description that sets one would
 #: quietly be overruled, so it is refused.
@@ -37,6 +43,11 @@ class Resources:
     gpu: int = 0
 
     def __post_init__(self) -> None:
+        _check_types(self, cpu=(int, float), memory=str, gpu=int)
+        if not _QUANTITY.fullmatch(self.memory):
+            raise SpecError(
+                f"memory is {self.memory!r}; write it as Kubernetes does, such as 512Mi or 4Gi"
+            )
         if self.cpu <= 0 or self.gpu < 0:
             raise SpecError(
                 f"a replica asks for cpu={self.cpu} and gpu={self.gpu}; "
@@ -58,6 +69,11 @@ class Replica:
             raise SpecError(f"the count of {self.role} must be 1 or more, got {self.count!r}")
         if self.role in (Role.CHIEF, Role.EVALUATOR) and self.count != 1:
             raise SpecError(f"a job has at most one {self.role}, got {self.count}")
+        for name, value in self.environment.items():
+            if not isinstance(value, str):
+                raise SpecError(
+                    f"the environment of {self.role} sets {name} to {value!r}; give it a string"
+                )
         owned = OWNED_VARIABLES & self.environment.keys()
         if owned:
             raise SpecError(
@@ -74,6 +90,7 @@ class Deadlines:
     run: float = 24 * 3600.0
 
     def __post_init__(self) -> None:
+        _check_types(self, start=(int, float), run=(int, float))
         if self.start <= 0 or self.run <= 0:
             raise SpecError(
                 f"deadlines are seconds above zero, got start={self.start}, run={self.run}"
@@ -88,6 +105,7 @@ class Restarts:
     preemptions: int = 100
 
     def __post_init__(self) -> None:
+        _check_types(self, crashes=int, preemptions=int)
         if self.crashes < 0 or self.preemptions < 0:
             raise SpecError(
                 f"restart budgets are not below zero, got crashes={self.crashes}, "
@@ -126,7 +144,7 @@ class Job:
     run: str
     task: str
     strategy: str = "one_device"
-    replicas: tuple[Replica, ...] = (Replica(role=Role.CHIEF),)
+    replicas: tuple[Replica, ...] = field(default_factory=lambda: (Replica(role=Role.CHIEF),))
     arguments: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -134,16 +152,18 @@ class Job:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            raise SpecError(
-                f"job {self.name!r} is written in version {self.version} of the description, "
-                f"this is version {VERSION}; use the same aerotrain in Airflow and the replicas"
-            )
+        _check_types(self, **dict.fromkeys((*_REQUIRED, "strategy"), str), arguments=Mapping)
         if not DNS_LABEL.fullmatch(self.name) or len(self.name) > DNS_LABEL_LENGTH:
             raise SpecError(
                 f"the job's name {self.name!r} is no DNS label: use at most "
                 f"{DNS_LABEL_LENGTH} lower-case letters, digits and hyphens"
             )
+        for segment in (self.run, *self.task.split("/")):
+            if not is_path_segment(segment):
+                raise SpecError(
+                    f"{segment!r} cannot be part of a store's key; "
+                    f"name it {path_segment(segment)!r}"
+                )
         if "://" not in self.store:
             raise SpecError(
                 f"the store {self.store!r} has no scheme; write s3://bucket/prefix or file:///folder"
@@ -227,6 +247,12 @@ class Job:
         A replica whose count is null gets the strategy's own number, and one whose count is
         0 is left out, so that a form may name every role under every strategy.
         """
+        version = data.get("version", VERSION)
+        if version != VERSION:
+            raise SpecError(
+                f"job {data.get('name')!r} is written in version {version} of the description, "
+                f"this is version {VERSION}; use the same aerotrain in Airflow and the replicas"
+            )
         values = _known(cls, data)
         if "replicas" in values:
             rules = rules_of(values.get("strategy", "one_device"))
@@ -244,24 +270,22 @@ class Job:
         return cls(**values)
 
 
-_REQUIRED = ("name", "module", "store", "run", "task")
-
-
 def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, Any]:
     """The replica with a number for its count, where null asks for the strategy's own."""
     if replica.get("count", 1) is not None:
         return replica
     default = {Role.WORKER: rules.workers, Role.PS: rules.ps}
-    return {**replica, "count": default.get(replica["role"], 1)}
+    return {**replica, "count": default.get(replica.get("role", ""), 1)}
 
 
 def _replica(data: Mapping[str, Any]) -> Replica:
     values = _known(Replica, data)
+    role = values.get("role", "")
     try:
-        values["role"] = Role(values["role"])
+        values["role"] = Role(role)
     except ValueError:
         raise SpecError(
-            f"there is no role {values['role']!r}{nearest(str(values['role']), list(Role))}; "
+            f"there is no role {role!r}{nearest(str(role), list(Role))}; "
             f"the roles are {', '.join(Role)}"
         ) from None
     if "resources" in values:
@@ -271,6 +295,8 @@ def _replica(data: Mapping[str, Any]) -> Replica:
 
 def _known(part: type, data: Mapping[str, Any]) -> dict[str, Any]:
     """``data`` as keyword arguments of ``part``, refusing what it does not know."""
+    if not isinstance(data, Mapping):
+        raise SpecError(f"a {part.__name__.lower()} is described by an object, got {data!r}")
     names = [each.name for each in fields(part)]
     for key in data:
         if key not in names:
@@ -279,6 +305,14 @@ def _known(part: type, data: Mapping[str, Any]) -> dict[str, Any]:
                 f"its fields are {', '.join(names)}"
             )
     return dict(data)
+
+
+def _check_types(part: object, **types: type | tuple[type, ...]) -> None:
+    """Refuse a field that is not of its type; bool is no number here."""
+    for name, expected in types.items():
+        value = getattr(part, name)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise SpecError(f"{type(part).__name__.lower()}'s {name} cannot be {value!r}")
 
 
 def _plain(value: object) -> Any:

@@ -14,6 +14,12 @@ DNS_LABEL_LENGTH = 63  # RFC 1123, section 2.1
 _SEGMENT = re.compile(r"[A-Za-z0-9_+=-][A-Za-z0-9_+=.:-]*")
 _SEGMENT_LENGTH = 80
 _HASH_LENGTH = 8
+_HASHED = re.compile(r"(^|-)[0-9a-f]{8}$")
+
+
+def is_path_segment(text: str) -> bool:
+    """Whether ``text`` may stand between two slashes, wherever it came from."""
+    return bool(_SEGMENT.fullmatch(text)) and len(text) <= _SEGMENT_LENGTH and ".." not in text
 
 
 def path_segment(original: str) -> str:
@@ -22,7 +28,8 @@ def path_segment(original: str) -> str:
     What is safe comes back unchanged; anything else is cleaned and carries a hash, so
     ``../x`` can neither leave its folder nor meet another run's.
     """
-    if _SEGMENT.fullmatch(original) and len(original) <= _SEGMENT_LENGTH and ".." not in original:
+    # What looks as if it carried a hash might be the name that another was given.
+    if is_path_segment(original) and not _HASHED.search(original):
         return original
     readable = re.sub(r"[^A-Za-z0-9_+=:-]+", "-", original).strip("-")
     return f"{readable[: _SEGMENT_LENGTH - _HASH_LENGTH - 1]}-{_hash(original)}".lstrip("-")

@@ -53,13 +53,14 @@ def observed_exit(exit_code: int) -> Observation:
 
 
 def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
-    """The job's state from its replicas': it ends when its chief ends or any replica fails.
+    """The job's state from its replicas': it ends when its chief ends or any other fails.
 
-    Workers and ps serve until they are told to go, so their success is not waited for.
+    Workers and ps serve until they are told to go, so their success is not waited for. A
+    replica that failed for good comes before those that were lost: mostly they were lost to it.
     """
     states = [seen.state for seen in replicas.values()]
     chief = replicas[ReplicaName(Role.CHIEF, 0)].state
-    if chief.ended:
+    if chief is State.SUCCEEDED:
         return chief
     for state in (State.FAILED, State.LOST):
         if state in states:

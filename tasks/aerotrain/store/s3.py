@@ -16,10 +16,12 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     HTTPClientError,
+    IncompleteReadError,
     NoCredentialsError,
     PartialCredentialsError,
 )
 from botocore.exceptions import ConnectionError as NoConnection
+from s3transfer.exceptions import RetriesExceededError
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
 from aerotrain.store.errors import (
@@ -36,10 +38,15 @@ from aerotrain.store.protocol import StoredObject
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# Three attempts and the pauses between them (1 s and 2 s at most) end within 15 s, whether
-# the endpoint swallows our packets or takes them and says nothing.
+# Three attempts and the pauses between them (1 s and 2 s at most): an endpoint that swallows
+# packets is given up after 12 s, one that takes them and says nothing after 33 s. A busy store
+# may well need some seconds for an answer.
 _ATTEMPTS = 3
-_ANSWER_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0
+_ANSWER_SECONDS = 10.0
+
+#: Refusals that another try may not meet; some come with a status that says otherwise.
+_PASSING = frozenset({"ExpiredToken", "RequestTimeout", "SlowDown"})
 
 #: The CRT client fails on endpoints that are an address and a port.
 _TRANSFER = TransferConfig(preferred_transfer_client="classic")
@@ -60,7 +67,7 @@ def connect(environment: Mapping[str, str]) -> "S3Client":
         region_name=region or "us-east-1",
     )
     config = Config(
-        connect_timeout=_ANSWER_SECONDS,
+        connect_timeout=_CONNECT_SECONDS,
         read_timeout=_ANSWER_SECONDS,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
         # An endpoint of one's own rarely has a host name for each bucket, and need not know
@@ -159,7 +166,7 @@ class S3Store:
                 f"there is no credential for {url} ({error}); set AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY"
             ) from error
-        except (NoConnection, HTTPClientError) as error:
+        except (NoConnection, HTTPClientError, IncompleteReadError, RetriesExceededError) as error:
             raise StoreUnavailable(
                 f"{self._endpoint} did not answer for {url} ({error}); see whether it runs, "
                 "and whether AWS_ENDPOINT_URL is right"
@@ -174,6 +181,8 @@ class S3Store:
         code = error.response["Error"].get("Code", "")
         said = f"{self._endpoint} answered {code}: {error.response['Error'].get('Message', '')}"
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+        if code in _PASSING:
+            return StoreUnavailable(f"{url} was not served ({said}); try again")
         match status:
             case HTTPStatus.NOT_FOUND if code == "NoSuchBucket":
                 return FinalError(

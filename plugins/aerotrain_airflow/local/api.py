@@ -1,0 +1,168 @@
+"""A client of Airflow's REST API: the few questions that a local run asks."""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain_airflow.local.home import USER
+
+#: A busy server answers late: on two cores a training run leaves it little time.
+_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """The events of a task's log since an earlier chunk, and what asks for the next one."""
+
+    events: list[dict[str, Any]]
+    token: str | None
+
+
+class _Token(httpx.Auth):
+    """Logs in at the first request, and again when the token has run out."""
+
+    def __init__(self, password: str) -> None:
+        self._credential = {"username": USER, "password": password}
+        self._token: str | None = None
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
+        if self._token is not None:
+            request.headers["Authorization"] = f"Bearer {self._token}"
+            if (yield request).status_code != httpx.codes.UNAUTHORIZED:
+                return
+        login = yield httpx.Request("POST", request.url.join("/auth/token"), json=self._credential)
+        login.read()
+        login.raise_for_status()
+        self._token = login.json()["access_token"]
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        yield request
+
+
+class AirflowApi:
+    """Airflow's REST API at ``url``, as the one user there is.
+
+    Raises:
+        FinalError: Airflow refused the request; the message is Airflow's.
+        TemporaryError: it did not answer.
+    """
+
+    def __init__(self, url: str, password: str) -> None:
+        self.url = url
+        self._client = httpx.Client(
+            base_url=f"{url}/api/v2",
+            auth=_Token(password),
+            timeout=_TIMEOUT,
+            # A proxy of the caller's environment has no business on loopback.
+            trust_env=False,
+        )
+
+    def answers(self) -> bool:
+        """Whether the API server is up, finds its tables, and is ready for tasks too.
+
+        The first request to the part that tasks speak to takes it 3 s, which the first task
+        would have to wait for otherwise.
+        """
+        try:
+            health = self._client.get("/monitor/health", auth=None).json()
+            tasks = self._client.get(f"{self.url}/execution/health", auth=None)
+        except httpx.TransportError:
+            return False
+        return tasks.is_success and health["metadatabase"]["status"] == "healthy"
+
+    def parsed(self) -> dict[str, datetime]:
+        """Every DAG that the DAG processor has read, and when it did so last."""
+        dags = self._ask("GET", "/dags", params={"limit": 100})["dags"]
+        return {
+            each["dag_id"]: datetime.fromisoformat(each["last_parsed_time"])
+            for each in dags
+            if each["last_parsed_time"]
+        }
+
+    def import_errors(self) -> dict[str, str]:
+        """The traceback of each file under dags/ that cannot be imported."""
+        errors = self._ask("GET", "/importErrors")["import_errors"]
+        return {each["filename"]: each["stack_trace"] for each in errors}
+
+    def tasks(self, dag: str) -> dict[str, list[str]]:
+        """The DAG's tasks, each with those that follow it."""
+        tasks = self._ask("GET", f"/dags/{quote(dag)}/tasks")["tasks"]
+        return {each["task_id"]: each["downstream_task_ids"] for each in tasks}
+
+    def trigger(self, dag: str, conf: Mapping[str, Any], run_id: str | None = None) -> str:
+        """Unpause the DAG and start a run of it; returns the run's id, Airflow's if not given."""
+        self._ask("PATCH", f"/dags/{quote(dag)}", json={"is_paused": False})
+        body = {"logical_date": None, "conf": dict(conf), "dag_run_id": run_id}
+        run = self._ask("POST", f"/dags/{quote(dag)}/dagRuns", json=body)
+        return str(run["dag_run_id"])
+
+    def run_state(self, dag: str, run: str) -> str:
+        """The state of the run: queued, running, success or failed."""
+        return str(self._ask("GET", _run(dag, run))["state"])
+
+    def fail_run(self, dag: str, run: str) -> None:
+        """End the run: what runs of it is told to go, and it will not go on later."""
+        self._ask("PATCH", _run(dag, run), json={"state": "failed"})
+
+    def task_instances(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """Every task instance of the run, mapped ones one by one."""
+        found: list[dict[str, Any]] = []
+        path = f"{_run(dag, run)}/taskInstances"
+        while True:
+            page = self._ask("GET", path, params={"limit": 100, "offset": len(found)})
+            found += page["task_instances"]
+            if not page["task_instances"] or len(found) >= page["total_entries"]:
+                return found
+
+    def log(self, instance: Mapping[str, Any], token: str | None = None) -> LogChunk:
+        """The log of a task instance's last try; from where ``token`` ended, if there is one."""
+        path = (
+            f"{_run(instance['dag_id'], instance['dag_run_id'])}/taskInstances/"
+            f"{quote(instance['task_id'])}/logs/{instance['try_number']}"
+        )
+        params = {"map_index": instance["map_index"]} | ({"token": token} if token else {})
+        answer = self._ask("GET", path, params=params, headers={"Accept": "application/json"})
+        events = [each for each in answer["content"] if isinstance(each, dict)]
+        return LogChunk(events, answer.get("continuation_token"))
+
+    def result(self, dag: str, run: str, task: str) -> Any:
+        """What an unmapped task returned; None where it returned nothing."""
+        path = f"{_run(dag, run)}/taskInstances/{quote(task)}/xcomEntries/return_value"
+        response = self._send("GET", path)
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return None
+        return _checked(response)["value"]
+
+    def _ask(self, method: str, path: str, **request: Any) -> Any:
+        return _checked(self._send(method, path, **request))
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **request)
+        except httpx.TransportError as error:
+            raise TemporaryError(
+                f"Airflow's API server at {self.url} does not answer ({error}); "
+                "its log is logs/api-server.log"
+            ) from error
+
+
+def _run(dag: str, run: str) -> str:
+    return f"/dags/{quote(dag)}/dagRuns/{quote(run, safe='')}"
+
+
+def _checked(response: httpx.Response) -> Any:
+    if response.is_error:
+        try:
+            detail = response.json()["detail"]
+        except (ValueError, KeyError):
+            detail = response.text[:500]
+        request = response.request
+        raise FinalError(
+            f"Airflow refused {request.method} {request.url.path} "
+            f"({response.status_code}): {detail}"
+        )
+    return response.json()

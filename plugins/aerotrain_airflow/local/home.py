@@ -1,0 +1,166 @@
+"""The folder of a local Airflow: what lies where in it, its secrets, and who uses it now."""
+
+import base64
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aerotrain.contract.errors import FinalError
+
+USER = "admin"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Every path under one folder, ``.local`` of a clone unless somebody says otherwise."""
+
+    root: Path
+
+    @property
+    def airflow(self) -> Path:
+        """AIRFLOW_HOME: the database (where it is SQLite) and the logs of the tasks."""
+        return self.root / "airflow"
+
+    @property
+    def store(self) -> Path:
+        """What the S3 server keeps."""
+        return self.root / "store"
+
+    @property
+    def scratch(self) -> Path:
+        """The working directories of replicas."""
+        return self.root / "scratch"
+
+    @property
+    def logs(self) -> Path:
+        """One log for each of Airflow's components, and one for ``up`` itself."""
+        return self.root / "logs"
+
+    @property
+    def model(self) -> Path:
+        """The SavedModel that the last ``run`` exported."""
+        return self.root / "model"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The event files of each run, a folder a run."""
+        return self.root / "tensorboard"
+
+    @property
+    def passwords(self) -> Path:
+        """What Airflow's simple auth manager reads: JSON of user to password."""
+        return self.root / "passwords.json"
+
+    def make(self) -> None:
+        """Make the folders, for this user's eyes only: the database holds what Airflow knows."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.airflow, self.store, self.scratch, self.logs):
+            folder.mkdir(exist_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """What Airflow's components share and nobody else may know."""
+
+    password: str
+    jwt_secret: str
+    fernet_key: str
+    secret_key: str
+
+    @classmethod
+    def of(cls, home: Home) -> "Secrets":
+        """The secrets of this home, made on the first call and the same ever after."""
+        path = home.root / "secrets.json"
+        if not path.exists():
+            made = cls(
+                password=secrets.token_urlsafe(12),
+                jwt_secret=secrets.token_hex(64),
+                # 32 bytes in URL-safe base64: https://github.com/fernet/spec
+                fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+                secret_key=secrets.token_hex(32),
+            )
+            _write_private(path, json.dumps(asdict(made)))
+        kept = cls(**json.loads(path.read_text()))
+        _write_private(home.passwords, json.dumps({USER: kept.password}))
+        return kept
+
+
+def _write_private(path: Path, text: str) -> None:
+    partial = path.with_suffix(".new")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.replace(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The process that uses a home: ``run`` or ``up``, and where its Airflow listens."""
+
+    command: str
+    pid: int
+    url: str
+
+
+@contextmanager
+def held(home: Home, command: str, url: str) -> Iterator[None]:
+    """Have the home for oneself until the block ends.
+
+    The lock goes with the process that holds it, however that ends, so what it says of the
+    holder is true as long as it is locked.
+
+    Raises:
+        FinalError: another process has it.
+    """
+    with _lock_file(home).open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FinalError(in_use(home, lock.read())) from error
+        lock.truncate()
+        lock.write(json.dumps(asdict(Holder(command=command, pid=os.getpid(), url=url))))
+        lock.flush()
+        yield
+
+
+def holder(home: Home) -> Holder | None:
+    """Who has the home now; None where nobody has."""
+    if not home.root.exists():
+        return None
+    with _lock_file(home).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = lock.read()
+            return Holder(**json.loads(text)) if text else None
+    return None
+
+
+def wait_until_free(home: Home) -> None:
+    """Return once nobody has the home."""
+    with _lock_file(home).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def in_use(home: Home, text: str) -> str:
+    """One sentence for who wants a home that another process has."""
+    if not text:
+        return f"another aerotrain is just starting in {home.root}; try again in a moment"
+    other = Holder(**json.loads(text))
+    if other.command == "up":
+        return f"Airflow is already running at {other.url}; `make down` stops it"
+    return (
+        f"another `make run` (process {other.pid}) is using {home.root}; wait for its end, "
+        "or give this one a home of its own with HOME_DIR=FOLDER"
+    )
+
+
+def _lock_file(home: Home) -> Path:
+    path = home.root / "lock"
+    path.touch(mode=0o600)
+    return path

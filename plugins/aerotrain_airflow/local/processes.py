@@ -1,0 +1,116 @@
+"""Processes that carry a home's mark: how they start, and how none of them is left."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from aerotrain.contract.errors import FinalError
+from aerotrain_airflow.local.home import Home
+from aerotrain_airflow.local.settings import MARK
+
+#: Seconds that processes get to end by themselves. A task's replicas take 2 of them.
+GRACE = 6.0
+
+#: A process that is being killed may have started another one just before.
+_KILL_ROUNDS = 3
+
+_LAST_LINES = 15
+
+
+class Process:
+    """A program that runs in a session of its own, its output in a log file.
+
+    ``name`` names the log; Ctrl-C in the terminal does not reach it.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], home: Home
+    ) -> None:
+        self.name = name
+        self._log = home.logs / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=home.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            FinalError: it failed; its last lines are in the message.
+        """
+        if self._process.wait() != 0:
+            raise FinalError(self._last_words())
+
+    def check(self) -> None:
+        """Raise a FinalError if it has ended: it should have gone on."""
+        if self._process.poll() is not None:
+            raise FinalError(self._last_words())
+
+    def stop(self) -> None:
+        """See that it is gone, and that no zombie stays of it."""
+        self._process.kill()
+        self._process.wait()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        return (
+            f"{self.name} ended with {self._process.returncode}; its log {self._log} ends:\n"
+            + "\n".join(f"  {line}" for line in lines)
+        )
+
+
+def airflow(subcommand: str) -> list[str]:
+    """The command line of one of Airflow's, by this very interpreter."""
+    return [sys.executable, "-m", "airflow", *subcommand.split()]
+
+
+def marked(root: Path) -> list[psutil.Process]:
+    """Every process of the home at ``root`` but this one, whoever its parent is by now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(root) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # gone meanwhile, or another user's
+    return found
+
+
+def end_marked(root: Path) -> int:
+    """End every process of the home at ``root``: asked first, killed after GRACE.
+
+    Returns:
+        How many there were.
+    """
+    first = marked(root)
+    for process in first:
+        _send(process, kill=False)
+    psutil.wait_procs(first, timeout=GRACE)
+    # Looked for anew: what was started while the others were ending.
+    for _ in range(_KILL_ROUNDS):
+        stubborn = marked(root)
+        for process in stubborn:
+            _send(process, kill=True)
+        psutil.wait_procs(stubborn, timeout=1)
+    return len(first)
+
+
+def _send(process: psutil.Process, *, kill: bool) -> None:
+    try:
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
+    except psutil.NoSuchProcess:
+        pass  # ended by itself, which is as good

@@ -1,0 +1,295 @@
+"""A whole Airflow from the command line: what a person sees of it, and what it leaves behind."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from aerotrain_airflow.launchers.ports import reserved_ports
+from aerotrain_airflow.local.home import Home, Secrets
+from aerotrain_airflow.local.progress import TaskRow, in_order, task_rows
+from aerotrain_airflow.local.report import Report
+from aerotrain_airflow.local.settings import MARK, component_environment
+
+ROOT = Path(__file__).parent.parent
+
+PIPELINE = '''
+"""Three parts, and a training that does what the run asks for."""
+import subprocess, time
+from airflow.sdk import Param, dag, task
+
+@dag(params={"training": Param("end", enum=["end", "fail", "hang"])}, schedule=None)
+def small():
+    @task
+    def part(number):
+        return number
+
+    @task
+    def train(parts, params):
+        print("progress step=1 steps=2 loss=0.5 examples_per_second=10 seconds_left=1")
+        if params["training"] == "fail":
+            raise ValueError("the data are of yesterday")
+        if params["training"] == "hang":
+            subprocess.run(["sleep", "1000"], stdin=subprocess.DEVNULL, start_new_session=True)
+
+    train(part.expand(number=[1, 2, 3]))
+
+small()
+'''
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A clone with one small pipeline, and this repository's code."""
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "small.py").write_text(PIPELINE)
+    for root in ("tasks", "plugins"):
+        (tmp_path / root).symlink_to(ROOT / root)
+    return tmp_path
+
+
+@pytest.fixture
+def start(project: Path) -> Iterator[Start]:
+    """Start a command of ``aerotrain_airflow.local`` in the project; afterwards nothing may run."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
+    }
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tasks"), str(ROOT / "plugins")])
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "aerotrain_airflow.local", *arguments],
+            cwd=project,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    yield start
+    left = processes_of(project)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def processes_of(project: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK, "").startswith(str(project)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.process
+def test_a_run_shows_its_tasks_in_their_order_and_stops_all_that_it_started(
+    start: Start, project: Path
+) -> None:
+    run = start("run", "--dag", "small")
+    said, _ = run.communicate()
+    assert run.returncode == 0, said
+    assert said.index("part 3/3 success") < said.index("train success") < said.index("small succe")
+    assert processes_of(project) == []
+
+
+@pytest.mark.process
+def test_a_run_that_fails_ends_with_the_last_lines_and_the_error_of_its_task(
+    start: Start, project: Path
+) -> None:
+    run = start("run", "--dag", "small", "--conf", '{"training": "fail"}')
+    said, _ = run.communicate()
+    assert run.returncode == 1
+    assert "task train failed; its log ends:\n" in said
+    assert "error: the data are of yesterday\n" in said
+    assert processes_of(project) == []
+
+
+@pytest.mark.process
+def test_ctrl_c_in_the_middle_of_training_leaves_no_process(start: Start, project: Path) -> None:
+    run = start("run", "--dag", "small", "--conf", '{"training": "hang"}')
+    assert run.stdout is not None
+    next(line for line in run.stdout if "progress step=1" in line)
+    assert "sleep" in [process.name() for process in processes_of(project)]
+
+    second = start("run", "--dag", "small")
+    assert "is using" in second.communicate()[0]
+    assert second.returncode == 2
+
+    run.send_signal(signal.SIGINT)
+    said, _ = run.communicate()
+    assert run.returncode == 128 + signal.SIGINT
+    assert "everything is stopped" in said
+    assert processes_of(project) == []
+
+
+@pytest.mark.process
+def test_a_run_that_is_ended_while_it_starts_leaves_no_process(start: Start, project: Path) -> None:
+    run = start("run", "--dag", "small")
+    assert run.stdout is not None
+    next(line for line in run.stdout if "starting" in line)
+    run.send_signal(signal.SIGTERM)
+    run.communicate()
+    assert run.returncode == 128 + signal.SIGTERM
+    assert processes_of(project) == []
+
+
+@pytest.mark.process
+def test_what_went_up_says_where_it_is_until_it_goes_down(start: Start, project: Path) -> None:
+    with reserved_ports(1) as ports:
+        port = str(ports[0].number)
+        up = start("up", "--port", port)
+        said, _ = up.communicate()
+        assert up.returncode == 0, said
+    words = said.split()
+    url, password = words[words.index("open") + 1], words[words.index("/") + 1]
+    login = {"username": "admin", "password": password}
+    answer = httpx.post(f"{url}/auth/token", json=login, trust_env=False)
+    assert answer.is_success
+
+    listening = [
+        connection.laddr.ip
+        for process in processes_of(project)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert set(listening) == {"127.0.0.1"}
+
+    again, _ = start("up", "--port", port).communicate()
+    assert "already running" in again
+    assert url in again
+    run, _ = start("run", "--dag", "small").communicate()
+    assert "already running" in run
+
+    down, _ = start("down").communicate()
+    assert down == "Airflow is stopped.\n"
+    assert processes_of(project) == []
+    down, _ = start("down").communicate()
+    assert down == "Airflow was not running.\n"
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_is_named_in_one_sentence(start: Start) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        up = start("up", "--port", str(port))
+        said, _ = up.communicate()
+    assert up.returncode == 2
+    assert f"port {port} of 127.0.0.1 is taken" in said
+
+
+@pytest.mark.parametrize("conf", ['{"epochs": 3', "[3]"])
+def test_a_conf_that_is_no_json_object_is_refused_before_anything_starts(
+    start: Start, conf: str
+) -> None:
+    run = start("run", "--conf", conf)
+    said, _ = run.communicate()
+    assert run.returncode == 2
+    assert "is no JSON" in said
+
+
+def instance(task: str, state: str | None, index: int = -1, **dates: str) -> dict[str, Any]:
+    dates = {"start_date": "", "end_date": ""} | dates
+    return {"task_id": task, "state": state, "map_index": index, **dates}
+
+
+NOW = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
+STARTED = "2026-01-01T12:00:00Z"
+ENDED = "2026-01-01T12:00:04Z"
+
+
+@pytest.mark.parametrize(
+    ("instances", "row"),
+    [
+        ([], TaskRow(task="part", state=None, seconds=None)),
+        (
+            [instance("part", "running", start_date=STARTED)],
+            TaskRow(task="part", state="running", seconds=10.0),
+        ),
+        (
+            [instance("part", "success", start_date=STARTED, end_date=ENDED)],
+            TaskRow(task="part", state="success", seconds=4.0),
+        ),
+        (
+            [
+                instance("part", "success", 0, start_date=STARTED, end_date=ENDED),
+                instance("part", "queued", 1),
+            ],
+            TaskRow(task="part", state="queued", seconds=4.0, done=1, mapped=2),
+        ),
+        (
+            [
+                instance("part", "failed", 0, start_date=STARTED, end_date=ENDED),
+                instance("part", "running", 1, start_date=STARTED),
+            ],
+            TaskRow(task="part", state="failed", seconds=10.0, done=1, mapped=2),
+        ),
+    ],
+)
+def test_all_instances_of_a_task_make_one_row(
+    instances: list[dict[str, Any]], row: TaskRow
+) -> None:
+    assert task_rows(["part"], instances, NOW) == [row]
+
+
+def test_tasks_are_shown_after_those_that_they_follow() -> None:
+    tasks = {"export": [], "evaluate": ["export"], "train": ["evaluate", "export"]}
+    assert in_order(tasks) == ["train", "evaluate", "export"]
+
+
+def test_the_callers_database_wins_and_another_airflows_folders_do_not(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.make()
+    mine = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://here/airflow",
+        "AIRFLOW_HOME": "/elsewhere",
+        "AIRFLOW__CORE__DAGS_FOLDER": "/elsewhere/dags",
+    }
+    environment = component_environment(home, ROOT, 8080, Secrets.of(home), mine)
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == "postgresql://here/airflow"
+    assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
+    assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(ROOT / "dags")
+
+
+def test_secrets_stay_the_same_and_are_for_this_user_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.make()
+    assert Secrets.of(home) == Secrets.of(home)
+    for path in (home.root / "secrets.json", home.passwords):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert json.loads(home.passwords.read_text()) == {"admin": Secrets.of(home).password}
+
+
+def test_a_report_says_how_good_the_model_is_where_it_lies_and_how_to_load_it() -> None:
+    report = Report(
+        dag="digits",
+        run="manual",
+        seconds=61.2,
+        seconds_a_step=0.0102,
+        metrics={"accuracy": 0.9733, "records": 360},
+        exported="s3://aerotrain/digits/serving/1",
+        model=Path("/clone/.local/model"),
+        tensorboard=None,
+    )
+    said = str(report)
+    assert "accuracy 0.9733, records 360" in said
+    assert "10.2 ms a step" in said
+    assert 'tf.saved_model.load("/clone/.local/model")' in said
+    assert "TensorBoard" not in said
