@@ -1,0 +1,208 @@
+"""tf_keras: what the loop does with it, and what it refuses, each in a process of its own.
+
+The Keras is chosen by TF_USE_LEGACY_KERAS when TensorFlow and the loop are imported.
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.job import Replica, Role
+from training_fixtures import CHIEF, MODELS, free_addresses, start
+
+pytestmark = pytest.mark.process
+
+HERE = Path(__file__).parent
+STEPS = 45  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+
+
+@pytest.fixture(autouse=True)
+def _legacy(monkeypatch):
+    pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(MODELS))
+
+
+def said_by(words, folder, environment=None):
+    """What a process says that ends well."""
+    with start([sys.executable, *words], folder, environment) as process:
+        said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    return said
+
+
+def test_one_device_computes_the_losses_that_fit_of_tf_keras_does(digits, tmp_path):
+    said = said_by([str(HERE / "legacy_steps.py"), digits.data], tmp_path)
+    assert said.count("the same as fit") == 2
+
+
+@pytest.fixture(scope="module")
+def steps_of(digits):
+    """A function that runs steps under a strategy, and returns what each replica came to."""
+
+    def run(strategy, devices=1, workers=0, **arguments):
+        common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}
+        replicas = [Replica(role=Role.CHIEF)]
+        if workers:
+            replicas.append(Replica(role=Role.WORKER, count=workers))
+        job = digits.job(
+            "train", "legacy", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
+        )
+        folder = digits.folder / "legacy" / strategy
+        addresses = free_addresses(job)
+        with ExitStack() as stack:
+            processes = []
+            for name in job.names():
+                (folder / str(name)).mkdir(parents=True)
+                script = str(HERE / "replica_steps.py")
+                words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(STEPS)]
+                environment = replica_environment(job, name, addresses, attempt="1")
+                process = start([sys.executable, script, *words], folder / str(name), environment)
+                processes.append(stack.enter_context(process))
+                stack.callback(process.kill)
+            for process in processes:
+                said = process.communicate(timeout=120)[0]
+                assert process.returncode == 0, said
+        return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+
+    return run
+
+
+def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(steps_of):
+    with ThreadPoolExecutor() as pool:
+        one = pool.submit(steps_of, "one_device").result
+        mirrored = pool.submit(steps_of, "mirrored", devices=2, accumulate_steps=2).result
+        workers = pool.submit(steps_of, "multi_worker_mirrored", workers=1).result
+        [alone], replicas = one(), [*mirrored(), *workers()]
+    for replica in replicas:
+        assert replica["counter"] == replica["iterations"] == STEPS
+        for name in alone:
+            np.testing.assert_allclose(
+                replica[name], alone[name], rtol=1e-4, atol=1e-5, err_msg=name
+            )
+
+
+PIPELINE = """
+import sys
+from pathlib import Path
+from aerotrain import evaluate, export, train
+from training_fixtures import MODELS, Pipeline
+digits = Pipeline(Path(sys.argv[1]), sys.argv[2])
+sys.path.insert(0, str(MODELS))
+wanted = dict(model="legacy", data=digits.data, hparams={"normalize": True})
+first = train.run(digits.replica("train", "keras2", epochs=1, **wanted))
+digits.started.append("again")
+model = train.run(digits.replica("train", "keras2", epochs=3, validate=True, **wanted))
+digits.started.append("more")
+given = dict(model=model, data=digits.data)
+print(evaluate.run(digits.replica("evaluate", "keras2", thresholds={"accuracy": 0.8}, **given)))
+print(export.run(digits.replica("export", "keras2", **given)))
+"""
+
+
+def test_a_tf_keras_model_is_trained_again_evaluated_and_exported(digits, tmp_path):
+    said = said_by(["-c", PIPELINE, str(tmp_path), digits.data], tmp_path)
+    assert "going on from the checkpoint of step 40" in said
+    assert "val_accuracy=" in said
+    assert "without Keras, both signatures give the same predictions" in said
+    assert "published as version 1" in said
+
+
+def test_parameter_servers_train_a_tf_keras_model(digits):
+    with digits.cluster("keras2-ps", model="legacy", epochs=2) as processes:
+        said = processes[str(CHIEF)].communicate(timeout=200)[0]
+        assert processes[str(CHIEF)].returncode == 0, said
+    assert "the checkpoint of step 80 is in the store" in said
+    [epoch] = [line for line in said.splitlines() if line.startswith("epoch 2 of 2")]
+    assert float(epoch.partition("accuracy=")[2].split()[0]) > 0.8
+
+
+REFUSALS = """
+import keras, tf_keras
+import tensorflow as tf
+from aerotrain.contract.errors import FinalError
+from aerotrain.training.code import UserCode, features_and_label
+from aerotrain.training.callbacks import Callbacks
+from aerotrain.training.flavour import KERAS
+
+class Own(tf_keras.Sequential):
+    def train_step(self, data):
+        return {}
+
+class Measuring(tf_keras.Sequential):
+    def compute_metrics(self, x, y, y_pred, sample_weight):
+        return {}
+
+class Listing(tf_keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="listing")
+        self.counts = [self.add_weight(name="count", initializer="zeros")]
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.counts[0].assign_add(1.0)
+    def result(self):
+        return self.counts[0]
+
+def compiled(kind=tf_keras.Sequential, optimizer="sgd", metrics=(), library=tf_keras):
+    model = kind([library.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=list(metrics))
+    return model
+
+def train(model):
+    spec = (tf.TensorSpec((None, 2)), tf.TensorSpec((None, 1)))
+    built = UserCode("mine", lambda _: model, features_and_label).build({}, spec)
+    KERAS.step(built, tf.Variable(0, dtype=tf.int64), spec)
+
+def scaling():
+    return tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.SGD())
+
+for refused in (
+    lambda: train(compiled(Own)),
+    lambda: train(compiled(Measuring)),
+    lambda: train(compiled(metrics=[Listing()])),
+    lambda: train(compiled(optimizer=tf_keras.optimizers.legacy.SGD())),
+    lambda: train(compiled(optimizer=scaling())),
+    lambda: train(compiled(keras.Sequential, library=keras)),
+    lambda: Callbacks("mine", [tf_keras.callbacks.History()], compiled(), 1),
+    lambda: KERAS.refuse("dtensor", jit_compile=False),
+    lambda: KERAS.refuse("one_device", jit_compile=True),
+):
+    try:
+        refused()
+    except FinalError as error:
+        print("refused:", error)
+    else:
+        print("refused: nothing")
+"""
+
+
+def test_what_is_not_done_for_tf_keras_is_refused_with_the_way_out(tmp_path):
+    lines = said_by(["-c", REFUSALS], tmp_path).splitlines()
+    for line, words in zip(
+        [line for line in lines if line.startswith("refused: ")],
+        (
+            "Own has a train_step of its own",
+            "Measuring has a compute_metrics of its own",
+            "the metric 'listing' of Listing keeps its variables in a list",
+            "none of tf_keras.optimizers.legacy",
+            "use mixed_bfloat16",
+            "return a tf_keras.Model, or leave TF_USE_LEGACY_KERAS out",
+            "callbacks of 'mine' returned some",
+            "strategy 'dtensor' trains no tf_keras models",
+            "jit_compile is for Keras 3 models only",
+        ),
+        strict=True,
+    ):
+        assert words in line
+
+
+def test_without_the_variable_a_tf_keras_model_is_refused_with_the_way_out(monkeypatch, tmp_path):
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS")
+    build = "from aerotrain.training.code import UserCode; UserCode.load('legacy').build({}, None)"
+    with start([sys.executable, "-c", build], tmp_path) as process:
+        said = process.communicate(timeout=100)[0]
+    assert "return a keras.Model, or give the replicas TF_USE_LEGACY_KERAS=1 in their" in said
