@@ -27,6 +27,7 @@ LOOP = (
     "batch_size",
     "seed",
     "validate",
+    "checkpoint_seconds",
     "steps_per_execution",
     "precision",
     "jit_compile",
@@ -72,7 +73,20 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for what is no param.
     """
-    params = {
+    params = _cluster() | _training() | _speed() | _data_and_gate()
+    for name, value in defaults.items():
+        if name not in params:
+            raise SpecError(
+                f"a training pipeline has no param {name!r}{nearest(name, params)}; "
+                f"it has {', '.join(params)}"
+            )
+        params[name].value = value
+    return params
+
+
+def _cluster() -> dict[str, Param]:
+    """Which replicas train together, and how."""
+    return {
         "strategy": Param(
             "parameter_server",
             title="Strategy",
@@ -85,13 +99,11 @@ def training_params(**defaults: Any) -> dict[str, Param]:
         ),
         "workers": _count("Workers", "Replicas that compute. Empty: the strategy's own number."),
         "ps": _count("Parameter servers", "Replicas that hold variables. Empty: the strategy's."),
-        "evaluator": Param(
-            False,
-            title="Evaluator",
-            description="A replica beside the others that measures each checkpoint on the "
-            "validation split while training goes on.",
-            type="boolean",
-            section=_CLUSTER,
+        "evaluator": _switch(
+            "Evaluator",
+            "A replica beside the others that measures each checkpoint on the validation split "
+            "while training goes on.",
+            _CLUSTER,
         ),
         "mesh": _mapping(
             "Mesh",
@@ -110,57 +122,25 @@ def training_params(**defaults: Any) -> dict[str, Param]:
             type="string",
             section=_CLUSTER,
         ),
+    }
+
+
+def _training() -> dict[str, Param]:
+    """What decides the course of a training, and what it leaves on its way."""
+    return {
         "epochs": _whole(10, "Epochs", "Times that training reads the whole train split.", 1),
         "batch_size": _whole(32, "Batch size", "Records that one step reads.", 1),
-        "learning_rate": Param(
-            1e-3,
-            title="Learning rate",
-            description="The optimizer's step size, handed to build_model.",
-            type="number",
-            exclusiveMinimum=0,
-            section=_TRAINING,
+        "learning_rate": _positive(
+            1e-3, "Learning rate", "The optimizer's step size, handed to build_model."
         ),
         "seed": _whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
-        "validate": Param(
-            False,
-            title="Validate",
-            description="Measure the validation split at the end of each epoch.",
-            type="boolean",
-            section=_TRAINING,
+        "validate": _switch(
+            "Validate", "Measure the validation split at the end of each epoch.", _TRAINING
         ),
-        **_speed(),
-        "shards": _whole(
-            4, "Shards", "Files of each split; each worker reads its own.", 1, section=_DATA
-        ),
-        "threshold": Param(
-            0.9,
-            title="Threshold",
-            description="The least accuracy on the test split that is exported.",
-            type="number",
-            minimum=0,
-            maximum=1,
-            section=_GATE,
+        "checkpoint_seconds": _positive(
+            60, "Seconds between checkpoints", "What a failure may cost at most."
         ),
     }
-    for name, value in defaults.items():
-        if name not in params:
-            raise SpecError(
-                f"a training pipeline has no param {name!r}{nearest(name, params)}; "
-                f"it has {', '.join(params)}"
-            )
-        params[name].value = value
-    return params
-
-
-def _count(title: str, description: str) -> Param:
-    return Param(
-        None,
-        title=title,
-        description=description,
-        type=["null", "integer"],
-        minimum=0,
-        section=_CLUSTER,
-    )
 
 
 def _speed() -> dict[str, Param]:
@@ -179,12 +159,8 @@ def _speed() -> dict[str, Param]:
             "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
             PRECISIONS,
         ),
-        "jit_compile": Param(
-            False,
-            title="Compile",
-            description="Have XLA compile what each replica computes by itself.",
-            type="boolean",
-            section=_SPEED,
+        "jit_compile": _switch(
+            "Compile", "Have XLA compile what each replica computes by itself.", _SPEED
         ),
         "accumulate_steps": _whole(
             1,
@@ -209,6 +185,34 @@ def _speed() -> dict[str, Param]:
     }
 
 
+def _data_and_gate() -> dict[str, Param]:
+    return {
+        "shards": _whole(
+            4, "Shards", "Files of each split; each worker reads its own.", 1, section=_DATA
+        ),
+        "threshold": Param(
+            0.9,
+            title="Threshold",
+            description="The least accuracy on the test split that is exported.",
+            type="number",
+            minimum=0,
+            maximum=1,
+            section=_GATE,
+        ),
+    }
+
+
+def _count(title: str, description: str) -> Param:
+    return Param(
+        None,
+        title=title,
+        description=description,
+        type=["null", "integer"],
+        minimum=0,
+        section=_CLUSTER,
+    )
+
+
 def _choice(title: str, description: str, known: Sequence[str]) -> Param:
     return Param(
         known[0],
@@ -217,6 +221,21 @@ def _choice(title: str, description: str, known: Sequence[str]) -> Param:
         type="string",
         enum=list(known),
         section=_SPEED,
+    )
+
+
+def _switch(title: str, description: str, section: str) -> Param:
+    return Param(False, title=title, description=description, type="boolean", section=section)
+
+
+def _positive(value: float, title: str, description: str) -> Param:
+    return Param(
+        value,
+        title=title,
+        description=description,
+        type="number",
+        exclusiveMinimum=0,
+        section=_TRAINING,
     )
 
 
