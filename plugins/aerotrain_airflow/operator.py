@@ -197,6 +197,7 @@ def _models_folder(task: BaseOperator) -> str | None:
 
 
 def _result(job: Job, attempt: str, settings: Settings) -> Any:
+    # The credential is asked for anew: a long job may have outlived the one it began with.
     store = open_store(job.prefix, {**os.environ, **store_environment(settings)})
     with suppress(MissingError):
         result = Result.from_json(store.get("result.json"))

@@ -1,6 +1,5 @@
 """The kinds of source that ``prepare`` reads, in one table."""
 
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Protocol, Self
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
 from aerotrain.contract.strategy import nearest
 from aerotrain.prepare.layout import fingerprint_of
+from aerotrain.user_module import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]
@@ -56,15 +56,7 @@ class PythonSource:
                 f"{', '.join(sorted(set(description) - {'kind'})) or 'nothing'}"
             )
         name = description["module"]
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise FinalError(
-                f"there is no module {name!r} to read the data; see whether the folder that "
-                "holds it is the job's code folder"
-            ) from error
+        module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):
             if not callable(getattr(module, function, None)):
                 raise FinalError(

@@ -3,7 +3,6 @@
 ``transform(features)`` and ``callbacks(hparams)`` are what it may have besides.
 """
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from aerotrain.contract.strategy import nearest
 from aerotrain.training.class_weights import weighted
 from aerotrain.training.flavour import KERAS
 from aerotrain.training.input import Transform
+from aerotrain.user_module import user_module
 
 
 def no_callbacks(_hparams: Mapping[str, Any]) -> list[keras.callbacks.Callback]:
@@ -40,15 +40,7 @@ class UserCode:
         Raises:
             FinalError: there is no such module, or it has no ``build_model``.
         """
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise FinalError(
-                f"there is no module {name!r} to build the model with; see whether the folder "
-                "that holds it is the job's code folder"
-            ) from error
+        module = user_module(name, "to build the model with")
         if not hasattr(module, "build_model"):
             raise FinalError(
                 f"module {name!r} has no function build_model(hparams)"
