@@ -91,7 +91,7 @@ def _cluster() -> dict[str, Param]:
             "parameter_server",
             title="Strategy",
             description_md="\n".join(
-                f"- `{name}`: {rules.summary}" for name, rules in STRATEGIES.items()
+                f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()
             ),
             type="string",
             enum=list(STRATEGIES),
@@ -107,18 +107,18 @@ def _cluster() -> dict[str, Param]:
         ),
         "mesh": _mapping(
             "Mesh",
-            'Of `dtensor`: devices along each axis, over all processes, as {"batch": 1, "model": '
+            'Of dtensor: devices along each axis, over all processes, as {"batch": 1, "model": '
             "2}. Empty: all that there are.",
         ),
         "layout": _mapping(
             "Layout",
-            "Of `dtensor`: patterns of variables' paths, each with an axis or null for each "
+            "Of dtensor: patterns of variables' paths, each with an axis or null for each "
             'dimension, as {"dense/kernel": [null, "model"]}. What none names is not cut.',
         ),
         "tpu": Param(
             "local",
             title="TPU",
-            description="Of `tpu`: its name, or its address as grpc://host:port.",
+            description="Of tpu: its name, or its address as grpc://host:port.",
             type="string",
             section=_CLUSTER,
         ),
@@ -170,7 +170,7 @@ def _speed() -> dict[str, Param]:
             section=_SPEED,
         ),
         "communication": _choice(
-            "Communication", "Of `multi_worker_mirrored`: who moves gradients.", COMMUNICATIONS
+            "Communication", "Of multi_worker_mirrored: who moves gradients.", COMMUNICATIONS
         ),
         "gradient_dtype": _choice(
             "Gradients in", "16 bits halve the bytes that sync strategies move.", GRADIENT_DTYPES
