@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.cluster import replica_environment, tell_tensorflow
 from aerotrain.contract.job import Job, ReplicaName, Role
 
 #: Has TensorFlow divide the CPU into as many devices as its first word says, and goes on as the
@@ -72,10 +72,12 @@ def run_job(
         for name in job.names():
             scratch = folder / "scratch" / job.run / str(name)
             scratch.mkdir(parents=True)
+            own = replica_environment(job, name, addresses, attempt="1")
+            tell_tensorflow(own)  # a module that is no replica of ours reads TF_CONFIG itself
             process = subprocess.Popen(
                 [python, "-c", PRELUDE, str(devices), module, *words],
                 cwd=scratch,
-                env={**common, **replica_environment(job, name, addresses, attempt="1")},
+                env={**common, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if name.role is Role.CHIEF else subprocess.DEVNULL,
                 stderr=subprocess.STDOUT,

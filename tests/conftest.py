@@ -1,3 +1,3 @@
 """The fixtures of all tests, by what they are fixtures of."""
 
-pytest_plugins = ["airflow_fixtures", "training_fixtures", "store_fixtures"]
+pytest_plugins = ["airflow_fixtures", "training_fixtures", "store_fixtures", "kubernetes_worlds"]

@@ -1,15 +1,18 @@
 """Run some steps of a job in this process and leave what they came to in a file.
 
-``python replica_steps.py JOB OUTPUT DEVICES STEPS``: a job in JSON, of whose cluster TF_CONFIG
-tells, if it has one; the name of a NumPy archive; how many CPU devices to pretend to have.
+``python replica_steps.py JOB OUTPUT DEVICES STEPS``: a job in JSON, of whose cluster the
+launcher's variables tell, if it has one; the name of a NumPy archive; how many CPU devices to
+pretend to have.
 """
 
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from aerotrain.contract.cluster import tell_tensorflow
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
@@ -23,6 +26,8 @@ from aerotrain.training.strategies import ENGINES, wait_for_all
 
 def main(text: str, output: str, devices: str, steps: str) -> None:
     job = Job.from_json(text)
+    if "AEROTRAIN_CLUSTER" in os.environ:
+        tell_tensorflow(os.environ)
     sys.path.insert(0, str(job.code))
     [cpu] = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * int(devices)

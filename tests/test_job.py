@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment, tf_config
+from aerotrain.contract.cluster import (
+    cluster_of,
+    replica_environment,
+    tell_tensorflow,
+    tf_config,
+)
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
 from aerotrain.contract.steps import ARGUMENTS, PlanArguments, TrainArguments
@@ -33,9 +38,9 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
     described = job(
         arguments={"epochs": 3, "hparams": {"learning_rate": 0.1}},
         replicas=[
-            {"role": "chief", "resources": {"cpu": 2, "memory": "4Gi"}},
+            {"role": "chief", "resources": {"cpu": 2, "memory": "4Gi", "shared_memory": "1Gi"}},
             {"role": "worker", "count": 2, "environment": {"OMP_NUM_THREADS": "1"}},
-            {"role": "ps"},
+            {"role": "ps", "pod": {"spec": {"nodeSelector": {"disk": "none"}}}},
         ],
         deadlines={"start": 60, "run": 3600},
         restarts={"crashes": 1},
@@ -71,6 +76,10 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
             {"replicas": [{"role": "chief", "environment": {"TF_CONFIG": "{}"}}]},
             "sets TF_CONFIG, which the launcher sets",
         ),
+        (
+            {"replicas": [{"role": "chief", "environment": {"AEROTRAIN_CLUSTER": "{}"}}]},
+            "sets AEROTRAIN_CLUSTER, which the launcher sets",
+        ),
         ({"replicas": [{"count": 1}]}, "no role ''"),
         ({"replicas": [{"role": "chief", "environment": {"A": 1}}]}, "sets A to 1; give it a str"),
         ({"replicas": [{"role": "chief", "resources": {"memory": "lots"}}]}, "512Mi or 4Gi"),
@@ -82,6 +91,12 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
         ({"deadlines": {"run": 0}}, "deadlines are seconds above zero"),
         ({"restarts": {"crashes": -1}}, "restart budgets are not below zero"),
         ({"replicas": [{"role": "chief", "resources": {"cpu": 0}}]}, "cpu must be above zero"),
+        ({"replicas": [{"role": "chief", "resources": {"tpu": -1}}]}, "tpu not below it"),
+        (
+            {"replicas": [{"role": "chief", "resources": {"shared_memory": "much"}}]},
+            "shared_memory is 'much'; write it as Kubernetes does",
+        ),
+        ({"replicas": [{"role": "chief", "pod": "gpu.yaml"}]}, "pod cannot be 'gpu.yaml'"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
@@ -110,7 +125,7 @@ def test_a_count_of_null_is_the_strategys_own_and_zero_leaves_the_role_out() -> 
 def test_every_replica_is_told_the_whole_cluster_and_its_own_place_in_it() -> None:
     described = job()
     addresses = {name: f"{name}.train:2222" for name in described.names()}
-    config = tf_config(described, ReplicaName(Role.WORKER, 1), addresses)
+    config = tf_config(cluster_of(described, addresses), ReplicaName(Role.WORKER, 1))
     assert config is not None
     assert json.loads(config) == {
         "cluster": {
@@ -125,15 +140,19 @@ def test_every_replica_is_told_the_whole_cluster_and_its_own_place_in_it() -> No
 def test_the_evaluator_is_no_member_of_the_cluster_it_is_told_about() -> None:
     described = job(replicas=[*replicas(worker=1, ps=1), {"role": "evaluator"}])
     addresses = {name: str(name) for name in described.names()}
-    config = tf_config(described, ReplicaName(Role.EVALUATOR, 0), addresses)
-    assert config is not None
-    assert set(json.loads(config)["cluster"]) == {"chief", "worker", "ps"}
+    assert set(cluster_of(described, addresses)) == {"chief", "worker", "ps"}
+    environment = replica_environment(described, ReplicaName(Role.EVALUATOR, 0), addresses, "try")
+    tell_tensorflow(environment)
+    assert json.loads(environment["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
 
 
-def test_a_job_of_one_process_gets_no_tf_config() -> None:
+def test_a_job_of_one_process_gets_no_tf_config_and_believes_none_that_was_there() -> None:
     alone = job(strategy="one_device", replicas=[{"role": "chief"}])
     chief = ReplicaName(Role.CHIEF, 0)
-    assert "TF_CONFIG" not in replica_environment(alone, chief, {chief: "a:1"}, "try")
+    environment = replica_environment(alone, chief, {chief: "a:1"}, "try")
+    environment["TF_CONFIG"] = '{"cluster": {"worker": ["somebody:1"]}}'
+    tell_tensorflow(environment)
+    assert "TF_CONFIG" not in environment
 
 
 def test_a_replicas_environment_holds_its_roles_own_variables() -> None:

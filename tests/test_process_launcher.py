@@ -148,13 +148,13 @@ def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
     addresses = [
         launcher.start(launcher.plan(job(tmp_path, name=name), "try-1")) for name in ("a", "b")
     ]
-    configs = {
-        config
+    clusters = {
+        cluster
         for address in addresses
         for pid in _processes_naming(address)
-        if (config := psutil.Process(pid).environ().get("TF_CONFIG"))
+        if (cluster := psutil.Process(pid).environ().get("AEROTRAIN_CLUSTER"))
     }
-    ports = [port for config in configs for port in _ports_of(config)]
+    ports = [port for cluster in clusters for port in _ports_of(cluster)]
     assert len(set(ports)) == 8
     launcher.stop(addresses[0])
     assert launcher.observe(addresses[1])[WORKER].state is State.RUNNING
@@ -211,6 +211,5 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _ports_of(tf_config: str) -> list[Any]:
-    cluster = json.loads(tf_config)["cluster"]
-    return [address for addresses in cluster.values() for address in addresses]
+def _ports_of(cluster: str) -> list[Any]:
+    return [address for addresses in json.loads(cluster).values() for address in addresses]

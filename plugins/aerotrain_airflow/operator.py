@@ -1,35 +1,31 @@
 """The one operator: it runs a job, whatever the job does, through a launcher."""
 
 import os
-import re
-import time
-from collections.abc import Mapping
-from contextlib import suppress
-from logging import DEBUG, INFO
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import BaseOperator, Context, get_current_context
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 
+from aerotrain.code_archive import publish_code
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
-from aerotrain.contract.status import Result, State, job_state
+from aerotrain.contract.status import Result
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import nearest
-from aerotrain.store import MissingError, open_store
-from aerotrain_airflow.credentials import replica_base_environment, store_environment
-from aerotrain_airflow.launchers.base import Launcher, Positions
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain.store import MissingError, Store, open_store
+from aerotrain_airflow.credentials import store_environment
+from aerotrain_airflow.launchers.base import Ended, Launcher, attempt_of, log_line
+from aerotrain_airflow.launchers.choice import choose_launcher
 from aerotrain_airflow.settings import Settings
-
-#: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
-#: long beside the look itself (about 1 ms a replica).
-LOOK_EVERY = 0.2
-
-#: What every TensorFlow says at its start, twice, whatever its log level: no news to anybody.
-_BANNER = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
 
 
 class JobOperator(BaseOperator):
@@ -42,13 +38,18 @@ class JobOperator(BaseOperator):
         arguments: more of the job's arguments, for ``expand``. Templated.
         return_key: where the job's result is an object, the key whose value this task returns
             (``expand`` maps over nothing else); its other keys become XComs of their own.
+        launcher: ``process`` or ``kubernetes``; None leaves it to the administrator. Templated.
+        dry_run: show what would be started, start nothing, and skip. Templated.
+        deferrable: let a triggerer wait for pods, and hold no worker's slot meanwhile. Local
+            processes are waited for by the task itself.
 
     Raises:
         AirflowFailException: the job failed for good, and another try would fail the same way.
         AirflowException: the job was lost; Airflow's retries may try it again.
+        AirflowSkipException: it was a dry run.
     """
 
-    template_fields = ("job", "arguments")
+    template_fields = ("job", "arguments", "launcher", "is_dry_run")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json", "arguments": "json"}
     ui_color = "#e8f4ea"
 
@@ -58,78 +59,106 @@ class JobOperator(BaseOperator):
         job: dict[str, Any],
         arguments: dict[str, Any] | None = None,
         return_key: str | None = None,
+        launcher: Any = None,
+        dry_run: Any = False,
+        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.arguments = arguments or {}
         self.return_key = return_key
-        self._launcher: Launcher[Any] | None = None
-        self._address: str | None = None
+        self.launcher = launcher
+        self.is_dry_run = dry_run
+        self.deferrable = deferrable
+        self._running: tuple[Launcher[Any], str] | None = None
         self._killed = False
 
     def execute(self, context: Context) -> Any:
         """Run the job; what its chief returned is this task's result."""
-        try:
-            settings = Settings.read()
+        with translated():
+            settings = Settings.read().with_launcher(self.launcher)
             refuse_unknown_conf(context)
             job = describe(self, self.job, self.arguments, context, settings)
-            value = self._run(job, context, settings)
-        except FinalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TemporaryError as error:
-            raise AirflowException(str(error)) from error
+            address = self._start(job, context, settings)
+            until = self._timeout(context)
+            if self.deferrable and settings.launcher == "kubernetes":
+                self._defer(address, context, settings, until)
+            return self._end(job, address, self._watch(address, until), settings)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """Go on where ``execute`` deferred: the job has ended."""
+        with translated():
+            settings = Settings.read().with_launcher(self.launcher)
+            job = describe(self, self.job, self.arguments, context, settings)
+            launcher = choose_launcher(settings, _holder(context))
+            self._running = (launcher, event["address"])
+            return self._end(job, event["address"], Ended.from_dict(event["ended"]), settings)
+
+    def _start(self, job: Job, context: Context, settings: Settings) -> str:
+        """Start the job's replicas, and return their address."""
+        launcher = choose_launcher(settings, _holder(context))
+        plan = launcher.plan(with_code_packed(job, settings), _holder(context))
+        self.log.info("starting %s" if not self.is_dry_run else "would start\n%s", plan)
+        if self.is_dry_run:
+            raise AirflowSkipException("this was a dry run: nothing was started")
+        if self._killed:
+            raise TemporaryError(f"{job.name} was ended before it started")
+        self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
+        try:
+            address = launcher.start(plan)
+        except BaseException:
+            self._stop()
+            raise
+        self._running = (launcher, address)
+        return address
+
+    def _watch(self, address: str, until: float | None) -> Ended:
+        """Wait for the job's end here, passing on what its replicas say."""
+        launcher, _ = self._running or (None, "")
+        assert launcher is not None
+        try:
+            return launcher.watch(address, lambda line: log_line(self.log, line), until=until)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _defer(
+        self, address: str, context: Context, settings: Settings, until: float | None
+    ) -> None:
+        """Leave the job to a triggerer; ``resume`` goes on when it has ended."""
+        from aerotrain_airflow.pods.trigger import JobTrigger
+
+        trigger = JobTrigger(address, settings.kubernetes_conn_id, _holder(context), until)
+        self._running = None
+        self.defer(trigger=trigger, method_name="resume")
+
+    def _end(self, job: Job, address: str, ended: Ended, settings: Settings) -> Any:
+        """Take the result of a job that ended well, and leave nothing behind in any case."""
+        try:
+            if self._killed:
+                raise TemporaryError(f"{job.name} was ended from outside")
+            ended.raise_unless_succeeded()
+            value = _result(job, attempt_of(address), settings)
         finally:
             self._stop()
+        return self._handed_on(value)
+
+    def _handed_on(self, value: Any) -> Any:
         if self.return_key is None:
             return value
         returned = value.pop(self.return_key)
+        ti = get_current_context()["ti"]
         for key, each in value.items():
-            context["ti"].xcom_push(key, each)
+            ti.xcom_push(key, each)
         return returned
 
-    def _run(self, job: Job, context: Context, settings: Settings) -> Any:
-        attempt = f"{context['ti'].id}"
-        self._launcher = ProcessLauncher(
-            settings.scratch, replica_base_environment(settings), settings.python
-        )
-        plan = self._launcher.plan(job, attempt)
-        if self._killed:
-            raise TemporaryError(f"{job.name} was ended before it started")
-        self.log.info("starting %s", plan)
-        self._address = self._launcher.start(plan)
-        self._watch(job, self._launcher, self._address)
-        return _result(job, attempt, settings)
-
-    def _watch(self, job: Job, launcher: Launcher[Any], address: str) -> None:
-        """Pass the replicas' lines on until the job has ended.
-
-        Raises:
-            FinalError: a replica failed for good.
-            TemporaryError: a replica was lost, or the job outlived its deadline.
-        """
-        positions: Positions = {}
-        deadline = time.monotonic() + job.deadlines.run
-        while True:
-            seen = launcher.observe(address)  # before the logs: what ended has all its lines there
-            for line in launcher.logs(address, positions):
-                self.log.log(DEBUG if _BANNER.search(line.text) else INFO, "%s", line)
-            if self._killed:
-                raise TemporaryError(f"{job.name} was ended from outside")
-            state = job_state(seen)
-            if state.ended:
-                break
-            if time.monotonic() > deadline:
-                raise TemporaryError(
-                    f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; "
-                    "allow it more, or give it more replicas"
-                )
-            time.sleep(LOOK_EVERY)
-        if state is not State.SUCCEEDED:
-            # A failure before a loss: the peers of a replica that failed are lost to it.
-            causes = [each for each in seen.items() if each[1].state is state]
-            message = "; ".join(f"{name} {cause.reason}" for name, cause in causes)
-            raise (FinalError if state is State.FAILED else TemporaryError)(message)
+    def _timeout(self, context: Context) -> float | None:
+        """When the task's own timeout ends: Airflow does not watch it while a task is deferred."""
+        if self.execution_timeout is None:
+            return None
+        began = context["ti"].start_date
+        return (began + self.execution_timeout).timestamp()
 
     def on_kill(self) -> None:
         """End every replica: the task was killed, marked, cleared, or timed out."""
@@ -137,8 +166,32 @@ class JobOperator(BaseOperator):
         self._stop()
 
     def _stop(self) -> None:
-        if self._launcher is not None and self._address is not None:
-            self._launcher.stop(self._address)
+        if self._running is not None:
+            launcher, address = self._running
+            launcher.stop(address)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Our two kinds of failure, as Airflow's."""
+    try:
+        yield
+    except FinalError as error:
+        raise AirflowFailException(str(error)) from error
+    except TemporaryError as error:
+        raise AirflowException(str(error)) from error
+
+
+def _holder(context: Context) -> str:
+    """The id of this try of this task: it names the launch, and who may end it."""
+    return str(context["ti"].id)
+
+
+def with_code_packed(job: Job, settings: Settings) -> Job:
+    """The job with its folder of code put into the store, where all its replicas find it."""
+    if job.code is None:
+        return job
+    return replace(job, code=publish_code(_store_of(job.store, settings), Path(job.code)))
 
 
 def describe(
@@ -197,8 +250,7 @@ def _models_folder(task: BaseOperator) -> str | None:
 
 
 def _result(job: Job, attempt: str, settings: Settings) -> Any:
-    # The credential is asked for anew: a long job may have outlived the one it began with.
-    store = open_store(job.prefix, {**os.environ, **store_environment(settings)})
+    store = _store_of(job.prefix, settings)
     with suppress(MissingError):
         result = Result.from_json(store.get("result.json"))
         if result.attempt == attempt:
@@ -206,3 +258,8 @@ def _result(job: Job, attempt: str, settings: Settings) -> Any:
     raise TemporaryError(
         f"{job.name} ended well but left no result at {job.result_url}; was it deleted?"
     )
+
+
+def _store_of(url: str, settings: Settings) -> Store:
+    # The credential is asked for anew: a long job may have outlived the one it began with.
+    return open_store(url, {**os.environ, **store_environment(settings)})

@@ -12,8 +12,10 @@ from typing import Any
 from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Role
 from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
 from aerotrain.contract.strategy import STRATEGIES, nearest
+from aerotrain_airflow.settings import LAUNCHERS
 
 _CLUSTER = "Cluster"
 _TRAINING = "Training"
@@ -60,6 +62,16 @@ class RunParam:
         return f"{{{{ params.{self.name} }}}}"
 
 
+@dataclass(frozen=True)
+class RunResources(RunParam):
+    """What the run asks for one role's replicas: that role's part of the param."""
+
+    role: str = "chief"
+
+    def resolve(self, context: Context) -> Any:
+        return super().resolve(context).get(self.role, {})
+
+
 class RunSwitch(RunParam):
     """How many replicas a switch of the run asks for: one where it is on, else none."""
 
@@ -103,6 +115,29 @@ def _cluster() -> dict[str, Param]:
             "Evaluator",
             "A replica beside the others that measures each checkpoint on the validation split "
             "while training goes on.",
+            _CLUSTER,
+        ),
+        "resources": Param(
+            {},
+            title="Resources",
+            description="Of each role's replicas as pods, as "
+            '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 1 core and 2Gi.',
+            type="object",
+            propertyNames={"enum": list(Role)},
+            section=_CLUSTER,
+        ),
+        "launcher": Param(
+            None,
+            title="Launcher",
+            description="What replicas are: local processes, or pods. Empty: as this Airflow "
+            "is set.",
+            type=["null", "string"],
+            enum=[None, *LAUNCHERS],
+            section=_CLUSTER,
+        ),
+        "dry_run": _switch(
+            "Dry run",
+            "Show in the log of the first task what would be started, and start nothing.",
             _CLUSTER,
         ),
         "mesh": _mapping(

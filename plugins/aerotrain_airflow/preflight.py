@@ -1,53 +1,71 @@
 """The first task of a pipeline: what can be refused is refused before anything starts."""
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.steps import PlanArguments
 from aerotrain.store import open_store, probe
 from aerotrain_airflow.credentials import store_environment
-from aerotrain_airflow.operator import JobOperator, describe, refuse_unknown_conf
+from aerotrain_airflow.launchers.choice import choose_launcher
+from aerotrain_airflow.operator import (
+    JobOperator,
+    describe,
+    refuse_unknown_conf,
+    translated,
+    with_code_packed,
+)
 from aerotrain_airflow.settings import Settings
-
-#: A training run's scratch holds its shards and a few checkpoints.
-LEAST_FREE_BYTES = 1 << 30
 
 #: Stands where another task's output will be.
 _PENDING = "(another task's output)"
 
 
 class PreflightOperator(BaseOperator):
-    """Check the run's conf, every job of the DAG, the store, and the scratch disk.
+    """Check the run's conf, every job of the DAG, the store, and the launcher.
+
+    ``launcher`` and ``dry_run`` are as for ``JobOperator``; a dry run shows here what each job
+    that is known by now would start.
 
     Raises:
         AirflowFailException: something cannot work; every refusal is in the message.
-        AirflowException: the store does not answer, or the disk is full, for now.
+        AirflowException: the store or the cluster does not answer, or the disk is full, for now.
     """
 
+    template_fields = ("launcher", "is_dry_run")
+
+    def __init__(self, *, launcher: Any = None, dry_run: Any = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.launcher = launcher
+        self.is_dry_run = dry_run
+
     def execute(self, context: Context) -> None:
-        try:
-            settings = Settings.read()
+        with translated():
+            settings = Settings.read().with_launcher(self.launcher)
             refuse_unknown_conf(context)
-            self._check_jobs(context, settings)
-            _check_disk(settings.scratch)
+            jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(open_store(url, {**os.environ, **store_environment(settings)}))
-        except FinalError as error:
-            raise AirflowFailException(str(error)) from error
-        except TemporaryError as error:
-            raise AirflowException(str(error)) from error
-        self.log.info("the run can start: its jobs, its store %s and its disk are fine", url)
+            self._check_plans(jobs, settings, str(context["ti"].id))
+        self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
 
-    def _check_jobs(self, context: Context, settings: Settings) -> None:
+    def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
+        """Ask the launcher whether it could start every job, and in a dry run show them."""
+        launcher = choose_launcher(settings, attempt)
+        for job in jobs:
+            plan = launcher.plan(with_code_packed(job, settings), attempt)
+            launcher.check(plan)
+            if self.is_dry_run:
+                self.log.info("would start %s:\n%s", job.task, plan)
+
+    def _check_jobs(self, context: Context, settings: Settings) -> list[Job]:
+        """The jobs of the DAG, as far as they are known before any has run."""
         jobs, refusals = [], []
         for task in context["dag"].tasks:
             if isinstance(task, JobOperator):
@@ -62,6 +80,7 @@ class PreflightOperator(BaseOperator):
         if refusals:
             raise FinalError("\n".join(refusals))
         _check_shards(jobs)
+        return jobs
 
 
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:
@@ -106,18 +125,3 @@ def _check_shards(jobs: Sequence[Job]) -> None:
                     f"{shards} shards cannot be shared by {workers} workers, for each reads "
                     f"whole shards; ask for {workers} shards or more, or for fewer workers"
                 )
-
-
-def _check_disk(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FinalError(
-            f"the folder of local replicas cannot be made: {error}; set [aerotrain] scratch"
-        ) from error
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE_BYTES:
-        raise TemporaryError(
-            f"the disk of {folder} has {free >> 20} MiB free and a run needs "
-            f"{LEAST_FREE_BYTES >> 20} MiB; free some of it, or set [aerotrain] scratch"
-        )

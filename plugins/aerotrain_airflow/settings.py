@@ -1,22 +1,44 @@
 """What an administrator sets: the ``[aerotrain]`` section of Airflow's configuration.
 
-``store``          where pipelines keep their data and models, ``s3://bucket`` or ``file:///folder``
-``store_conn_id``  the AWS connection that reaches an ``s3://`` store (default ``store``)
-``scratch``        the folder of the process launcher's sets
-``python``         the interpreter that has aerotrain's ``tensorflow`` extra (default: Airflow's)
+``store``               where pipelines keep data and models, ``s3://bucket`` or ``file:///folder``
+``store_conn_id``       the AWS connection that reaches an ``s3://`` store (default ``store``)
+``launcher``            where replicas run: ``process`` (default) or ``kubernetes``
+
+Of the launcher of processes:
+
+``scratch``             the folder of its sets
+``python``              the interpreter with aerotrain's ``tensorflow`` extra (default: Airflow's)
+
+Of the launcher of pods:
+
+``image``               the training image
+``namespace``           where the pods run (default ``default``)
+``kubernetes_conn_id``  the connection to the cluster (default ``kubernetes_default``)
+``store_secret``        a Secret whose keys are the variables that reach the store, such as
+                        ``AWS_ACCESS_KEY_ID``; without it pods rely on their service account
+``service_account``     the account that the pods run as
+``pod_template_file``   a pod in YAML, for whatever else the pods of this cluster need
+``queue``               ``kueue:NAME`` or ``volcano:NAME``, so that a job is admitted whole
 
 As environment variables: ``AIRFLOW__AEROTRAIN__STORE`` and so on.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.strategy import nearest
+
+if TYPE_CHECKING:
+    from aerotrain_airflow.pods.plan import PodSettings
 
 _SECTION = "aerotrain"
+
+LAUNCHERS = ("process", "kubernetes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +47,23 @@ class Settings:
 
     store: str
     store_conn_id: str
+    launcher: str
     scratch: Path
     python: str
+    image: str
+    namespace: str
+    kubernetes_conn_id: str
+    store_secret: str
+    service_account: str
+    pod_template_file: str
+    queue: str
 
     @classmethod
     def read(cls) -> "Settings":
         """The settings in force; what is not set lies beside the DAGs folder.
 
         Raises:
-            FinalError: the store is no URL.
+            FinalError: the store is no URL, or there is no such launcher.
         """
         home = Path(conf.get("core", "dags_folder")).resolve().parent
         store = conf.get(_SECTION, "store", fallback=(home / "store").as_uri())
@@ -41,9 +71,58 @@ class Settings:
             raise FinalError(
                 f"[aerotrain] store is {store!r}; write s3://bucket/prefix or file:///folder"
             )
-        return cls(
+        settings = cls(
             store=store.rstrip("/"),
             store_conn_id=conf.get(_SECTION, "store_conn_id", fallback="store"),
+            launcher="process",
             scratch=Path(conf.get(_SECTION, "scratch", fallback=str(home / "scratch"))).resolve(),
             python=conf.get(_SECTION, "python", fallback=sys.executable),
+            image=conf.get(_SECTION, "image", fallback=""),
+            namespace=conf.get(_SECTION, "namespace", fallback="default"),
+            kubernetes_conn_id=conf.get(
+                _SECTION, "kubernetes_conn_id", fallback="kubernetes_default"
+            ),
+            store_secret=conf.get(_SECTION, "store_secret", fallback=""),
+            service_account=conf.get(_SECTION, "service_account", fallback=""),
+            pod_template_file=conf.get(_SECTION, "pod_template_file", fallback=""),
+            queue=conf.get(_SECTION, "queue", fallback=""),
+        )
+        return settings.with_launcher(conf.get(_SECTION, "launcher", fallback="process"))
+
+    def with_launcher(self, launcher: str | None) -> "Settings":
+        """The same with another launcher, where one is asked for.
+
+        Raises:
+            FinalError: there is no such launcher.
+        """
+        if launcher is not None and launcher not in LAUNCHERS:
+            raise FinalError(
+                f"there is no launcher {launcher!r}{nearest(launcher, list(LAUNCHERS))}; "
+                f"the launchers are {', '.join(LAUNCHERS)}"
+            )
+        return replace(self, launcher=launcher or self.launcher)
+
+    def pods(self) -> "PodSettings":
+        """What the launcher of pods needs to know.
+
+        Raises:
+            FinalError: no image is set, or the template cannot be read.
+        """
+        from aerotrain_airflow.pods.plan import PodSettings
+        from aerotrain_airflow.pods.template import read_template
+
+        if not self.image:
+            raise FinalError(
+                "[aerotrain] image is not set; name the training image that pods run "
+                "(make images builds one)"
+            )
+        return PodSettings(
+            namespace=self.namespace,
+            image=self.image,
+            store_secret=self.store_secret,
+            service_account=self.service_account,
+            queue=self.queue,
+            pod_template=read_template(Path(self.pod_template_file))
+            if self.pod_template_file
+            else {},
         )

@@ -16,8 +16,13 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import HPARAMS, LOOP, RunParam, RunSwitch
+from aerotrain_airflow.params import HPARAMS, LOOP, RunParam, RunResources, RunSwitch
 from aerotrain_airflow.preflight import PreflightOperator
+
+#: What every step takes from the run besides its own: where it runs, and whether it does.
+_WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
+
+PodTemplate = Mapping[str, Any]
 
 
 def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComArg:
@@ -36,14 +41,15 @@ def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComAr
     if splits is not None:
         plan_arguments["splits"] = dict(splits)
     with TaskGroup("prepare"):
-        check = PreflightOperator(task_id="check")
+        check = PreflightOperator(task_id="check", **_WHERE)
         plan = JobOperator(
             task_id="plan",
             job={"module": "aerotrain.prepare.plan", "arguments": plan_arguments},
             return_key="parts",
+            **_WHERE,
         )
         parts = JobOperator.partial(
-            task_id="part", job={"module": "aerotrain.prepare.part"}
+            task_id="part", job={"module": "aerotrain.prepare.part"}, **_WHERE
         ).expand(arguments=plan.output)
         seal = JobOperator(
             task_id="seal",
@@ -53,6 +59,7 @@ def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComAr
             },
             # No part is left to write where the data set is sealed already.
             trigger_rule="none_failed",
+            **_WHERE,
         )
         check >> plan >> parts >> seal
     return seal.output
@@ -65,6 +72,7 @@ def train(
     hparams: Mapping[str, Any] | None = None,
     task_id: str = "train",
     environment: Mapping[str, str] | None = None,
+    pods: Mapping[str, PodTemplate] | None = None,
     **operator: Any,
 ) -> XComArg:
     """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
@@ -72,20 +80,28 @@ def train(
     ``hparams`` goes to ``build_model`` beside the learning rate; a value may be a
     ``RunParam`` of the DAG's own. ``environment`` is what the replicas get besides, such as
     ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which ``evaluate`` and ``export``
-    then need too. ``operator`` is any other argument of the operator, such as
-    ``pool``.
+    then need too. ``pods`` are templates by role, for what its pods need beyond resources, such
+    as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``. ``operator`` is any other
+    argument of the operator, such as ``pool``.
 
     Returns:
         The URL of the trained model.
     """
     return JobOperator(
         task_id=task_id,
+        **_WHERE,
         **operator,
         job={
             "module": "aerotrain.train",
             "strategy": RunParam("strategy"),
             "replicas": [
-                {"role": role, "count": count, "environment": dict(environment or {})}
+                {
+                    "role": role,
+                    "count": count,
+                    "resources": RunResources("resources", role),
+                    "environment": dict(environment or {}),
+                    "pod": dict((pods or {}).get(role, {})),
+                }
                 for role, count in (
                     ("chief", 1),
                     ("worker", RunParam("workers")),
@@ -109,19 +125,21 @@ def evaluate(
     *,
     metric: str = "accuracy",
     environment: Mapping[str, str] | None = None,
+    pod: PodTemplate | None = None,
 ) -> XComArg:
     """Evaluate the model on every record of the test split, and fail below the threshold.
 
-    ``environment`` is as for ``train``.
+    ``environment`` is as for ``train``; ``pod`` is the template of its one pod.
 
     Returns:
         The metrics by name.
     """
     return JobOperator(
         task_id="evaluate",
+        **_WHERE,
         job={
             "module": "aerotrain.evaluate",
-            "replicas": [{"role": "chief", "environment": dict(environment or {})}],
+            "replicas": [_chief(environment, pod)],
             "arguments": {
                 "model": model,
                 "data": data,
@@ -132,20 +150,35 @@ def evaluate(
 
 
 def export(
-    model: XComArg | str, data: XComArg | str, *, environment: Mapping[str, str] | None = None
+    model: XComArg | str,
+    data: XComArg | str,
+    *,
+    environment: Mapping[str, str] | None = None,
+    pod: PodTemplate | None = None,
 ) -> XComArg:
     """Publish the model as the next version for TensorFlow Serving, once it is proven.
 
-    ``environment`` is as for ``train``.
+    ``environment`` is as for ``train``; ``pod`` is the template of its one pod.
 
     Returns:
         The URL of the version.
     """
     return JobOperator(
         task_id="export",
+        **_WHERE,
         job={
             "module": "aerotrain.export",
-            "replicas": [{"role": "chief", "environment": dict(environment or {})}],
+            "replicas": [_chief(environment, pod)],
             "arguments": {"model": model, "data": data},
         },
     ).output
+
+
+def _chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:
+    """The one replica of a step that is no training."""
+    return {
+        "role": "chief",
+        "resources": RunResources("resources", "chief"),
+        "environment": dict(environment or {}),
+        "pod": dict(pod or {}),
+    }

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from aerotrain.code_archive import fetch_code
+from aerotrain.contract.cluster import replica_of, tell_tensorflow
 from aerotrain.contract.errors import AerotrainError, ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
@@ -46,9 +48,7 @@ class Replica:
         """The replica that a launcher's variables describe."""
         return cls(
             job=Job.from_json(environment["AEROTRAIN_JOB"]),
-            name=ReplicaName(
-                Role(environment["AEROTRAIN_ROLE"]), int(environment["AEROTRAIN_INDEX"])
-            ),
+            name=replica_of(environment),
             attempt=environment["AEROTRAIN_ATTEMPT"],
             scratch=scratch,
         )
@@ -73,7 +73,7 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
 def _work(replica: Replica, run: Run | None) -> ExitCode:
     try:
         if replica.job.code:
-            sys.path.insert(0, replica.job.code)
+            sys.path.insert(0, _code_folder(replica.job.code, replica.scratch))
         run = run or importlib.import_module(replica.job.module).run
         value = run(replica)
         if replica.is_chief:
@@ -83,6 +83,11 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
     except BaseException as error:  # noqa: BLE001 -- whatever ended it, the exit code must tell
         return _explain(error)
     return ExitCode.OK
+
+
+def _code_folder(code: str, scratch: Path) -> str:
+    """Where the user's modules lie, unpacked where they come as an archive in the store."""
+    return str(fetch_code(code, scratch / "code")) if "://" in code else code
 
 
 def _explain(error: BaseException) -> ExitCode:
@@ -113,6 +118,9 @@ def _leave(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the replica that the environment describes, and exit as it ended."""
+    # A disk that came empty has no folder for temporary files yet.
+    Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
+    tell_tensorflow(os.environ)
     code = live(Replica.from_environment(os.environ, Path.cwd()))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,5 +1,4 @@
-"""The launchers: ways to run the replicas of a job, behind one protocol."""
+"""What runs the replicas of a job: one protocol, and one implementation a place.
 
-from aerotrain_airflow.launchers.base import Launcher, LogLine, Plan, Positions
-
-__all__ = ["Launcher", "LogLine", "Plan", "Positions"]
+``base`` is the protocol; ``process`` runs replicas as local processes, ``kubernetes`` as pods.
+"""

@@ -3,6 +3,7 @@
 Everything about a set lies in one folder, its address, so that any process of this user can
 observe and stop it::
 
+    <root>/<job>/<attempt>/job.json                    what was started
     <root>/<job>/<attempt>/<replica>/work/             its scratch and working directory
     <root>/<job>/<attempt>/<replica>/log               its output, both streams
     <root>/<job>/<attempt>/<replica>/pid               process id and birth of its keeper
@@ -14,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,16 +24,26 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.cluster import replica_environment
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.status import Observation, State, observed_exit
-from aerotrain_airflow.launchers.base import LogLine, Positions
+from aerotrain.contract.status import Observation, State, job_state, observed_exit
+from aerotrain_airflow.launchers.base import Emit, Ended, LogLine, job_ended
 from aerotrain_airflow.launchers.ports import reserved_ports
 
 #: Seconds between asking the processes of a set to go and ending them. Airflow gives a
 #: killed task 5 s, so this and the ending must fit into that.
 GRACE = 2.0
+
+#: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
+#: long beside the look itself (about 1 ms a replica).
+LOOK_EVERY = 0.2
+
+#: A training run's scratch holds its shards and a few checkpoints.
+LEAST_FREE_BYTES = 1 << 30
+
+#: How far the log of each replica was read, in bytes, by the replica's name.
+Positions = dict[str, int]
 
 #: A shell that outlives its replica by one line: the exit code reaches the folder even when
 #: nobody is left to wait for it. It lets the replica answer SIGTERM first.
@@ -54,6 +66,11 @@ class ProcessPlan:
     attempt: str
     folder: Path
     command: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """The set's folder."""
+        return str(self.folder)
 
     def __str__(self) -> str:
         lines = [f"{self.folder}: attempt {self.attempt}"]
@@ -86,13 +103,33 @@ class ProcessLauncher:
             command=(self._python, "-m", "aerotrain.replica"),
         )
 
+    def check(self, plan: ProcessPlan) -> None:
+        """Refuse a disk that cannot take the replicas' scratch.
+
+        Raises:
+            FinalError: the folder cannot be made.
+            TemporaryError: the disk is too full.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FinalError(
+                f"the folder of local replicas cannot be made: {error}; set [aerotrain] scratch"
+            ) from error
+        free = shutil.disk_usage(self._root).free
+        if free < LEAST_FREE_BYTES:
+            raise TemporaryError(
+                f"the disk of {self._root} has {free >> 20} MiB free and a run needs "
+                f"{LEAST_FREE_BYTES >> 20} MiB; free some of it, or set [aerotrain] scratch"
+            )
+
     def start(self, plan: ProcessPlan) -> str:
         """Start all replicas at once, or none.
 
         Raises:
             TemporaryError: no ports are free, or the machine has no room for them.
         """
-        address = str(plan.folder)
+        address = plan.address
         for earlier in plan.folder.parent.glob("*/"):
             self.stop(str(earlier))
         try:
@@ -109,6 +146,7 @@ class ProcessLauncher:
 
     def _start_all(self, plan: ProcessPlan) -> None:
         plan.folder.mkdir(parents=True)
+        (plan.folder / "job.json").write_text(plan.job.to_json())
         names = list(plan.job.names())
         # Each replica inherits the reservation of its port, for as long as it lives.
         with reserved_ports(len(names)) as ports:
@@ -144,6 +182,28 @@ class ProcessLauncher:
         )
         (folder / "pid").write_text(f"{keeper.pid} {psutil.Process(keeper.pid).create_time()}")
         self._keepers.append(keeper)
+
+    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
+        """Look at the set's folder every ``LOOK_EVERY`` seconds until its job has ended."""
+        described = Path(address, "job.json")
+        job = Job.from_json(described.read_text())
+        deadline = min(described.stat().st_mtime + job.deadlines.run, until or float("inf"))
+        positions: Positions = {}
+        while True:
+            seen = self.observe(address)  # before the logs: what ended has all its lines there
+            for line in self.logs(address, positions):
+                emit(line)
+            if len(seen) < len(list(job.names())):
+                return Ended(state=State.LOST, reason=f"{job.name} was ended from outside")
+            if job_state(seen).ended:
+                return job_ended(seen)
+            if time.time() > deadline:
+                return Ended(
+                    state=State.LOST,
+                    reason=f"{job.name} ran for longer than its deadline of "
+                    f"{job.deadlines.run:.0f} s; allow it more, or give it more replicas",
+                )
+            time.sleep(LOOK_EVERY)
 
     def observe(self, address: str) -> Mapping[ReplicaName, Observation]:
         """What the folder and the process table say of every replica."""

@@ -1,42 +1,69 @@
-"""Where each replica listens, and the TF_CONFIG that tells it about the others."""
+"""Where each replica listens, and how TensorFlow hears of it in TF_CONFIG.
+
+A launcher tells every replica of a job the same: all addresses. The replica itself adds its own
+place among them, so that what a launcher hands out can be one object for all.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 from aerotrain.contract.job import Job, ReplicaName, Role
 
 Addresses = Mapping[ReplicaName, str]
 
+#: The addresses of a cluster by role, in the order of their indices; empty without a cluster.
+Cluster = Mapping[str, list[str]]
 
-def tf_config(job: Job, replica: ReplicaName, addresses: Addresses) -> str | None:
-    """The TF_CONFIG of one replica, or None where the job has no cluster.
 
-    ``addresses`` holds ``host:port`` of every replica. The evaluator is no member of the
-    cluster that it is told about, as TensorFlow's estimators defined it:
+def cluster_of(job: Job, addresses: Addresses) -> Cluster:
+    """The job's cluster, of the ``host:port`` of every replica.
+
+    The evaluator is no member of the cluster that it is told about, as TensorFlow's estimators
+    defined it:
     https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
     """
-    if not job.count(Role.WORKER):
-        return None
     cluster: dict[str, list[str]] = {}
-    for name in job.names():
-        if name.role is not Role.EVALUATOR:
-            cluster.setdefault(name.role, []).append(addresses[name])
-    return json.dumps(
-        {"cluster": cluster, "task": {"type": replica.role, "index": replica.index}},
-        sort_keys=True,
-    )
+    if job.count(Role.WORKER):
+        for name in job.names():
+            if name.role is not Role.EVALUATOR:
+                cluster.setdefault(name.role.value, []).append(addresses[name])
+    return cluster
+
+
+def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
+    """The TF_CONFIG of one replica, or None where there is no cluster."""
+    if not cluster:
+        return None
+    task = {"type": replica.role.value, "index": replica.index}
+    return json.dumps({"cluster": cluster, "task": task}, sort_keys=True)
 
 
 def replica_environment(
     job: Job, replica: ReplicaName, addresses: Addresses, attempt: str
 ) -> dict[str, str]:
     """Every variable that tells a replica who it is; a launcher adds credentials to them."""
-    environment = dict(job.replica(replica.role).environment)
-    environment["AEROTRAIN_JOB"] = job.to_json()
-    environment["AEROTRAIN_ROLE"] = replica.role.value
-    environment["AEROTRAIN_INDEX"] = str(replica.index)
-    environment["AEROTRAIN_ATTEMPT"] = attempt
-    config = tf_config(job, replica, addresses)
-    if config is not None:
+    return {
+        **job.replica(replica.role).environment,
+        "AEROTRAIN_JOB": job.to_json(),
+        "AEROTRAIN_CLUSTER": json.dumps(cluster_of(job, addresses), sort_keys=True),
+        "AEROTRAIN_ROLE": replica.role.value,
+        "AEROTRAIN_INDEX": str(replica.index),
+        "AEROTRAIN_ATTEMPT": attempt,
+    }
+
+
+def replica_of(environment: Mapping[str, str]) -> ReplicaName:
+    """Which replica the variables of a launcher describe."""
+    return ReplicaName(Role(environment["AEROTRAIN_ROLE"]), int(environment["AEROTRAIN_INDEX"]))
+
+
+def tell_tensorflow(environment: MutableMapping[str, str]) -> None:
+    """Set TF_CONFIG as the variables of a launcher say, whatever was there before.
+
+    It has to be there before TensorFlow builds a strategy.
+    """
+    config = tf_config(json.loads(environment["AEROTRAIN_CLUSTER"]), replica_of(environment))
+    if config is None:
+        environment.pop("TF_CONFIG", None)
+    else:
         environment["TF_CONFIG"] = config
-    return environment

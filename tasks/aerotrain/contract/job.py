@@ -21,7 +21,14 @@ _REQUIRED = ("name", "module", "store", "run", "task")
 #: Variables that the launcher sets for each replica; a description that sets one would
 #: quietly be overruled, so it is refused.
 OWNED_VARIABLES = frozenset(
-    {"TF_CONFIG", "AEROTRAIN_JOB", "AEROTRAIN_ROLE", "AEROTRAIN_INDEX", "AEROTRAIN_ATTEMPT"}
+    {
+        "TF_CONFIG",
+        "AEROTRAIN_JOB",
+        "AEROTRAIN_CLUSTER",
+        "AEROTRAIN_ROLE",
+        "AEROTRAIN_INDEX",
+        "AEROTRAIN_ATTEMPT",
+    }
 )
 
 
@@ -36,39 +43,61 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one replica asks for: cores, bytes of memory as Kubernetes writes them, GPUs."""
+    """What one replica asks for: cores, bytes of memory as Kubernetes writes them, devices.
+
+    ``shared_memory`` is the part of its memory that /dev/shm may take; None leaves it to
+    whatever runs the replica.
+    """
 
     cpu: float = 1.0
     memory: str = "2Gi"
     gpu: int = 0
+    tpu: int = 0
+    shared_memory: str | None = None
 
     def __post_init__(self) -> None:
-        _check_types(self, cpu=(int, float), memory=str, gpu=int)
-        if not _QUANTITY.fullmatch(self.memory):
+        _check_types(
+            self, cpu=(int, float), memory=str, gpu=int, tpu=int, shared_memory=(str, type(None))
+        )
+        for name, quantity in (("memory", self.memory), ("shared_memory", self.shared_memory)):
+            if quantity is not None and not _QUANTITY.fullmatch(quantity):
+                raise SpecError(
+                    f"{name} is {quantity!r}; write it as Kubernetes does, such as 512Mi or 4Gi"
+                )
+        if self.cpu <= 0 or self.gpu < 0 or self.tpu < 0:
             raise SpecError(
-                f"memory is {self.memory!r}; write it as Kubernetes does, such as 512Mi or 4Gi"
-            )
-        if self.cpu <= 0 or self.gpu < 0:
-            raise SpecError(
-                f"a replica asks for cpu={self.cpu} and gpu={self.gpu}; "
-                "cpu must be above zero and gpu not below it"
+                f"a replica asks for cpu={self.cpu}, gpu={self.gpu} and tpu={self.tpu}; "
+                "cpu must be above zero, gpu and tpu not below it"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One role of a job, and how many copies of it run."""
+    """One role of a job, and how many copies of it run.
+
+    ``pod`` is a pod template of this role alone, as Kubernetes writes it, for a launcher of
+    pods; other launchers have no use for it.
+    """
 
     role: Role
     count: int = 1
     resources: Resources = field(default_factory=Resources)
     environment: Mapping[str, str] = field(default_factory=dict)
+    pod: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_types(self, environment=Mapping, pod=Mapping)
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
             raise SpecError(f"the count of {self.role} must be 1 or more, got {self.count!r}")
         if self.role in (Role.CHIEF, Role.EVALUATOR) and self.count != 1:
             raise SpecError(f"a job has at most one {self.role}, got {self.count}")
+        try:
+            json.dumps(self.pod)
+        except (TypeError, ValueError) as error:
+            raise SpecError(
+                f"the pod template of {self.role} holds what no JSON can: {error}; put dates "
+                "and the like in quotes"
+            ) from error
         for name, value in self.environment.items():
             if not isinstance(value, str):
                 raise SpecError(

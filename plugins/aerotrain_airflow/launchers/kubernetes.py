@@ -1,0 +1,80 @@
+"""The launcher of pods: every replica a pod, all of them owned by one ConfigMap.
+
+Nothing is installed in the cluster. What a set is lies in its ConfigMap (the job's description,
+which launch made it, whose it is now), so that any process that may read it can follow and end
+the set, and deleting it takes all the rest along, also when nobody is left to do it.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from logging import getLogger
+from typing import Any, TypeVar
+
+from aerotrain.contract.job import Job
+from aerotrain_airflow.launchers.base import Emit, Ended
+from aerotrain_airflow.pods.address import Address
+from aerotrain_airflow.pods.cluster import Cluster
+from aerotrain_airflow.pods.following import Following
+from aerotrain_airflow.pods.lifecycle import end, refuse_what_is_refused, start
+from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
+
+T = TypeVar("T")
+
+#: Seconds that an API which is away is asked again before a task fails, for Airflow to retry.
+PATIENCE = 60.0
+
+
+class KubernetesLauncher:
+    """Runs replicas as pods of one namespace.
+
+    ``holder`` is the task try on whose behalf this is: it may end the sets that it started or
+    took over, and no others. ``conn_id`` is Airflow's connection to the cluster.
+    """
+
+    def __init__(self, settings: PodSettings, conn_id: str, holder: str) -> None:
+        self._settings = settings
+        self._conn_id = conn_id
+        self._holder = holder
+
+    def plan(self, job: Job, attempt: str) -> PodPlan:
+        """The manifests, as a value."""
+        return plan_pods(job, attempt, self._settings)
+
+    def check(self, plan: PodPlan) -> None:
+        """Ask the API for every permission that is needed, and to try the manifests dry.
+
+        Raises:
+            FinalError: a permission, the namespace or something that pods need is missing.
+            TemporaryError: the API does not answer, or has no room.
+        """
+        self._do(plan.namespace, lambda cluster: refuse_what_is_refused(cluster, plan))
+
+    def start(self, plan: PodPlan) -> str:
+        """Make all objects of the plan, or take over the same job's set of an earlier try."""
+        return str(self._do(plan.namespace, lambda cluster: start(cluster, plan, self._holder)))
+
+    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
+        """Follow the set from here; ``pods.trigger.JobTrigger`` does the same while deferred."""
+        where = Address.parse(address)
+        log = getLogger(__name__)
+
+        def follow(cluster: Cluster) -> Coroutine[Any, Any, Ended]:
+            return Following(cluster, where, emit=emit, say=log.info, until=until).run()
+
+        return self._do(where.namespace, follow)
+
+    def stop(self, address: str) -> None:
+        """Have the set deleted if it is still this try's; its pods leave within seconds."""
+        where = Address.parse(address)
+        self._do(where.namespace, lambda cluster: end(cluster, where, self._holder))
+
+    def _do(self, namespace: str, act: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        """Run ``act`` on the cluster, in a thread of its own: a signal may come in at any time."""
+
+        async def connected() -> T:
+            async with Cluster.of(self._conn_id, namespace, patience=PATIENCE) as cluster:
+                return await act(cluster)
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, connected()).result()

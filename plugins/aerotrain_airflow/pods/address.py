@@ -1,0 +1,56 @@
+"""How a set of pods is called and marked, in one place for all who write or read it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from aerotrain.contract.job import ReplicaName, Role
+
+#: The label that all objects of a set carry, and those that tell its pods apart.
+JOB_LABEL = "aerotrain/job"
+ROLE_LABEL = "aerotrain/role"
+INDEX_LABEL = "aerotrain/index"
+
+#: Annotations of the set's owner: which launch made it, of what, whose it is now, whether all
+#: of it was made, and how far its logs were read.
+ATTEMPT = "aerotrain/attempt"
+DESCRIPTION = "aerotrain/description"
+HOLDER = "aerotrain/holder"
+STARTED = "aerotrain/started"
+POSITIONS = "aerotrain/positions"
+
+#: The container that runs the replica, beside whatever side-cars a template adds.
+CONTAINER = "replica"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a set is: its namespace, its job's name, and the launch that made it."""
+
+    namespace: str
+    name: str
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}/{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what ``str()`` wrote."""
+        namespace, name, attempt = text.split("/")
+        return cls(namespace, name, attempt)
+
+    def pod(self, replica: ReplicaName) -> str:
+        """The name of a replica's pod."""
+        return f"{self.name}-{replica}"
+
+
+def annotations(manifest: Mapping[str, Any]) -> Mapping[str, str]:
+    """The annotations of an object, which may have none."""
+    return manifest["metadata"].get("annotations") or {}
+
+
+def replica_of(pod: Mapping[str, Any]) -> ReplicaName:
+    """Which replica a pod of ours is."""
+    labels = pod["metadata"]["labels"]
+    return ReplicaName(Role(labels[ROLE_LABEL]), int(labels[INDEX_LABEL]))

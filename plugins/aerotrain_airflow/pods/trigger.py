@@ -1,0 +1,73 @@
+"""What follows a set while its task is deferred and holds no slot."""
+
+import traceback
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from aerotrain.contract.status import State
+from aerotrain_airflow.launchers.base import Ended, log_line
+from aerotrain_airflow.pods.address import Address
+from aerotrain_airflow.pods.cluster import Cluster
+from aerotrain_airflow.pods.following import Following
+from aerotrain_airflow.pods.lifecycle import end
+
+#: Seconds that the API may be away when a trigger begins; later it may be away for as long as
+#: the job's deadline.
+_PATIENCE = 600.0
+
+#: Seconds for the end of a killed task's set, of the 30 that Airflow gives it.
+_LAST_PATIENCE = 20.0
+
+
+class JobTrigger(BaseTrigger):
+    """Follow the set at ``address``, its lines in the task's log, and fire once it has ended.
+
+    Airflow may run it in two triggerers at once or start it anew at any time: it keeps nothing.
+    ``holder`` is the task try whose set it is; ``until`` is a time of ``time.time()`` at which
+    the task's own timeout ends, which Airflow does not watch while a task is deferred.
+    """
+
+    def __init__(self, address: str, conn_id: str, holder: str, until: float | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.address = address
+        self.conn_id = conn_id
+        self.holder = holder
+        self.until = until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {
+            "address": self.address,
+            "conn_id": self.conn_id,
+            "holder": self.holder,
+            "until": self.until,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            ended = await self._follow()
+        except Exception as error:  # noqa: BLE001 -- without an event nobody would end the set
+            reason = "".join(traceback.format_exception(error))
+            ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")
+        event = {"address": self.address, "ended": ended.to_dict()}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _follow(self) -> Ended:
+        where = Address.parse(self.address)
+        async with Cluster.of(self.conn_id, where.namespace, patience=_PATIENCE) as cluster:
+            following = Following(
+                cluster,
+                where,
+                emit=lambda line: log_line(self.log, line),
+                say=self.log.info,
+                until=self.until,
+            )
+            return await following.run()
+
+    async def on_kill(self) -> None:
+        """End the set: the task was marked or cleared by a person, or its run timed out."""
+        where = Address.parse(self.address)
+        async with Cluster.of(self.conn_id, where.namespace, patience=_LAST_PATIENCE) as cluster:
+            await end(cluster, where, self.holder)

@@ -1,0 +1,87 @@
+"""Modules that run as pods in tests: a replica that sees the others over the network alone."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import closing
+from typing import Any
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.replica import Replica
+
+DEADLINE = 120.0
+
+
+def run(replica: Replica) -> Any:
+    """Do what the job's argument says for this replica's role."""
+    print(f"hello from {replica.name}", flush=True)
+    return globals()[replica.job.arguments.get(replica.name.role, "serve")](replica)
+
+
+def serve(replica: Replica) -> None:
+    """What workers and ps do: answer whoever calls, and wait to be ended."""
+    if "TF_CONFIG" not in os.environ:
+        time.sleep(600)
+    config = json.loads(os.environ["TF_CONFIG"])
+    own = config["cluster"][config["task"]["type"]][config["task"]["index"]]
+    with closing(socket.create_server(("", int(own.rsplit(":", 1)[1])))) as server:
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(str(replica.name).encode())
+
+
+def meet(replica: Replica) -> dict[str, Any]:
+    """Call every other replica by the name that TensorFlow would call it by."""
+    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    others = [each for role, all_ in cluster.items() if role != "chief" for each in all_]
+    answers = sorted(map(_call, others))
+    print(f"met {', '.join(answers)}", flush=True)
+    return {"met": answers, "user": os.getuid(), "python": sys.version_info[:2]}
+
+
+def _call(address: str) -> str:
+    host, port = address.rsplit(":", 1)
+    until = time.monotonic() + DEADLINE
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=5) as connection:
+                return connection.recv(100).decode()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def count(replica: Replica) -> int:
+    """Write numbered lines, some in one moment and some apart."""
+    lines = int(replica.job.arguments.get("lines", 60))
+    for number in range(lines):
+        print(f"line {number}", flush=True)
+        if number % 10 == 0:
+            time.sleep(0.4)
+    return lines
+
+
+def fail(replica: Replica) -> None:
+    raise FinalError("the label 7 is outside 0 to 3")
+
+
+def crash(replica: Replica) -> None:
+    raise ZeroDivisionError("a bug of the user's own")
+
+
+def vanish(replica: Replica) -> None:
+    """End without a word, as a segmentation fault does. A container's first process is deaf to
+    its own SIGKILL, so a signal's exit code stands for it."""
+    os._exit(128 + signal.SIGSEGV)
+
+
+def devour(replica: Replica) -> None:
+    """Take memory until the kernel says stop."""
+    taken = []
+    while True:
+        taken.append(bytearray(os.urandom(1 << 20)) * 16)

@@ -1,0 +1,33 @@
+"""A test double of a Kubernetes cluster: its API over real HTTP, its pods real local processes.
+
+::
+
+    with KubernetesDouble() as double:
+        ...                                        # use double.kubeconfig or double.url
+        double.pod("job-chief")                    # its manifest now, or None
+        double.requests                            # every request so far
+        double.fail(429, verb="list", times=3)     # the next three lists
+        double.imagine("job-worker-1", statuses.image_pull_back_off())
+        double.become("job-worker-0", statuses.out_of_memory())
+
+Why it is not kmock (0.8), which is the closest thing on PyPI: its emulator keeps objects and
+streams their changes, but gives them no resourceVersion, no uid and no creation time, ignores
+selectors, limits and time-outs, begins every watch with everything there is, knows no 410, lets
+every pod vanish at once, and searches all objects for each request, so that a job of 500
+workers could not be listed in milliseconds. What would have been left of it is the HTTP server, and
+that is aiohttp's, as here.
+
+What is not imitated: TLS; admission by webhooks and the pod security standard; server-side apply,
+JSON patches, and strategic merge of lists (a merge patch replaces them); consistent continuation
+of a list; restart policies other than Never, probes, side-cars that are init containers;
+limits of memory and CPU (script ``statuses.out_of_memory()``); networks and their policies (a
+name in AEROTRAIN_CLUSTER becomes a port of loopback); images. A container's process is not
+process 1 of a namespace: SIGTERM ends it even where it has no handler for it.
+"""
+
+from kubernetes_double import statuses
+from kubernetes_double.double import KubernetesDouble
+from kubernetes_double.faults import Fault, Request
+from kubernetes_double.tempo import Tempo
+
+__all__ = ["Fault", "KubernetesDouble", "Request", "Tempo", "statuses"]

@@ -1,0 +1,106 @@
+"""A container as a local process: in a session of its own, its output into a log."""
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from kubernetes_double.logs import Log
+
+#: In the environment of every process of a container, however it was started.
+MARK = "KUBERNETES_DOUBLE_CONTAINER"
+
+#: Seconds that the output of a process may take to arrive after its end.
+_LAST_WORDS = 2.0
+
+
+class Container:
+    """One running container.
+
+    As in a container, nothing outlives the first process; unlike there, it does not have process
+    id 1, so that SIGTERM ends it also where it has no handler.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Log,
+        copy: Path,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+        self._copy = copy.open("ab", buffering=0)
+        self._mark = str(folder)
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self._process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**environment, MARK: self._mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def signal(self, number: int) -> None:
+        """To the first process alone, as the kubelet does it."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End everything at once."""
+        for process in self._everything():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._copy.write(line)
+            self._tell(self._log.write, line)
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        self.kill()  # the kernel does it to what is left in a container
+        self._reader.join(_LAST_WORDS)
+        self._copy.close()
+        self._tell(self._end, 128 - code if code < 0 else code)
+
+    def _end(self, code: int) -> None:
+        self._log.close()
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    def _tell(self, call: object, *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the double was stopped meanwhile
+            self._loop.call_soon_threadsafe(call, *arguments)  # type: ignore[arg-type]
+
+    def _everything(self) -> list[psutil.Process]:
+        """The session of the container, and what left it with the mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.pid != os.getpid() and (
+                    os.getsid(process.pid) == self.pid or process.environ().get(MARK) == self._mark
+                ):
+                    found.append(process)
+            except (psutil.Error, ProcessLookupError, PermissionError):
+                continue
+        return found

@@ -1,0 +1,209 @@
+"""The double as a test holds it: what there is, what people do to it, and what goes wrong."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from kubernetes_double import statuses
+from kubernetes_double.cluster import Cluster
+from kubernetes_double.faults import Fault, Request
+from kubernetes_double.objects import Manifest
+from kubernetes_double.statuses import Edit
+
+T = TypeVar("T")
+
+#: Seconds that a test waits at most for what it expects.
+PATIENCE = 30.0
+
+
+class KubernetesDouble(Cluster):
+    """A cluster in a thread of this process; its methods may be called from any other thread."""
+
+    # What there is
+
+    def pod(self, name: str, namespace: str = "default") -> Manifest | None:
+        return self.find("pods", name, namespace)
+
+    def find(self, plural: str, name: str, namespace: str = "default") -> Manifest | None:
+        """The object now, or None."""
+        kind = self._kind(plural)
+        where = namespace if kind.namespaced else ""
+        stored = self._call(lambda: self._objects.find(kind, where, name))
+        return stored.manifest() if stored else None
+
+    def all(self, plural: str, namespace: str = "") -> list[Manifest]:
+        """All objects of a kind, in one namespace or everywhere."""
+        kind = self._kind(plural)
+        found = self._call(lambda: self._objects.select(kind, namespace))
+        return [stored.manifest() for stored in found]
+
+    @property
+    def requests(self) -> list[Request]:
+        """Every request so far, oldest first."""
+        return list(self._server.requests)
+
+    @property
+    def watching(self) -> int:
+        """How many watches are open."""
+        return self._call(lambda: len(self._watches))
+
+    def wait_for(self, condition: Callable[[], T], what: str = "", seconds: float = PATIENCE) -> T:
+        """Wait until ``condition`` gives something true, asked anew after every change.
+
+        Raises:
+            AssertionError: it did not within ``seconds``.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            value = condition()
+            if value:
+                return value
+            left = end - time.monotonic()
+            assert left > 0, f"waited {seconds:g} s in vain for {what or condition}"
+            with self._changed:
+                self._changed.wait(min(left, 0.2))
+
+    # What people and other parts of a cluster do
+
+    def edit(self, plural: str, name: str, edit: Edit, namespace: str = "default") -> None:
+        """Change an object by hand."""
+        self._call(lambda: self._objects.change(self._stored(plural, name, namespace), edit))
+
+    def delete(self, plural: str, name: str, namespace: str = "default", **options: Any) -> None:
+        """Delete an object by hand; ``options`` as in DeleteOptions."""
+        self._call(lambda: self._deletion.delete(self._stored(plural, name, namespace), options))
+
+    def kill(self, name: str, signal: int = 9, namespace: str = "default") -> None:
+        """Send a signal to the first process of each container of a pod that is a process."""
+        for pid in self.pids(name, namespace).values():
+            os.kill(pid, signal)
+
+    def pids(self, name: str, namespace: str = "default") -> dict[str, int]:
+        return self._call(lambda: self._kubelet.pids(self._stored("pods", name, namespace)))
+
+    # Imagined pods
+
+    def imagine(self, name: str, state: Edit, namespace: str = "default") -> None:
+        """The pod of this name, once it is created, has no process and begins in this state."""
+        self._call(lambda: self._kubelet.imagined.__setitem__((namespace, name), state))
+
+    def become(self, name: str, state: Edit, namespace: str = "default") -> float:
+        """Change the state of a pod; when that was, by the monotonic clock."""
+
+        def change() -> float:
+            self._kubelet.become(self._stored("pods", name, namespace), state)
+            return time.monotonic()
+
+        return self._call(change)
+
+    def hold(self, name: str, namespace: str = "default") -> None:
+        """A deletion of this imagined pod does not come to an end: its node is silent."""
+        self._call(lambda: self._kubelet.held.add((namespace, name)))
+
+    def release(self, name: str, namespace: str = "default") -> None:
+        self._call(lambda: self._kubelet.release(self._stored("pods", name, namespace)))
+
+    def say(
+        self,
+        name: str,
+        *lines: str,
+        namespace: str = "default",
+        container: str = "",
+        end: str = "\n",
+    ) -> None:
+        """Add lines to the log of a pod."""
+
+        def write() -> None:
+            stored = self._stored("pods", name, namespace)
+            first = stored.manifest()["spec"]["containers"][0]["name"]
+            for line in lines:
+                self._logs.of(stored.uid, container or first).write(f"{line}{end}".encode())
+
+        self._call(write)
+
+    def tell(
+        self,
+        name: str,
+        reason: str,
+        message: str,
+        type_: str = "Warning",
+        namespace: str = "default",
+    ) -> None:
+        """Write an event about a pod."""
+        self._call(
+            lambda: self._kubelet.tell(
+                self._stored("pods", name, namespace), type_, reason, message
+            )
+        )
+
+    # What goes wrong
+
+    def fail(self, status: int = 0, **order: Any) -> Fault:
+        """Order a failure of the next requests that fit: see ``Fault`` for what can be ordered."""
+        fault = Fault(status=status, **order)
+        self._call(lambda: self._server.faults.ordered.append(fault))
+        return fault
+
+    def deny(self, verb: str, resource: str) -> None:
+        """Take a permission away: ``deny("list", "pods")``, ``deny("*", "pods/log")``."""
+        self._access.denied.add((verb, resource))
+
+    def allow(self, verb: str, resource: str) -> None:
+        """Give it back."""
+        self._access.denied.discard((verb, resource))
+
+    def obey(self, rules: Sequence[Mapping[str, Any]]) -> None:
+        """Allow what the ``rules`` of a Role allow, and nothing else."""
+        self._access.rules = rules
+
+    def cut_watches(self) -> None:
+        """Break the connection of every open watch in the middle of a line."""
+        self._call(self._watches.cut)
+
+    def expire_watches(self) -> None:
+        """Send every open watch the error 410, and forget what it could have gone on from."""
+        self._call(self._objects.forget_history)
+        self._call(self._watches.expire)
+
+    def forget_history(self) -> None:
+        """Answer 410 to every watch from a version before now."""
+        self._call(self._objects.forget_history)
+
+    def cut_logs(self) -> None:
+        """Break the connection of every log that is followed."""
+        self._call(self._logs.cut)
+
+    def rotate_log(
+        self, name: str, keep: int = 0, namespace: str = "default", container: str = ""
+    ) -> None:
+        """Serve only the newest ``keep`` lines, and those to come, to whoever asks anew."""
+
+        def rotate() -> None:
+            stored = self._stored("pods", name, namespace)
+            first = stored.manifest()["spec"]["containers"][0]["name"]
+            self._logs.of(stored.uid, container or first).rotate(keep)
+
+        self._call(rotate)
+
+    def go_away(self) -> None:
+        """Refuse every connection, as a machine does whose API server is down."""
+        self._call(self._server.go_away)
+
+    def come_back(self) -> None:
+        self._await(self._server.listen())
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.go_away()
+        try:
+            yield
+        finally:
+            self.come_back()
+
+
+def state_named(name: str, *arguments: Any) -> Edit:
+    """The state that a program outside this process asks for by name."""
+    edit: Edit = getattr(statuses, name)(*arguments)
+    return edit

@@ -1,0 +1,100 @@
+"""The kinds that this cluster knows, and how a path and a query name their objects."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kubernetes_double.answers import ApiError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One row of what ``kubectl api-resources`` shows."""
+
+    plural: str
+    kind: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+PODS = Kind("pods", "Pod", short=("po",))
+NAMESPACES = Kind("namespaces", "Namespace", namespaced=False, short=("ns",))
+EVENTS = Kind("events", "Event", short=("ev",))
+CONFIGMAPS = Kind("configmaps", "ConfigMap", short=("cm",))
+SECRETS = Kind("secrets", "Secret")
+QUOTAS = Kind("resourcequotas", "ResourceQuota", short=("quota",))
+REVIEWS = Kind(
+    "selfsubjectaccessreviews",
+    "SelfSubjectAccessReview",
+    group="authorization.k8s.io",
+    namespaced=False,
+)
+KINDS = (
+    PODS,
+    NAMESPACES,
+    EVENTS,
+    CONFIGMAPS,
+    SECRETS,
+    Kind("services", "Service", short=("svc",)),
+    Kind("networkpolicies", "NetworkPolicy", group="networking.k8s.io", short=("netpol",)),
+    QUOTAS,
+    REVIEWS,
+)
+
+#: Not everywhere: what Volcano adds.
+VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="v1beta1")
+
+_REQUIREMENT = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)\s*")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One part of a label selector."""
+
+    key: str
+    values: frozenset[str] | None  # None: any value, as long as the key is there
+    wanted: bool = True
+
+    def admits(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        there = value is not None if self.values is None else value in self.values
+        return there is self.wanted
+
+
+Selector = tuple[Requirement, ...]
+
+
+def read_selector(text: str) -> Selector:
+    """A label selector, as the query parameter ``labelSelector`` has it."""
+    found: list[Requirement] = []
+    for part in re.split(r",(?![^(]*\))", text) if text else ():
+        matched = _REQUIREMENT.fullmatch(part)
+        if matched:
+            values = frozenset(value.strip() for value in matched["values"].split(","))
+            found.append(Requirement(matched["key"], values, wanted=matched["op"] == "in"))
+        elif "!=" in part:
+            key, _, value = part.partition("!=")
+            found.append(Requirement(key.strip(), frozenset({value.strip()}), wanted=False))
+        elif "=" in part:
+            key, _, value = part.replace("==", "=").partition("=")
+            found.append(Requirement(key.strip(), frozenset({value.strip()})))
+        elif part.strip():
+            key = part.strip()
+            found.append(Requirement(key.lstrip("!"), None, wanted=not key.startswith("!")))
+        else:
+            raise ApiError(400, f"unable to parse requirement: found '{text}'")
+    return tuple(found)
+
+
+def read_fields(text: str) -> dict[str, str]:
+    """A field selector; only equality is known here."""
+    if "!=" in text:
+        raise ApiError(400, f"the double knows no inequality of fields: {text}")
+    pairs = (part.replace("==", "=").partition("=") for part in text.split(",") if part)
+    return {key: value for key, _, value in pairs}

@@ -1,0 +1,131 @@
+"""What happens to pods: some are real processes, some are only imagined."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from kubernetes_double import statuses
+from kubernetes_double.admission import timestamp
+from kubernetes_double.kinds import EVENTS
+from kubernetes_double.logs import Logs
+from kubernetes_double.objects import Manifest, Objects, Stored
+from kubernetes_double.pods import ProcessPod
+from kubernetes_double.statuses import Edit
+from kubernetes_double.surroundings import Addresses
+from kubernetes_double.tempo import Tempo
+
+
+class Kubelet:
+    """The nodes of the cluster, all in one.
+
+    A pod is a real process unless ``imagined`` has its name, or ``everyone`` is set: then its
+    state is what these edits and later ones make of it.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        logs: Logs,
+        tempo: Tempo,
+        folder: Path,
+        environment: Mapping[str, str],
+        everyone: Edit | None,
+    ) -> None:
+        self._objects = objects
+        self._logs = logs
+        self._tempo = tempo
+        self._folder = folder
+        self._environment = environment
+        self._addresses = Addresses()
+        self._running: dict[str, ProcessPod] = {}
+        self.everyone = everyone
+        self.imagined: dict[tuple[str, str], Edit] = {}
+        self.held: set[tuple[str, str]] = set()  # on a node that answers nobody
+
+    def run(self, stored: Stored) -> None:
+        """A pod was created."""
+        edit = self.imagined.get((stored.namespace, stored.name), self.everyone)
+        if edit:
+            asyncio.get_running_loop().call_soon(self.become, stored, edit)
+            return
+        spec = stored.manifest()["spec"]
+        # Pods of one set are neighbours, whatever they are called.
+        folder = self._folder / stored.namespace / spec.get("subdomain", stored.name) / stored.uid
+        self._running[stored.uid] = ProcessPod(
+            stored,
+            folder,
+            self._objects,
+            self._logs,
+            self._addresses,
+            self._tempo,
+            self._environment,
+            lambda type_, reason, message: self.tell(stored, type_, reason, message),
+        )
+
+    def become(self, stored: Stored, edit: Edit) -> Stored | None:
+        """Change the state of a pod."""
+        now = self._objects.change(stored, edit)
+        if now and b'"terminated"' in now.encoded:
+            self._logs.close(now.uid)
+        return now
+
+    def end(self, stored: Stored, grace: float) -> None:
+        """A pod was deleted."""
+        process = self._running.get(stored.uid)
+        if process:
+            process.end(grace)
+        elif grace and (stored.namespace, stored.name) not in self.held:
+            asyncio.get_running_loop().call_later(self._tempo.removal, self._end_imagined, stored)
+
+    def release(self, stored: Stored) -> None:
+        """The node of a held pod is back."""
+        self.held.discard((stored.namespace, stored.name))
+        now = self._objects.present(stored)
+        if now and now.deleting:
+            self._end_imagined(now)
+
+    def pids(self, stored: Stored) -> dict[str, int]:
+        return self._running[stored.uid].pids
+
+    def tell(self, stored: Stored, type_: str, reason: str, message: str) -> None:
+        """Write an event about the pod."""
+        now = timestamp()
+        involved = {"kind": "Pod", "namespace": stored.namespace, "name": stored.name}
+        event = {
+            "metadata": {
+                "name": f"{stored.name}.{uuid4().hex[:16]}",
+                "namespace": stored.namespace,
+                "uid": str(uuid4()),
+                "creationTimestamp": now,
+            },
+            "involvedObject": {**involved, "uid": stored.uid, "apiVersion": "v1"},
+            "reason": reason,
+            "message": message,
+            "type": type_,
+            "source": {"component": "kubelet", "host": statuses.NODE},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "eventTime": None,
+            "reportingComponent": "kubelet",
+            "reportingInstance": statuses.NODE,
+        }
+        self._objects.put(EVENTS, event)
+
+    async def stop(self) -> None:
+        """End every process."""
+        await asyncio.gather(*(process.stop() for process in self._running.values()))
+        self._addresses.close()
+
+    def _end_imagined(self, stored: Stored) -> None:
+        now = self._objects.present(stored)
+        if now:
+            self._objects.change(now, _killed)
+            self._objects.remove(now)
+            self._logs.close(now.uid)
+
+
+def _killed(pod: Manifest) -> None:
+    if pod["status"].get("phase") == "Running":
+        statuses.exited(143)(pod)

@@ -1,0 +1,54 @@
+"""What the one node of the double has room for, and which images it can have."""
+
+import re
+from collections.abc import Mapping
+
+from kubernetes_double.objects import Manifest
+
+#: What the node can give to one pod; of any other resource it has nothing. Pods are not added up.
+CAPACITY = {"cpu": 64.0, "memory": 256 * 2.0**30, "ephemeral-storage": 2.0**40}
+
+_FACTORS: Mapping[str, float] = {
+    "": 1,
+    "m": 1e-3,
+    **{unit: 1000.0 ** (index + 1) for index, unit in enumerate("kMGTPE")},
+    **{f"{unit}i": 1024.0 ** (index + 1) for index, unit in enumerate("KMGTPE")},
+}
+
+
+def what_is_short(pod: Manifest) -> str:
+    """The scheduler's message where the pod fits nowhere, else nothing."""
+    asked: dict[str, float] = {}
+    for container in pod["spec"]["containers"]:
+        resources = container.get("resources") or {}
+        for name, text in {**resources.get("limits", {}), **resources.get("requests", {})}.items():
+            asked[name] = asked.get(name, 0) + quantity(str(text))
+    missing = [name for name, amount in asked.items() if amount > CAPACITY.get(name, 0)]
+    if not missing:
+        return ""
+    reasons = ", ".join(f"1 Insufficient {name}" for name in sorted(missing))
+    return (
+        f"0/1 nodes are available: {reasons}. preemption: 0/1 nodes are available: 1 Preemption "
+        "is not helpful for scheduling."
+    )
+
+
+def what_cannot_be_pulled(pod: Manifest) -> tuple[str, str] | None:
+    """An image of a registry that cannot exist (RFC 2606), with what the runtime says of it."""
+    for container in pod["spec"]["containers"]:
+        image = container["image"]
+        registry = image.partition("/")[0].partition(":")[0]
+        if registry.endswith(".invalid"):
+            return image, (
+                f'failed to pull and unpack image "{image}": failed to resolve reference '
+                f'"{image}": failed to do request: Head "https://{registry}/v2/": dial tcp: '
+                f"lookup {registry}: no such host"
+            )
+    return None
+
+
+def quantity(text: str) -> float:
+    """``500m``, ``2Gi`` and the like as a number."""
+    matched = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", text)
+    assert matched, f"{text!r} is no quantity"
+    return float(matched[1]) * _FACTORS[matched[2]]

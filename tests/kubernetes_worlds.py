@@ -1,0 +1,198 @@
+"""Where the tests of pods take place: a stand-in API with local processes, or a real cluster.
+
+A test that takes the fixture ``world`` runs in both: against the double wherever it is, and,
+marked ``cluster``, against whatever KUBECONFIG names. There the training image is
+``AEROTRAIN_TEST_IMAGE``, and pods reach the S3 server of the tests at ``AEROTRAIN_TEST_HOST``,
+an address of this machine (by default the one that leads to the cluster's API).
+"""
+
+import json
+import os
+import selectors
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import kubernetes.client
+import kubernetes.config
+import pytest
+
+from aerotrain.code_archive import publish_code
+from aerotrain.contract.job import Job
+from aerotrain.store import open_store
+from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.local.s3_server import S3Server
+from aerotrain_airflow.pods.plan import PodSettings
+from kubernetes_double import KubernetesDouble
+
+JOBS = Path(__file__).parent / "jobs"
+SECRET = "store"
+CONN_ID = "kubernetes_tests"
+
+
+#: A job of one replica.
+ALONE = [{"role": "chief"}]
+
+
+def described(
+    store: str, name: str = "job", replicas: list[dict[str, Any]] | None = None, **more: Any
+) -> Job:
+    """A job of ``pod_jobs``: chief, two workers and a ps unless it says otherwise."""
+    small = {"cpu": 0.1, "memory": "256Mi"}
+    roles = replicas or [*ALONE, {"role": "worker", "count": 2}, {"role": "ps"}]
+    return Job.from_dict(
+        {
+            "name": name,
+            "module": "pod_jobs",
+            "store": store,
+            "run": "run",
+            "task": name,
+            "strategy": "parameter_server" if len(roles) > 1 else "one_device",
+            "replicas": [{"resources": small, **each} for each in roles],
+            **more,
+        }
+    )
+
+
+@dataclass
+class World:
+    """A namespace of one test's own, and what a person may do in it."""
+
+    namespace: str
+    image: str
+    kubeconfig: Path
+    core: kubernetes.client.CoreV1Api
+    store: str
+    double: KubernetesDouble | None = None
+    made: list[str] = field(default_factory=list)
+
+    def settings(self, **more: Any) -> PodSettings:
+        return PodSettings(
+            **{"namespace": self.namespace, "image": self.image, "store_secret": SECRET, **more}
+        )
+
+    def launcher(self, holder: str = "try-1", **settings: Any) -> KubernetesLauncher:
+        return KubernetesLauncher(self.settings(**settings), CONN_ID, holder)
+
+    def job(self, **more: Any) -> Job:
+        """A job of ``pod_jobs`` whose code and output lie in the world's store."""
+        return described(self.store, code=publish_code(open_store(self.store), JOBS), **more)
+
+    def pods(self, name: str = "job") -> dict[str, kubernetes.client.V1Pod]:
+        """The pods of a job that are there now, by name."""
+        found = self.core.list_namespaced_pod(
+            self.namespace, label_selector=f"aerotrain/job={name}"
+        )
+        return {pod.metadata.name: pod for pod in found.items}
+
+
+@contextmanager
+def forwarded(host: str, port: int) -> Iterator[int]:
+    """A port at ``host`` that leads to ``port`` of loopback: what pods reach, and only this."""
+    listener = socket.create_server((host, 0))
+    stopped = threading.Event()
+
+    def pump(one: socket.socket, other: socket.socket) -> None:
+        ways = {one: other, other: one}
+        with one, other, selectors.DefaultSelector() as selector:
+            for each in ways:
+                selector.register(each, selectors.EVENT_READ)
+            while not stopped.is_set():
+                for key, _ in selector.select(1):
+                    read = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                    if not read:
+                        return
+                    ways[key.fileobj].sendall(read)  # type: ignore[index]
+
+    def accept() -> None:
+        while not stopped.is_set():
+            try:
+                outside, _ = listener.accept()
+            except OSError:
+                return
+            inside = socket.create_connection(("127.0.0.1", port))
+            threading.Thread(target=pump, args=(outside, inside), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        stopped.set()
+        listener.close()
+
+
+def address_towards(url: str) -> str:
+    """The address of this machine that whoever answers at ``url`` would answer to."""
+    parts = urlsplit(url)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((parts.hostname or "", parts.port or 443))
+        return str(probe.getsockname()[0])
+
+
+def make_namespace(core: kubernetes.client.CoreV1Api, environment: dict[str, str]) -> str:
+    """A namespace that holds its pods to the restricted standard, with the store's Secret."""
+    name = f"aerotrain-test-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    core.create_namespace({"metadata": {"name": name, "labels": labels}})
+    core.create_namespaced_secret(name, {"metadata": {"name": SECRET}, "stringData": environment})
+    return name
+
+
+def person(kubeconfig: Path) -> kubernetes.client.CoreV1Api:
+    """Whoever has this kubeconfig, at work with the official client."""
+    client = kubernetes.config.new_client_from_config(str(kubeconfig))
+    return kubernetes.client.CoreV1Api(client)
+
+
+def connection(kubeconfig: Path) -> str:
+    """An Airflow connection to the cluster of a kubeconfig, as JSON."""
+    return json.dumps({"conn_type": "kubernetes", "extra": {"kube_config_path": str(kubeconfig)}})
+
+
+@pytest.fixture(scope="session")
+def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesDouble]:
+    """A stand-in API of this test session."""
+    with KubernetesDouble(tmp_path_factory.mktemp("double")) as double:
+        yield double
+
+
+@pytest.fixture(scope="session")
+def pods_endpoint(s3: S3Server) -> Iterator[str]:
+    """Where pods of the real cluster reach the S3 server."""
+    configuration = kubernetes.client.Configuration()
+    kubernetes.config.load_kube_config(client_configuration=configuration)
+    host = os.environ.get("AEROTRAIN_TEST_HOST") or address_towards(configuration.host)
+    with forwarded(host, s3.ports[-1]) as port:
+        yield f"http://{host}:{port}"
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("double", marks=pytest.mark.process),
+        pytest.param("cluster", marks=pytest.mark.cluster),
+    ]
+)
+def world(
+    request: pytest.FixtureRequest, s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    """The double, and the real cluster, each in a namespace of this test's own."""
+    double: KubernetesDouble | None = None
+    environment = dict(s3.environment)
+    if request.param == "double":
+        double = request.getfixturevalue("double")
+        kubeconfig, image = Path(double.kubeconfig), "aerotrain-training:double"
+    else:
+        kubeconfig = Path(os.environ["KUBECONFIG"])
+        image = os.environ["AEROTRAIN_TEST_IMAGE"]
+        environment["AWS_ENDPOINT_URL"] = request.getfixturevalue("pods_endpoint")
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(kubeconfig))
+    core = person(kubeconfig)
+    namespace = make_namespace(core, environment)
+    yield World(namespace, image, kubeconfig, core, s3_url, double)
+    core.delete_namespace(namespace)

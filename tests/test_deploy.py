@@ -1,0 +1,131 @@
+"""What ``deploy/`` gives a platform team fits Kubernetes, the launcher, and itself."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from aerotrain.contract.job import Job
+from aerotrain_airflow.pods.access import REQUIRED, WITH_VOLCANO, Access
+from aerotrain_airflow.pods.plan import PodSettings, plan_pods
+from aerotrain_airflow.pods.template import read_template
+from aerotrain_airflow.settings import Settings
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+MANIFESTS = sorted(
+    file
+    for file in DEPLOY.glob("*.yaml")
+    if file.name not in ("kustomization.yaml", "helm-values.yaml")
+)
+
+#: Files that a team applies when it needs them.
+OPTIONAL = {"namespace.yaml", "volcano.yaml", "pod-template.yaml"}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+KUSTOMIZATION = documents("kustomization.yaml")[0]
+VALUES = documents("helm-values.yaml")[0]
+
+
+def plan(**settings: Any) -> list[dict[str, Any]]:
+    job = Job.from_dict(
+        {
+            "name": "train",
+            "module": "aerotrain.train",
+            "store": "s3://bucket/digits",
+            "run": "manual",
+            "task": "train",
+        }
+    )
+    return list(plan_pods(job, "try-1", PodSettings(**{"image": "a:1", **settings})).others)
+
+
+@pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
+def test_kubernetes_knows_every_field_of(file: Path, version: str) -> None:
+    for manifest in documents(file.name):
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "table"), [("role.yaml", REQUIRED), ("volcano.yaml", WITH_VOLCANO)]
+)
+def test_the_role_grants_exactly_what_the_launcher_needs(
+    file: str, table: tuple[Access, ...]
+) -> None:
+    granted = [access for each in documents(file) for access in _accesses(each)]
+    assert set(granted) == set(table)
+    assert len(granted) == len(table)
+
+
+def test_a_missing_right_is_named_as_kubectl_would() -> None:
+    assert f"{Access('get', '', 'pods', 'log')}" == "get pods/log"
+    assert f"{WITH_VOLCANO[0]}" == "create podgroups of scheduling.volcano.sh"
+
+
+@pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml"])
+def test_what_is_bound_is_there(file: str) -> None:
+    [binding] = [each for each in documents(file) if each["kind"] == "RoleBinding"]
+    roles = [*documents("role.yaml"), *documents("volcano.yaml")]
+    assert binding["roleRef"]["name"] in [each["metadata"]["name"] for each in roles]
+    accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]
+    here = [each for each in binding["subjects"] if each["namespace"] == KUSTOMIZATION["namespace"]]
+    assert [each["name"] for each in here] == ["aerotrain-launcher"]
+    assert here[0]["name"] in accounts
+
+
+def test_kustomize_takes_every_manifest_that_everybody_needs() -> None:
+    assert {file.name for file in MANIFESTS} - OPTIONAL == set(KUSTOMIZATION["resources"])
+    for file in KUSTOMIZATION["resources"]:
+        for manifest in documents(file):
+            assert manifest["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+
+
+def test_the_network_policy_covers_every_pod_of_ours() -> None:
+    [policy] = documents("networkpolicy.yaml")
+    [*_, pod] = plan()
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert selected.items() <= pod["metadata"]["labels"].items()
+
+
+def test_the_example_of_a_pod_template_is_one() -> None:
+    [*_, pod] = plan(pod_template=read_template(DEPLOY / "pod-template.yaml"))
+    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+    assert pod["spec"]["containers"][0]["image"] == "a:1"
+    assert {"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}} in pod["spec"]["volumes"]
+
+
+def test_the_charts_values_are_settings_of_ours_and_name_what_is_made_here() -> None:
+    section = VALUES["config"]["aerotrain"]
+    assert section.keys() <= {each.name for each in fields(Settings)}
+    assert section["launcher"] == "kubernetes"
+    assert section["namespace"] == KUSTOMIZATION["namespace"]
+    accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]
+    assert section["service_account"] in accounts
+    connections = {each["envName"] for each in VALUES["secret"]} | {
+        each["name"] for each in VALUES["env"]
+    }
+    for setting in ("store_conn_id", "kubernetes_conn_id"):
+        assert f"AIRFLOW_CONN_{section[setting].upper()}" in connections
+
+
+def test_no_file_holds_a_credential() -> None:
+    for file in DEPLOY.iterdir():
+        assert "kind: Secret" not in file.read_text()
+    assert all("value" not in each for each in VALUES["secret"])
+
+
+def _accesses(manifest: dict[str, Any]) -> Iterator[Access]:
+    for rule in manifest.get("rules", ()):
+        for group in rule["apiGroups"]:
+            for name in rule["resources"]:
+                resource, _, subresource = name.partition("/")
+                for verb in rule["verbs"]:
+                    yield Access(verb, group, resource, subresource)

@@ -1,0 +1,408 @@
+"""The stand-in for a Kubernetes cluster speaks as a real one does, to a real client."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+from kubernetes_asyncio.client import ApiClient, ApiException, CoreV1Api
+from kubernetes_asyncio.config import load_kube_config
+from kubernetes_asyncio.watch import Watch
+
+from kubernetes_double import KubernetesDouble, statuses
+
+Ask = Callable[[CoreV1Api], Awaitable[Any]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[KubernetesDouble]:
+    """A cluster whose pods are processes, unless a test imagines them."""
+    with KubernetesDouble() as double:
+        yield double
+
+
+@asynccontextmanager
+async def client(cluster: KubernetesDouble) -> AsyncIterator[CoreV1Api]:
+    await load_kube_config(config_file=str(cluster.kubeconfig))
+    async with ApiClient() as api:
+        yield CoreV1Api(api)
+
+
+def ask(cluster: KubernetesDouble, question: Ask) -> Any:
+    """What the client of the library makes of the answer."""
+
+    async def run() -> Any:
+        async with client(cluster) as core:
+            return await question(core)
+
+    return asyncio.run(run())
+
+
+def refusal(cluster: KubernetesDouble, question: Ask) -> tuple[int, str]:
+    """The code and the body of an answer that is none."""
+    with pytest.raises(ApiException) as refused:
+        ask(cluster, question)
+    return refused.value.status, refused.value.body
+
+
+def pod(name: str, *command: str, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "main", "image": "any", "command": list(command) or ["sleep", "60"]}]
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"set": "a"}},
+        "spec": {"restartPolicy": "Never", "containers": containers, **spec},
+    }
+
+
+def state(manifest: dict[str, Any]) -> str:
+    [container] = manifest["status"].get("containerStatuses") or [{"state": {"none": {}}}]
+    [name] = container["state"]
+    return f"{manifest['status']['phase']} {name}"
+
+
+async def events(core: CoreV1Api, **query: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async with Watch() as watch:
+        stream = watch.stream(core.list_namespaced_pod, "default", timeout_seconds=10, **query)
+        async for event in stream:
+            yield event["type"], event["raw_object"]
+
+
+@pytest.mark.process
+def test_a_pod_is_a_process_that_comes_and_goes_as_in_a_real_cluster(
+    cluster: KubernetesDouble,
+) -> None:
+    async def follow(core: CoreV1Api) -> list[str]:
+        version = (await core.list_namespaced_pod("default")).metadata.resource_version
+        script = "echo hello from $HOSTNAME; echo sorry > $AEROTRAIN_TERMINATION_LOG; exit 3"
+        await core.create_namespaced_pod("default", pod("a", "sh", "-c", script))
+        seen = []
+        async for _, manifest in events(core, resource_version=version):
+            seen.append(state(manifest))
+            if manifest["status"]["phase"] == "Failed":
+                break
+        return seen
+
+    seen = ask(cluster, follow)
+    assert list(dict.fromkeys(seen)) == [
+        "Pending none",
+        "Pending waiting",
+        "Running running",
+        "Running terminated",
+        "Failed terminated",
+    ]
+    now = ask(cluster, lambda core: core.read_namespaced_pod("a", "default"))
+    ended = now.status.container_statuses[0].state.terminated
+    assert (ended.exit_code, ended.message, ended.reason) == (3, "sorry\n", "Error")
+    log = ask(cluster, lambda core: core.read_namespaced_pod_log("a", "default", timestamps=True))
+    stamp, _, text = log.partition(" ")
+    assert (len(stamp), text) == (len("2026-01-02T03:04:05.123456789Z"), "hello from a\n")
+
+
+@pytest.mark.process
+def test_with_the_owner_goes_what_it_owns_and_every_process_of_it(
+    cluster: KubernetesDouble,
+) -> None:
+    owner = cluster.create({"kind": "ConfigMap", "metadata": {"name": "owner"}, "data": {}})
+    owned = pod("a", "sh", "-c", "trap '' TERM; sleep 60 & sleep 60; sleep 60")
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner"}
+    owned["metadata"]["ownerReferences"] = [{**reference, "uid": owner["metadata"]["uid"]}]
+    owned["spec"]["terminationGracePeriodSeconds"] = 1
+    cluster.create(owned)
+    cluster.wait_for(lambda: state(cluster.pod("a") or {}) == "Running running")
+    [first] = cluster.pids("a").values()
+    children = cluster.wait_for(lambda: psutil.Process(first).children())
+    ask(cluster, lambda core: core.delete_namespaced_config_map("owner", "default"))
+    cluster.wait_for(lambda: "deletionTimestamp" in (cluster.pod("a") or owned)["metadata"])
+    cluster.wait_for(lambda: cluster.pod("a") is None)
+    # Whoever takes in orphans may leave them as zombies.
+    left = [child for child in children if child.is_running()]
+    assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.process
+def test_names_of_pods_lead_to_them_and_configuration_reaches_them(
+    cluster: KubernetesDouble,
+) -> None:
+    cluster.create({"kind": "Secret", "metadata": {"name": "s"}, "stringData": {"KEY": "secret"}})
+    one = pod("a", "sh", "-c", "echo $(PEERS) $KEY $MISSING; pwd", subdomain="set", hostname="a-0")
+    one["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    one["spec"]["containers"][0] |= {
+        "workingDir": "/scratch",
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+        "env": [{"name": "PEERS", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "peers"}}}],
+        "envFrom": [{"secretRef": {"name": "s"}}],
+    }
+    cluster.create(one)
+    cluster.wait_for(lambda: state(cluster.pod("a") or {}) == "Pending waiting")
+    data = {"peers": "a-0.set:2222,a-1.set:2222,a-0.set:2222"}
+    cluster.create({"kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
+    cluster.wait_for(lambda: (cluster.pod("a") or {})["status"]["phase"] == "Succeeded")
+    log = ask(cluster, lambda core: core.read_namespaced_pod_log("a", "default"))
+    (peers, key), (folder,) = (line.split() for line in log.splitlines())
+    first, second, again = peers.split(",")
+    assert first == again != second
+    assert first.startswith("127.0.0.1:")
+    assert (key, folder.endswith("/scratch")) == ("secret", True)
+
+
+REFUSALS: dict[str, tuple[Ask, int, str]] = {
+    "exists": (
+        lambda core: core.create_namespaced_pod("default", pod("there")),
+        409,
+        'pods \\"there\\" already exists',
+    ),
+    "no namespace": (
+        lambda core: core.create_namespaced_pod("nowhere", pod("a")),
+        404,
+        'namespaces \\"nowhere\\" not found',
+    ),
+    "long label": (
+        lambda core: core.create_namespaced_config_map(
+            "default", {"metadata": {"name": "a", "labels": {"l": "x" * 64}}}
+        ),
+        422,
+        "must be no more than 63 bytes",
+    ),
+    "long host": (
+        lambda core: core.create_namespaced_pod("default", pod("a", hostname="x" * 64)),
+        422,
+        "spec.hostname: Invalid value",
+    ),
+    "stale": (
+        lambda core: core.patch_namespaced_pod(
+            "there", "default", {"metadata": {"resourceVersion": "7", "labels": {"a": "b"}}}
+        ),
+        409,
+        "the object has been modified",
+    ),
+    "another": (
+        lambda core: core.delete_namespaced_pod(
+            "there", "default", body={"preconditions": {"uid": "another"}}
+        ),
+        409,
+        "Precondition failed: UID in precondition: another",
+    ),
+    "quota": (
+        lambda core: core.create_namespaced_secret("default", {"metadata": {"name": "second"}}),
+        403,
+        "exceeded quota: few, requested: count/secrets=1",
+    ),
+    "no right": (
+        lambda core: core.list_namespaced_event("default"),
+        403,
+        'cannot list resource \\"events\\" in API group \\"\\" in the namespace \\"default\\"',
+    ),
+    "no log yet": (
+        lambda core: core.read_namespaced_pod_log("there", "default"),
+        400,
+        "is waiting to start: trying and failing to pull image",
+    ),
+    "none": (
+        lambda core: core.read_namespaced_pod("absent", "default"),
+        404,
+        'pods \\"absent\\" not found',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_it_refuses_in_the_words_of_a_real_cluster(cluster: KubernetesDouble, case: str) -> None:
+    cluster.imagine("there", statuses.image_pull_back_off())
+    cluster.create(pod("there"))
+    cluster.create({"kind": "Secret", "metadata": {"name": "first"}})
+    hard = {"hard": {"count/secrets": "1"}}
+    cluster.create({"kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": hard})
+    cluster.deny("list", "events")
+    question, code, words = REFUSALS[case]
+    status, body = refusal(cluster, question)
+    assert (status, words in body) == (code, True), body
+
+
+def test_a_dry_run_is_checked_and_makes_nothing(cluster: KubernetesDouble) -> None:
+    made = ask(cluster, lambda core: core.create_namespaced_pod("default", pod("a"), dry_run="All"))
+    assert made.metadata.uid
+    assert cluster.pod("a") is None
+
+
+def test_lists_are_selected_and_come_in_parts(cluster: KubernetesDouble) -> None:
+    for name in ("a", "b", "c"):
+        cluster.imagine(name, statuses.running())
+        cluster.create(pod(name))
+    cluster.edit("pods", "b", lambda it: it["metadata"]["labels"].update(set="b"))
+
+    async def in_parts(core: CoreV1Api) -> list[list[str]]:
+        first = await core.list_namespaced_pod("default", label_selector="set=a", limit=1)
+        token = first.metadata._continue
+        rest = await core.list_namespaced_pod("default", label_selector="set=a", _continue=token)
+        return [[each.metadata.name for each in part.items] for part in (first, rest)]
+
+    assert ask(cluster, in_parts) == [["a"], ["c"]]
+
+
+def test_a_watch_goes_on_from_a_version_and_tells_what_leaves_the_selection(
+    cluster: KubernetesDouble,
+) -> None:
+    cluster.imagine("a", statuses.running())
+    version = cluster.create(pod("a"))["metadata"]["resourceVersion"]
+
+    async def follow(core: CoreV1Api) -> list[tuple[str, str]]:
+        cluster.become("a", statuses.out_of_memory())
+        cluster.edit("pods", "a", lambda it: it["metadata"]["labels"].update(set="b"))
+        seen = []
+        async for kind, manifest in events(core, resource_version=version, label_selector="set=a"):
+            seen.append((kind, state(manifest)))
+            if kind == "DELETED":
+                break
+        return seen
+
+    assert ask(cluster, follow) == [
+        ("MODIFIED", "Running running"),
+        ("MODIFIED", "Failed terminated"),
+        ("DELETED", "Failed terminated"),
+    ]
+
+
+def test_a_version_that_is_too_old_is_gone(cluster: KubernetesDouble) -> None:
+    cluster.imagine("a", statuses.running())
+    version = cluster.create(pod("a"))["metadata"]["resourceVersion"]
+    cluster.become("a", statuses.exited(0))
+    cluster.forget_history()
+
+    async def follow(core: CoreV1Api) -> None:
+        async for _ in events(core, resource_version=version):
+            pass
+
+    with pytest.raises(ApiException, match="Expired: too old resource version") as expired:
+        ask(cluster, follow)
+    assert expired.value.status == 410
+
+
+def test_a_watch_can_be_cut_in_the_middle_of_a_line(cluster: KubernetesDouble) -> None:
+    read = bytearray()
+
+    async def follow() -> None:
+        async with aiohttp.ClientSession() as session:
+            url = f"{cluster.url}/api/v1/namespaces/default/pods?watch=1"
+            async with session.get(url) as response:
+                cluster.cut_watches()
+                async for part in response.content.iter_any():
+                    read.extend(part)
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        asyncio.run(follow())
+    assert read.startswith(b'{"type"')
+    assert not read.endswith(b"\n")
+
+
+def test_failures_come_as_ordered_and_every_request_is_recorded(cluster: KubernetesDouble) -> None:
+    cluster.fail(429, verb="list", resource="pods", retry_after=7)
+    cluster.fail(500, verb="create", done=True)
+
+    def question(core: CoreV1Api) -> Awaitable[Any]:
+        return core.list_namespaced_pod("default")
+
+    with pytest.raises(ApiException) as refused:
+        ask(cluster, question)
+    assert refused.value.headers["Retry-After"] == "7"
+    ask(cluster, question)
+    manifest = {"metadata": {"name": "made"}}
+    refusal(cluster, lambda core: core.create_namespaced_config_map("default", manifest))
+    assert cluster.find("configmaps", "made"), "only the answer was lost"
+    assert [str(each) for each in cluster.requests] == [
+        "list pods default/ -> 429",
+        "list pods default/ -> 200",
+        "create configmaps default/ -> 500",
+    ]
+
+
+def test_it_can_be_away_and_comes_back_where_it_was(cluster: KubernetesDouble) -> None:
+    async def question(core: CoreV1Api) -> None:
+        with cluster.away(), pytest.raises(aiohttp.ClientConnectorError):
+            await core.list_namespaced_pod("default")
+        await core.list_namespaced_pod("default")
+
+    ask(cluster, question)
+
+
+def test_an_old_token_is_no_longer_taken(cluster: KubernetesDouble) -> None:
+    def question(core: CoreV1Api) -> Awaitable[Any]:
+        return core.list_namespaced_pod("default")
+
+    cluster.rotate_token("first")
+    ask(cluster, question)
+    cluster.rotate_token("second", tell=False)
+    assert refusal(cluster, question)[0] == 401
+    cluster.rotate_token("second")
+    ask(cluster, question)
+
+
+def test_a_log_is_followed_to_its_end_and_forgets_what_was_rotated(
+    cluster: KubernetesDouble,
+) -> None:
+    cluster.imagine("a", statuses.running())
+    cluster.create(pod("a"))
+    cluster.wait_for(lambda: state(cluster.pod("a") or {}) == "Running running")
+    cluster.say("a", "one", "two")
+
+    async def follow(core: CoreV1Api) -> list[str]:
+        lines = []
+        async with Watch() as watch:
+            stream = watch.stream(core.read_namespaced_pod_log, "a", "default")
+            async for line in stream:
+                lines.append(line)
+                if line == "two\n":
+                    cluster.rotate_log("a")
+                    cluster.say("a", "three")
+                    cluster.become("a", statuses.exited(0))
+        return lines
+
+    assert ask(cluster, follow) == ["one\n", "two\n", "three\n"]
+    left = ask(cluster, lambda core: core.read_namespaced_pod_log("a", "default"))
+    assert left == "three\n"
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
+def test_kubectl_takes_it_for_a_cluster(cluster: KubernetesDouble) -> None:
+    def kubectl(*words: str, given: str = "") -> str:
+        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+        done = subprocess.run(
+            ["kubectl", *words], input=given, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    manifest = """
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"restartPolicy":
+        "Never", "containers": [{"name": "main", "image": "any", "command": ["echo", "hello"]}]}}
+    """
+    kubectl("apply", "--validate=false", "-f", "-", given=manifest)
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/a", "--timeout=10s")
+    assert kubectl("logs", "--follow", "a") == "hello\n"
+    assert "Exit Code:    0" in kubectl("describe", "pod", "a")
+    kubectl("delete", "pod", "a")
+    assert kubectl("get", "pods", "-o", "name") == ""
+
+
+def test_a_job_of_five_hundred_is_listed_in_milliseconds() -> None:
+    with KubernetesDouble(everyone=statuses.running()) as cluster:
+        for index in range(502):
+            cluster.create(pod(f"worker-{index}"))
+        cluster.wait_for(lambda: state(cluster.pod("worker-501") or {}) == "Running running")
+
+        async def seconds() -> float:
+            async with aiohttp.ClientSession() as session:
+                url = f"{cluster.url}/api/v1/namespaces/default/pods?labelSelector=set%3Da"
+                began = time.perf_counter()
+                async with session.get(url) as response:
+                    assert len((await response.json())["items"]) == 502
+                return time.perf_counter() - began
+
+        assert min(asyncio.run(seconds()) for _ in range(3)) < 0.1

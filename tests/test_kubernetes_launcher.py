@@ -1,0 +1,263 @@
+"""The launcher of pods, against a stand-in API and, marked ``cluster``, a real Kubernetes."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kubernetes.client
+import pytest
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.status import State
+from aerotrain_airflow.launchers.base import Ended
+from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from kubernetes_worlds import ALONE, SECRET, World
+
+#: Seconds that a real cluster may take for what the double does in a moment.
+SECONDS = 60.0
+
+
+def watched(launcher: KubernetesLauncher, address: str) -> tuple[Ended, list[str]]:
+    """The end of the set, and every line that was passed on."""
+    lines: list[str] = []
+    ended = launcher.watch(address, lambda line: lines.append(str(line)), until=None)
+    return ended, lines
+
+
+def ended_by(launcher: KubernetesLauncher, address: str) -> Ended:
+    ended, _ = watched(launcher, address)
+    launcher.stop(address)
+    return ended
+
+
+def eventually(what: Callable[[], Any]) -> Any:
+    """What ``what`` gives once it gives something; the API calls nobody."""
+    until = time.monotonic() + SECONDS
+    while not (found := what()):
+        assert time.monotonic() < until, "this did not happen"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture
+def running(world: World) -> Iterator[tuple[KubernetesLauncher, str]]:
+    """A set whose replicas all run and would do so for long."""
+    launcher = world.launcher()
+    address = launcher.start(launcher.plan(world.job(), "try-1"))
+    eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
+    yield launcher, address
+    launcher.stop(address)
+
+
+def test_replicas_find_each_other_and_the_job_leaves_nothing_but_its_result(world: World) -> None:
+    launcher = world.launcher()
+    job = world.job(arguments={"chief": "meet"})
+    address = launcher.start(launcher.plan(job, "try-1"))
+    ended, lines = watched(launcher, address)
+    assert ended.state is State.SUCCEEDED, (ended, lines)
+    assert "[chief] met ps-0, worker-0, worker-1" in lines
+    assert {"[worker-1] hello from worker-1", "[ps-0] hello from ps-0"} <= set(lines)
+    assert len(lines) == len(set(lines))
+    launcher.stop(address)
+    eventually(lambda: not world.pods())
+    for left in (
+        world.core.list_namespaced_service(world.namespace).items,
+        [
+            each
+            for each in world.core.list_namespaced_config_map(world.namespace).items
+            if each.metadata.name != "kube-root-ca.crt"
+        ],
+    ):
+        assert not left
+
+
+@pytest.mark.parametrize(
+    ("role", "does", "state", "reason"),
+    [
+        ("chief", "fail", State.FAILED, "exited with 65: the label 7 is outside 0 to 3"),
+        ("worker", "crash", State.FAILED, "ZeroDivisionError: a bug of the user's own"),
+        ("chief", "vanish", State.LOST, "was ended by signal 11"),
+    ],
+)
+def test_a_replica_that_ends_badly_says_why(
+    world: World, role: str, does: str, state: State, reason: str
+) -> None:
+    launcher = world.launcher()
+    address = launcher.start(launcher.plan(world.job(arguments={role: does}), "try-1"))
+    ended = ended_by(launcher, address)
+    assert (ended.state, reason in ended.reason) == (state, True), ended
+
+
+def test_a_second_try_takes_over_what_still_runs_and_the_first_can_no_longer_end_it(
+    world: World, running: tuple[KubernetesLauncher, str]
+) -> None:
+    first, address = running
+    uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
+    second = world.launcher("try-2")
+    assert second.start(second.plan(world.job(), "try-2")) == address
+    first.stop(address)
+    assert {name: pod.metadata.uid for name, pod in world.pods().items()} == uids
+    second.stop(address)
+    eventually(lambda: not world.pods())
+
+
+@pytest.mark.usefixtures("running")
+def test_a_set_that_lost_a_replica_is_made_anew(world: World) -> None:
+    before = world.pods()
+    world.core.delete_namespaced_pod("job-worker-1", world.namespace)
+    eventually(lambda: "job-worker-1" not in world.pods())
+    second = world.launcher("try-2")
+    address = second.start(second.plan(world.job(), "try-2"))
+    assert address.endswith("/try-2")
+    after = world.pods()
+    assert after.keys() == before.keys()
+    assert after["job-chief"].metadata.uid != before["job-chief"].metadata.uid
+    second.stop(address)
+
+
+@pytest.mark.usefixtures("running")
+def test_another_description_under_the_same_name_replaces_the_set(world: World) -> None:
+    second = world.launcher("try-2")
+    changed = world.job(arguments={"chief": "serve"})
+    address = second.start(second.plan(changed, "try-2"))
+    assert address.endswith("/try-2")
+    second.stop(address)
+
+
+@pytest.mark.parametrize("victim", ["pod", "owner"])
+def test_what_is_deleted_by_hand_is_a_loss_that_says_so(
+    world: World, running: tuple[KubernetesLauncher, str], victim: str
+) -> None:
+    launcher, address = running
+    if victim == "pod":
+        world.core.delete_namespaced_pod("job-worker-1", world.namespace)
+    else:
+        world.core.delete_namespaced_config_map("job", world.namespace)
+    ended, _ = watched(launcher, address)
+    assert ended.state is State.LOST
+    assert "deleted" in ended.reason
+
+
+def test_every_line_is_told_once_though_the_one_who_tells_is_replaced(world: World) -> None:
+    launcher = world.launcher()
+    job = world.job(replicas=ALONE, arguments={"chief": "count", "lines": 80})
+    address = launcher.start(launcher.plan(job, "try-1"))
+    told: list[str] = []
+
+    def tell(line: Any) -> None:
+        if len(told) == 30:
+            raise InterruptedError("this teller goes")
+        told.append(str(line))
+
+    with pytest.raises(InterruptedError):
+        launcher.watch(address, tell, until=None)
+    ended = launcher.watch(address, lambda line: told.append(str(line)), until=None)
+    launcher.stop(address)
+    assert ended.state is State.SUCCEEDED
+    lines = [each for each in told if "line" in each]
+    assert lines == [f"[chief] line {number}" for number in range(80)]
+
+
+def test_what_the_dry_run_shows_is_what_kubectl_apply_would_make(world: World) -> None:
+    import yaml
+
+    launcher = world.launcher()
+    plan = launcher.plan(world.job(arguments={"chief": "meet"}), "try-1")
+    client = world.core.api_client
+    for manifest in yaml.safe_load_all(str(plan)):
+        kubernetes.utils.create_from_dict(client, manifest)
+    ended, lines = watched(launcher, plan.address)
+    assert ended.state is State.SUCCEEDED
+    assert "[chief] met ps-0, worker-0, worker-1" in lines
+    applied = {name: pod.spec.containers[0] for name, pod in world.pods().items()}
+    world.core.delete_collection_namespaced_pod(world.namespace)
+    world.core.delete_namespaced_config_map("job", world.namespace)
+    world.core.delete_namespaced_service("job", world.namespace)
+    network = kubernetes.client.NetworkingV1Api(client)
+    network.delete_namespaced_network_policy("job", world.namespace)
+    eventually(lambda: not world.pods())
+    launcher.start(plan)
+    started = {name: pod.spec.containers[0] for name, pod in world.pods().items()}
+    launcher.stop(plan.address)
+    assert started == applied
+
+
+class TestWhatCannotStart:
+    """Each is refused, or given back by its deadline, in a sentence."""
+
+    def test_a_namespace_that_does_not_exist(self, world: World) -> None:
+        launcher = world.launcher(namespace="nowhere-to-be-found")
+        with pytest.raises(FinalError, match="there is no namespace nowhere-to-be-found"):
+            launcher.check(launcher.plan(world.job(), "try-1"))
+
+    def test_an_image_that_does_not_exist(self, world: World) -> None:
+        launcher = world.launcher()
+        job = world.job(
+            replicas=[{**ALONE[0], "pod": image("registry.invalid/nothing:1")}],
+            deadlines={"start": 20},
+        )
+        ended = ended_by(launcher, launcher.start(launcher.plan(job, "try-1")))
+        assert ended.state in (State.FAILED, State.LOST)
+        assert "registry.invalid/nothing:1" in ended.reason
+
+    def test_resources_that_no_node_has(self, world: World) -> None:
+        launcher = world.launcher()
+        huge = {"role": "chief", "resources": {"cpu": 10_000}}
+        job = world.job(replicas=[huge], deadlines={"start": 5})
+        ended = ended_by(launcher, launcher.start(launcher.plan(job, "try-1")))
+        assert ended.state is State.LOST
+        assert "did not start within 5 s" in ended.reason
+        assert "nsufficient cpu" in ended.reason
+
+    def test_a_secret_that_does_not_exist(self, world: World) -> None:
+        launcher = world.launcher(store_secret="forgotten")
+        plan = launcher.plan(world.job(replicas=ALONE), "try-1")
+        ended = ended_by(launcher, launcher.start(plan))
+        assert ended.state is State.FAILED
+        assert 'secret "forgotten" not found' in ended.reason
+
+    def test_more_than_the_quota_allows(self, world: World) -> None:
+        quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}}
+        world.core.create_namespaced_resource_quota(world.namespace, quota)
+        eventually(lambda: quota_of(world).status.hard)
+        launcher = world.launcher()
+        with pytest.raises(TemporaryError, match="exceeded quota"):
+            launcher.start(launcher.plan(world.job(), "try-1"))
+        eventually(lambda: not world.pods())
+
+    def test_pods_that_the_namespace_does_not_admit(self, world: World) -> None:
+        container = {"name": "replica", "securityContext": {"runAsUser": 0}}
+        template = {"spec": {"containers": [container]}}
+        launcher = world.launcher()
+        job = world.job(replicas=[{**ALONE[0], "pod": template}])
+        if world.double:
+            pytest.skip("the double admits every pod")
+        with pytest.raises(FinalError, match="violates PodSecurity"):
+            launcher.check(launcher.plan(job, "try-1"))
+
+
+def quota_of(world: World) -> Any:
+    return world.core.read_namespaced_resource_quota("few", world.namespace)
+
+
+def image(name: str) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "replica", "image": name}]}}
+
+
+def test_memory_that_runs_out_is_said_to_be_memory(world: World) -> None:
+    if world.double:
+        pytest.skip("the double gives its processes all the memory there is")
+    launcher = world.launcher()
+    job = world.job(replicas=ALONE, arguments={"chief": "devour"})
+    ended = ended_by(launcher, launcher.start(launcher.plan(job, "try-1")))
+    assert ended.state is State.LOST
+    assert "ran out of memory" in ended.reason
+
+
+def test_the_stores_credential_stands_in_no_object_that_we_make(world: World) -> None:
+    launcher = world.launcher()
+    plan = str(launcher.plan(world.job(), "try-1"))
+    secret = world.core.read_namespaced_secret(SECRET, world.namespace).data
+    assert secret
+    assert "secretRef" in plan
+    assert "AWS_SECRET_ACCESS_KEY" not in plan

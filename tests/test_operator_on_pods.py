@@ -1,0 +1,103 @@
+"""Tasks whose jobs are pods, each run as Airflow runs it, against the stand-in API."""
+
+import json
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from aerotrain_airflow.local.s3_server import S3Server
+from kubernetes_double import KubernetesDouble
+from kubernetes_worlds import SECRET, connection, make_namespace, person
+
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("airflow_database")]
+
+
+@pytest.fixture
+def namespace(
+    double: KubernetesDouble, s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Where the pods of the test run, with an Airflow that is set to run them there."""
+    namespace = make_namespace(person(Path(double.kubeconfig)), s3.environment)
+    store = {
+        "conn_type": "aws",
+        "login": s3.access_key,
+        "password": s3.secret_key,
+        "extra": {"endpoint_url": s3.endpoint, "region_name": "us-east-1"},
+    }
+    for name, value in {
+        "AIRFLOW__AEROTRAIN__STORE": s3_url,
+        "AIRFLOW__AEROTRAIN__IMAGE": "aerotrain-training:double",
+        "AIRFLOW__AEROTRAIN__NAMESPACE": namespace,
+        "AIRFLOW__AEROTRAIN__STORE_SECRET": SECRET,
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": connection(Path(double.kubeconfig)),
+        "AIRFLOW_CONN_STORE": json.dumps(store),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return namespace
+
+
+@pytest.fixture(scope="module")
+def pipelines() -> DagBag:
+    return DagBag(str(Path(__file__).parent / "dags" / "pods.py"))
+
+
+@pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
+def test_the_value_and_the_lines_of_pods_are_the_tasks(
+    pipelines: DagBag,
+    namespace: str,
+    double: KubernetesDouble,
+    dag_id: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = pipelines.dags[dag_id].test()
+    job = run.get_task_instance("job")
+    assert job.state == "success"
+    assert job.xcom_pull(task_ids="job")["met"] == ["ps-0", "worker-0"]
+    assert "[chief] met ps-0, worker-0" in "".join(capfd.readouterr())
+    double.wait_for(lambda: not double.all("pods", namespace))
+
+
+@pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
+def test_a_job_that_fails_says_why_and_leaves_no_pod(
+    pipelines: DagBag,
+    namespace: str,
+    double: KubernetesDouble,
+    dag_id: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = pipelines.dags[dag_id].test(run_conf={"chief": "fail"})
+    assert run.get_task_instance("job").state == "failed"
+    assert "chief exited with 65: the label 7 is outside 0 to 3" in "".join(capfd.readouterr())
+    double.wait_for(lambda: not double.all("pods", namespace))
+
+
+def test_a_dry_run_shows_everything_and_makes_nothing(
+    pipelines: DagBag,
+    namespace: str,
+    double: KubernetesDouble,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = pipelines.dags["pods"].test(run_conf={"dry_run": True})
+    assert run.get_task_instance("check").state == "success"
+    assert run.get_task_instance("job").state == "skipped"
+    said = "".join(capfd.readouterr())
+    assert said.count("kind: Pod\n") == 6  # by the check, and by the task
+    assert not double.all("pods", namespace)
+    assert not double.all("configmaps", namespace)
+
+
+def test_a_missing_permission_is_named_before_anything_is_made(
+    pipelines: DagBag,
+    namespace: str,
+    double: KubernetesDouble,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    double.deny("get", "pods/log")
+    try:
+        run = pipelines.dags["pods"].test()
+    finally:
+        double.allow("get", "pods/log")
+    assert run.get_task_instance("check").state == "failed"
+    assert f"Airflow may not get pods/log in namespace {namespace}" in "".join(capfd.readouterr())
+    assert not double.all("configmaps", namespace)

@@ -1,0 +1,61 @@
+"""What is made of a pod's status: every row of ``pod_states.yaml``."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.status import Observation, State
+from aerotrain_airflow.pods.reasons import TABLE, Place
+from aerotrain_airflow.pods.states import observe_pod
+
+ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["seen"] for row in ROWS])
+def test_a_pod_whose_replica(row: dict[str, Any]) -> None:
+    metadata = {"name": "train-worker-0"}
+    if row.get("deleted"):
+        metadata["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+    assert observe_pod({"metadata": metadata, "status": row["status"]}) == Observation(
+        state=State(row["state"]), exit_code=row.get("exit_code"), reason=row.get("reason", "")
+    )
+
+
+def test_a_pod_that_is_gone_is_lost() -> None:
+    seen = observe_pod(None)
+    assert seen.state is State.LOST
+    assert "deleted its pod" in seen.reason
+
+
+def test_a_phase_that_nobody_knows_is_an_error() -> None:
+    pod = {"metadata": {"name": "train-chief"}, "status": {"phase": "Dreaming"}}
+    with pytest.raises(FinalError, match="train-chief is in phase 'Dreaming'; this aerotrain"):
+        observe_pod(pod)
+
+
+def test_no_reason_stands_in_the_table_twice() -> None:
+    assert len({(row.place, row.reason) for row in TABLE}) == len(TABLE)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[f"{row.place}-{row.reason}" for row in TABLE])
+def test_every_reason_of_the_table_is_found_where_it_stands(row: Any) -> None:
+    status: dict[str, Any] = {"phase": "Pending"}
+    container = {"reason": row.reason, "exitCode": 137}
+    if row.place is Place.POD:
+        status = {"phase": "Failed", "reason": row.reason}
+    elif row.place is Place.DISRUPTION:
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": row.reason}
+        status = {"phase": "Failed", "conditions": [condition]}
+    elif row.place is Place.SCHEDULED:
+        condition = {"type": "PodScheduled", "status": "False", "reason": row.reason}
+        status["conditions"] = [condition]
+    else:
+        state = "waiting" if row.place is Place.WAITING else "terminated"
+        status["containerStatuses"] = [{"name": "replica", "state": {state: container}}]
+    seen = observe_pod({"metadata": {"name": "x"}, "status": status})
+    assert seen.state is row.state
+    assert seen.reason.startswith(f"{row.what} ({row.reason})")
+    assert seen.reason.endswith(row.todo)

@@ -1,0 +1,360 @@
+"""From a job to manifests: the whole of them, what Kubernetes says to them, what is refused.
+
+``tests/manifests`` holds what is expected. ``python tests/test_pods_plan.py`` writes it anew:
+read what became different before you commit it.
+"""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Job
+from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.pods.template import merge, read_template
+
+MANIFESTS = Path(__file__).parent / "manifests"
+
+#: The oldest Kubernetes that we plan for, and the newest whose schemas are to be had.
+VERSIONS = ("1.28", kubernetes_validate.latest_version())
+
+IMAGE = "registry.example/aerotrain-training:1"
+
+#: What a platform team may want of every pod...
+PLATFORM: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"cost-centre": "42"}},
+    "spec": {
+        "nodeSelector": {"pool": "training"},
+        "tolerations": [{"key": "training", "operator": "Exists"}],
+        "priorityClassName": "batch",
+        "imagePullSecrets": [{"name": "registry"}],
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
+        "containers": [
+            {
+                "name": "base",
+                "image": "registry.example/other:2",
+                "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+                "envFrom": [{"configMapRef": {"name": "everywhere"}}],
+                "resources": {"limits": {"cpu": "8", "ephemeral-storage": "10Gi"}},
+            },
+            {"name": "proxy", "image": "registry.example/proxy:1"},
+        ],
+        "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}}],
+    },
+}
+
+#: ...and a data scientist of the workers, on top of it.
+OF_WORKERS: dict[str, Any] = {
+    "spec": {
+        "nodeSelector": {"accelerator": "h100"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "containers": [
+            {
+                "name": "replica",
+                "env": [{"name": "HTTPS_PROXY", "value": "http://other:3128"}],
+                "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
+            }
+        ],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    }
+}
+
+
+def job(strategy: str = "parameter_server", *replicas: dict[str, Any], **changes: Any) -> Job:
+    default = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
+    return Job.from_dict(
+        {
+            "name": "train-digits-1a2b3c4d",
+            "module": "aerotrain.train",
+            "store": "s3://bucket/digits",
+            "run": "manual",
+            "task": "train",
+            "strategy": strategy,
+            "replicas": list(replicas) or default,
+            "arguments": {"model": "digits", "epochs": 3},
+            "code": "s3://bucket/digits/code/abc.tar.gz",
+            "deadlines": {"run": 3600},
+            **changes,
+        }
+    )
+
+
+def plan(described: Job | None = None, attempt: str = "try-1", **settings: Any) -> PodPlan:
+    return plan_pods(described or job(), attempt, PodSettings(**{"image": IMAGE, **settings}))
+
+
+def gpus() -> Job:
+    resources = {"cpu": 7.5, "memory": "60Gi", "gpu": 2, "shared_memory": "16Gi"}
+    return job(
+        "multi_worker_mirrored",
+        {"role": "chief", "resources": resources},
+        {"role": "worker", "count": 3, "resources": resources},
+        {"role": "evaluator", "environment": {"CUDA_VISIBLE_DEVICES": "-1"}},
+    )
+
+
+def templated() -> Job:
+    return job(
+        "parameter_server",
+        {"role": "chief"},
+        {"role": "worker", "count": 2, "pod": OF_WORKERS, "environment": {"OMP_NUM_THREADS": "1"}},
+        {"role": "ps", "count": 2},
+    )
+
+
+#: Jobs, each with the settings that it is planned under.
+CASES: dict[str, tuple[Job, dict[str, Any]]] = {
+    "digits": (job(), {"store_secret": "store"}),
+    "alone": (job("one_device", {"role": "chief"}), {"service_account": "aerotrain-replica"}),
+    "gpus": (gpus(), {"namespace": "vision"}),
+    "tpu": (job("tpu", {"role": "chief", "resources": {"tpu": 4}}), {}),
+    "templates": (templated(), {"pod_template": PLATFORM}),
+    "kueue": (job(), {"queue": "kueue:research"}),
+    "volcano": (job(), {"queue": "volcano:research"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_job_becomes_exactly_these_manifests(case: str) -> None:
+    described, settings = CASES[case]
+    assert str(plan(described, **settings)) == (MANIFESTS / f"{case}.yaml").read_text()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_kubernetes_knows_every_field_of_every_manifest(case: str, version: str) -> None:
+    described, settings = CASES[case]
+    for manifest in yaml.safe_load_all(str(plan(described, **settings))):
+        if manifest["kind"] != "PodGroup":  # Volcano's own
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_what_is_printed_is_what_would_be_made() -> None:
+    planned = plan(templated(), pod_template=PLATFORM)
+    assert list(yaml.safe_load_all(str(planned))) == [planned.owner, *planned.others]
+    assert "&id" not in str(planned), "people read no anchors"
+
+
+def test_a_job_of_500_workers_is_planned_within_a_second() -> None:
+    large = job("parameter_server", *_roles(chief=1, worker=500, ps=20))
+    began = time.process_time()
+    planned = plan(large, pod_template=PLATFORM)
+    assert time.process_time() - began < 1
+    pods = [each for each in planned.others if each["kind"] == "Pod"]
+    assert len({pod["metadata"]["name"] for pod in pods}) == 521
+    assert len({pod["spec"]["hostname"] for pod in pods}) == 521
+    kubernetes_validate.validate(pods[500], VERSIONS[-1], strict=True)
+
+
+def test_every_replica_is_told_who_it_is_and_where_all_of_them_are() -> None:
+    planned = plan()
+    [ps] = [each for each in planned.others if each["metadata"]["name"].endswith("-ps-0")]
+    env = {each["name"]: each for each in ps["spec"]["containers"][0]["env"]}
+    assert (env["AEROTRAIN_ROLE"]["value"], env["AEROTRAIN_INDEX"]["value"]) == ("ps", "0")
+    reference = env["AEROTRAIN_CLUSTER"]["valueFrom"]["configMapKeyRef"]
+    assert reference["name"] == planned.owner["metadata"]["name"]
+    host = f"{ps['spec']['hostname']}.{ps['spec']['subdomain']}:2222"
+    assert host in planned.owner["data"][reference["key"]]
+    assert Job.from_json(planned.owner["data"]["job.json"]) == planned.job
+
+
+def test_the_pods_have_the_names_under_which_the_service_finds_them() -> None:
+    planned = plan()
+    [service] = [each for each in planned.others if each["kind"] == "Service"]
+    for pod in (each for each in planned.others if each["kind"] == "Pod"):
+        assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+        assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_every_launch_of_the_same_job_has_the_same_description_and_any_other_has_not() -> None:
+    described = plan().description
+    assert plan(attempt="try-2").description == described
+    assert plan(queue="kueue:q").description == plan(queue="kueue:q", attempt="2").description
+    others = [
+        plan(job(arguments={"model": "digits", "epochs": 4})),
+        plan(image="registry.example/aerotrain-training:2"),
+        plan(pod_template=PLATFORM),
+        plan(job("parameter_server", *_roles(chief=1, worker=3, ps=1))),
+    ]
+    assert len({described, *(each.description for each in others)}) == 5
+    assert plan().owner["metadata"]["annotations"]["aerotrain/description"] == described
+    assert plan().address == "default/train-digits-1a2b3c4d/try-1"
+
+
+def test_a_variable_reaches_its_replica_as_it_was_written() -> None:
+    environment = {"PATTERN": "$(HOME)/$x$$"}
+    [*_, pod] = plan(job("one_device", {"role": "chief", "environment": environment})).others
+    env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    # Kubernetes reads $$ as $, and puts a variable only in the place of $(NAME).
+    assert env["PATTERN"] == "$$(HOME)/$$x$$$$"
+
+
+def test_pods_meet_the_restricted_pod_standard_unless_a_template_says_otherwise() -> None:
+    [*_, pod] = plan().others
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    writable = {"spec": {"containers": [{"name": "replica", "securityContext": {}}]}}
+    writable["spec"]["containers"][0]["securityContext"] = {"readOnlyRootFilesystem": False}
+    [*_, pod] = plan(pod_template=writable).others
+    allowed = pod["spec"]["containers"][0]["securityContext"]
+    assert allowed["readOnlyRootFilesystem"] is False
+    assert allowed["allowPrivilegeEscalation"] is False
+
+
+def test_a_credential_is_named_and_never_shown() -> None:
+    text = str(plan(store_secret="store"))
+    assert text.count("secretRef:") == 4
+    assert "AWS_" not in text
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "merged"),
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}, {"a": {"b": 1, "c": 3}}),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"c": None}}, {"a": {"b": 1}}),
+        ({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}),
+        (
+            {"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]},
+            {"env": [{"name": "A", "valueFrom": {}}]},
+            {"env": [{"name": "A", "valueFrom": {}}, {"name": "B", "value": "2"}]},
+        ),
+        (
+            {"containers": [{"name": "a", "image": "x", "tty": True}]},
+            {"containers": [{"name": "b"}, {"name": "a", "image": "y"}]},
+            {"containers": [{"name": "a", "image": "y", "tty": True}, {"name": "b"}]},
+        ),
+        (
+            {"tolerations": [{"key": "a"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+            {"tolerations": [{"key": "a"}, {"key": "b"}]},
+        ),
+        (
+            {"volumeMounts": [{"name": "a", "mountPath": "/data"}]},
+            {"volumeMounts": [{"name": "b", "mountPath": "/data"}]},
+            {"volumeMounts": [{"name": "b", "mountPath": "/data"}]},
+        ),
+    ],
+)
+def test_templates_are_merged_as_a_reader_would(
+    base: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]
+) -> None:
+    assert merge(base, over) == merged
+
+
+def _in_container(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "replica", **fields}]}}
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ({"spec": {"hostname": "x"}}, "sets spec.hostname to 'x', which is how replicas find"),
+        ({"spec": {"hostNetwork": True}}, "would open TensorFlow's port to everybody"),
+        ({"spec": {"restartPolicy": "Always"}}, "sets spec.restartPolicy to 'Always', which is"),
+        ({"spec": {"activeDeadlineSeconds": 1}}, "set the job's deadlines instead"),
+        ({"metadata": {"name": "x"}}, "sets metadata.name to 'x'"),
+        ({"metadata": {"namespace": "x"}}, "is set in [aerotrain] namespace"),
+        ({"metadata": {"ownerReferences": [{}]}}, "sets metadata.ownerReferences"),
+        ({"metadata": {"labels": {"aerotrain/job": "x"}}}, "sets metadata.labels 'aerotrain/job'"),
+        (
+            _in_container(command=["sh"]),
+            "sets command to ['sh'], which is how a replica is started",
+        ),
+        (_in_container(args=["-c"]), "sets args to ['-c']"),
+        (
+            _in_container(env=[{"name": "TF_CONFIG", "value": "{}"}]),
+            "sets TF_CONFIG in the environment of its container 'replica', which the launcher sets",
+        ),
+        (_in_container(env=[{"name": "AEROTRAIN_ROLE", "value": "ps"}]), "sets AEROTRAIN_ROLE"),
+        (
+            _in_container(resources={"requests": {"memory": "8Gi"}}),
+            "sets resources.requests.memory to '8Gi', which comes from the job",
+        ),
+        ({"kind": "Deployment", "apiVersion": "apps/v1"}, "of kind Pod in v1, got Deployment in"),
+        ({"spce": {"nodeSelector": {}, "a": 1}}, "has 'spce', which no Pod has"),
+        ({"spec": ["a"]}, "has spec ['a']; write it as Kubernetes does"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "has containers without name"),
+        (_in_container(env=["A=1"]), "has replica.env without name: 'A=1'"),
+        ({"spec": {"volumes": {"name": "a"}}}, "has volumes {'name': 'a'}; write it as Kubernetes"),
+        ({"metadata": {"annotations": {"since": yaml.safe_load("2026-11-21")}}}, "in quotes"),
+    ],
+)
+def test_a_template_that_sets_what_is_ours_is_refused_by_name(
+    template: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(sentence)) as of_all:
+        plan(pod_template=template)
+    assert "the pod template" in str(of_all.value)
+    workers = {"role": "worker", "pod": template}
+    with pytest.raises(SpecError, match="the pod template of worker"):
+        plan(job("parameter_server", {"role": "chief"}, workers, {"role": "ps"}))
+
+
+def test_a_template_may_be_what_kubectl_prints(tmp_path: Path) -> None:
+    printed = tmp_path / "pod.yaml"
+    printed.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  creationTimestamp: null\n"
+        "spec:\n  restartPolicy: Never\n  containers:\n  - name: x\n    resources: {}\nstatus: {}\n"
+    )
+    assert plan(pod_template=read_template(printed)).description == plan().description
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [", "cannot be read"),
+        ("- a", "should be the YAML of one Pod"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_holds_no_template_is_refused(
+    tmp_path: Path, text: str | None, sentence: str
+) -> None:
+    file = tmp_path / "pod.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SpecError, match=sentence):
+        read_template(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "sentence"),
+    [
+        ({"store": "file:///data"}, {}, "pods share no disk; set [aerotrain] store to an s3://"),
+        ({"code": "/dags/models"}, {}, "pack it into the store"),
+        ({"code": "file:///dags/models"}, {}, "give the archive's s3:// URL"),
+        ({"name": "a" * 57}, {}, "would have a name of 66 letters and 63 are allowed"),
+        ({}, {"image": ""}, "nobody says which image chief runs"),
+        ({}, {"namespace": "My_Team"}, "[aerotrain] namespace is 'My_Team'"),
+        ({}, {"queue": "research"}, "write kueue:NAME or volcano:NAME"),
+        ({}, {"queue": "slurm:research"}, "write kueue:NAME or volcano:NAME"),
+        ({"arguments": {"names": "x" * 200_000}}, {}, "put what is large in its arguments into"),
+    ],
+)
+def test_what_cannot_run_as_pods_is_refused(
+    changes: dict[str, Any], settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(sentence)):
+        plan(job(**changes), **settings)
+
+
+def _roles(**counts: int) -> list[dict[str, Any]]:
+    return [{"role": role, "count": count} for role, count in counts.items()]
+
+
+if __name__ == "__main__":
+    for name, (described, settings) in CASES.items():
+        (MANIFESTS / f"{name}.yaml").write_text(str(plan(described, **settings)))
