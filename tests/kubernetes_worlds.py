@@ -162,14 +162,20 @@ def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesDoubl
         yield double
 
 
-@pytest.fixture(scope="session")
-def pods_endpoint(s3: S3Server) -> Iterator[str]:
-    """Where pods of the real cluster reach the S3 server."""
-    configuration = kubernetes.client.Configuration()
-    kubernetes.config.load_kube_config(client_configuration=configuration)
-    host = os.environ.get("AEROTRAIN_TEST_HOST") or address_towards(configuration.host)
+@contextmanager
+def forwarded_to_pods(s3: S3Server) -> Iterator[dict[str, str]]:
+    """The variables by which pods of the real cluster reach the S3 server."""
+    host = os.environ.get("AEROTRAIN_TEST_HOST") or address_towards(
+        person(Path(os.environ["KUBECONFIG"])).api_client.configuration.host
+    )
     with forwarded(host, s3.ports[-1]) as port:
-        yield f"http://{host}:{port}"
+        yield {**s3.environment, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+
+
+@pytest.fixture(scope="session")
+def environment_of_pods(s3: S3Server) -> Iterator[dict[str, str]]:
+    with forwarded_to_pods(s3) as environment:
+        yield environment
 
 
 @pytest.fixture(
@@ -190,7 +196,7 @@ def world(
     else:
         kubeconfig = Path(os.environ["KUBECONFIG"])
         image = os.environ["AEROTRAIN_TEST_IMAGE"]
-        environment["AWS_ENDPOINT_URL"] = request.getfixturevalue("pods_endpoint")
+        environment = request.getfixturevalue("environment_of_pods")
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(kubeconfig))
     core = person(kubeconfig)
     namespace = make_namespace(core, environment)

@@ -1,33 +1,26 @@
 """The digits pipeline as a whole: real Airflow components, real TensorFlow, a real S3 server."""
 
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
-import httpx
 import psutil
 import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
+from airflow_runs import Runs, free_port, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parent.parent
 DAG = "digits"
-#: Seconds between two questions to Airflow, which calls nobody.
-ASK_EVERY = 0.5
 
 LOAD_IT = """
 import sys
@@ -47,7 +40,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     since = utc_now()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
-        with running_stack(home, PROJECT, _free_port(), print) as running:
+        with running_stack(home, PROJECT, free_port(), print) as running:
             await_dag(running.api, DAG, since, running.check)
             yield running
     assert not _processes_with("AEROTRAIN_LOCAL", str(home.root))
@@ -59,31 +52,36 @@ def store(stack: Stack) -> Store:
 
 
 @pytest.fixture(scope="module")
-def runs(stack: Stack) -> list[str]:
+def pipeline(stack: Stack) -> Runs:
+    return Runs(stack, DAG)
+
+
+@pytest.fixture(scope="module")
+def runs(pipeline: Runs) -> list[str]:
     """Two runs at once: as the form has it, and in one process under a hostile name."""
     hostile = 'two words; $(id) "quoted" é'
     triggered = [
-        _trigger(stack, {}),
-        _trigger(stack, {"strategy": "one_device"}, hostile),
+        pipeline.trigger({}),
+        pipeline.trigger({"strategy": "one_device"}, hostile),
     ]
     for run in triggered:
-        assert _end_of(stack.api, run) == "success", _errors(stack.api, run)
+        assert pipeline.end_of(run) == "success", pipeline.errors(run)
     return triggered
 
 
 def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
-    stack: Stack, store: Store, runs: list[str], tmp_path: Path
+    pipeline: Runs, store: Store, runs: list[str], tmp_path: Path
 ) -> None:
-    versions = {stack.api.result(DAG, run, "export") for run in runs}
+    versions = {pipeline.result(run, "export") for run in runs}
     assert len(versions) == 2
     for run in runs:
-        assert stack.api.result(DAG, run, "evaluate")["accuracy"] >= 0.95
+        assert pipeline.result(run, "evaluate")["accuracy"] >= 0.95
     assert {stored.key.split("/")[1] for stored in store.list("runs")} == {
         path_segment(run) for run in runs
     }
 
-    version = stack.api.result(DAG, runs[0], "export")
-    for stored in (exported := open_store(version, stack.s3.environment)).list():
+    version = pipeline.result(runs[0], "export")
+    for stored in (exported := open_store(version, pipeline.stack.s3.environment)).list():
         exported.download(stored.key, tmp_path / stored.key)
     loaded = subprocess.run(
         [sys.executable, "-I", "-c", LOAD_IT, str(tmp_path)],
@@ -94,19 +92,19 @@ def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
     )
     assert loaded.stdout.splitlines()[-1:] == ["[(2, 10)]"], loaded.stderr
 
-    log = _log(stack.api, runs[0], "train")
+    log = pipeline.log(runs[0], "train")
     for replica in ("chief", "worker-0", "worker-1", "ps-0"):
         assert f"[{replica}] " in log
 
 
 @pytest.mark.usefixtures("runs")
 def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
-    stack: Stack, store: Store
+    pipeline: Runs, store: Store
 ) -> None:
     before = {stored.key for stored in store.list("serving")}
-    run = _trigger(stack, {"strategy": "one_device", "epochs": 1, "threshold": 1.0})
-    assert _end_of(stack.api, run) == "failed"
-    assert _states(stack.api, run) == {
+    run = pipeline.trigger({"strategy": "one_device", "epochs": 1, "threshold": 1.0})
+    assert pipeline.end_of(run) == "failed"
+    assert pipeline.states(run) == {
         "prepare.check": "success",
         "prepare.plan": "success",
         "prepare.part": "skipped",
@@ -115,94 +113,52 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
         "evaluate": "failed",
         "export": "upstream_failed",
     }
-    assert "already sealed" in _log(stack.api, run, "prepare.plan")
-    assert "threshold" in _errors(stack.api, run)
+    assert "already sealed" in pipeline.log(run, "prepare.plan")
+    assert "threshold" in pipeline.errors(run)
     assert {stored.key for stored in store.list("serving")} == before
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
 
 
-def test_every_strategy_trains_the_same_pipeline_by_one_word_of_the_form(stack: Stack) -> None:
+def test_every_strategy_trains_the_same_pipeline_by_one_word_of_the_form(pipeline: Runs) -> None:
     words = ("mirrored", "central_storage", "multi_worker_mirrored", "dtensor")
     for word in words:
-        run = _trigger(stack, {"strategy": word})
-        assert _end_of(stack.api, run) == "success", _errors(stack.api, run)
-        assert stack.api.result(DAG, run, "evaluate")["accuracy"] >= 0.95
+        run = pipeline.trigger({"strategy": word})
+        assert pipeline.end_of(run) == "success", pipeline.errors(run)
+        assert pipeline.result(run, "evaluate")["accuracy"] >= 0.95
 
 
-def test_a_tpu_that_is_not_there_fails_the_training_with_a_sentence(stack: Stack) -> None:
-    run = _trigger(stack, {"strategy": "tpu"})
-    assert _end_of(stack.api, run) == "failed"
-    assert "TPU" in _errors(stack.api, run)
-    assert _states(stack.api, run)["train"] == "failed"
+def test_a_tpu_that_is_not_there_fails_the_training_with_a_sentence(pipeline: Runs) -> None:
+    run = pipeline.trigger({"strategy": "tpu"})
+    assert pipeline.end_of(run) == "failed"
+    assert "TPU" in pipeline.errors(run)
+    assert pipeline.states(run)["train"] == "failed"
 
 
 def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_seconds(
-    stack: Stack,
+    pipeline: Runs,
 ) -> None:
-    run = _trigger(stack, {"epochs": 100_000})
-    _until(lambda: "progress step=" in _log(stack.api, run, "train"))
-    training = _processes_with("AWS_ENDPOINT_URL", stack.s3.environment["AWS_ENDPOINT_URL"])
+    run = pipeline.trigger({"epochs": 100_000})
+    until(lambda: "progress step=" in pipeline.log(run, "train"))
+    training = _processes_with(
+        "AWS_ENDPOINT_URL", pipeline.stack.s3.environment["AWS_ENDPOINT_URL"]
+    )
     assert len(training) >= 4
 
-    client = httpx.Client(base_url=stack.api.url, trust_env=False)
-    token = client.post(
-        "/auth/token", json={"username": "admin", "password": stack.password}
-    ).json()["access_token"]
-    client.patch(
-        f"/api/v2/dags/{DAG}/dagRuns/{quote(run, safe='')}/taskInstances/train",
-        json={"new_state": "failed"},
-        headers={"Authorization": f"Bearer {token}"},
-    ).raise_for_status()
+    pipeline.mark_failed(run, "train")
 
     gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in training], timeout=10)
     assert not alive, f"{len(gone)} gone"
 
 
-def test_a_conf_key_that_no_param_has_is_refused_with_the_nearest(stack: Stack) -> None:
-    run = _trigger(stack, {"eppochs": 3})
-    assert _end_of(stack.api, run) == "failed"
-    assert "did you mean 'epochs'?" in _errors(stack.api, run)
+def test_a_conf_key_that_no_param_has_is_refused_with_the_nearest(pipeline: Runs) -> None:
+    run = pipeline.trigger({"eppochs": 3})
+    assert pipeline.end_of(run) == "failed"
+    assert "did you mean 'epochs'?" in pipeline.errors(run)
 
 
-def test_a_param_out_of_its_range_is_refused_as_it_is_triggered(stack: Stack) -> None:
+def test_a_param_out_of_its_range_is_refused_as_it_is_triggered(pipeline: Runs) -> None:
     with pytest.raises(FinalError, match="strategy"):
-        stack.api.trigger(DAG, {"strategy": "parameter_sever"})
-
-
-def _trigger(stack: Stack, conf: dict[str, Any], run_id: str | None = None) -> str:
-    return stack.api.trigger(DAG, conf, run_id=run_id)
-
-
-def _end_of(api: AirflowApi, run: str) -> str:
-    _until(lambda: api.run_state(DAG, run) in ("success", "failed"))
-    return api.run_state(DAG, run)
-
-
-def _states(api: AirflowApi, run: str) -> dict[str, str]:
-    return {each["task_id"]: each["state"] for each in api.task_instances(DAG, run)}
-
-
-def _log(api: AirflowApi, run: str, task: str) -> str:
-    for instance in api.task_instances(DAG, run):
-        if instance["task_id"] == task and instance["try_number"]:
-            return "\n".join(str(event.get("event")) for event in api.log(instance).events)
-    return ""
-
-
-def _errors(api: AirflowApi, run: str) -> str:
-    """What the failed tasks of a run say."""
-    return "\n".join(
-        str(event)
-        for instance in api.task_instances(DAG, run)
-        if instance["state"] == "failed"
-        for event in api.log(instance).events
-        if event.get("level") == "error"
-    )
-
-
-def _until(true: Callable[[], bool]) -> None:
-    while not true():
-        time.sleep(ASK_EVERY)
+        pipeline.trigger({"strategy": "parameter_sever"})
 
 
 def _processes_with(variable: str, value: str) -> list[int]:
@@ -216,9 +172,3 @@ def _processes_with(variable: str, value: str) -> list[int]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -106,16 +106,11 @@ class Settings:
         """What the launcher of pods needs to know.
 
         Raises:
-            FinalError: no image is set, or the template cannot be read.
+            FinalError: the template cannot be read.
         """
         from aerotrain_airflow.pods.plan import PodSettings
         from aerotrain_airflow.pods.template import read_template
 
-        if not self.image:
-            raise FinalError(
-                "[aerotrain] image is not set; name the training image that pods run "
-                "(make images builds one)"
-            )
         return PodSettings(
             namespace=self.namespace,
             image=self.image,

@@ -11,6 +11,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.replica import Replica
+from aerotrain.store import open_store
 
 DEADLINE = 120.0
 
@@ -85,3 +86,15 @@ def devour(replica: Replica) -> None:
     taken = []
     while True:
         taken.append(bytearray(os.urandom(1 << 20)) * 16)
+
+
+def gather(replica: Replica) -> int:
+    """End once as many jobs of this run as the argument says are at work at the same time."""
+    store = open_store(f"{replica.job.store}/gathered/{replica.job.run}")
+    store.put(replica.job.task, b"here")
+    until = time.monotonic() + DEADLINE
+    while (there := len(list(store.list()))) < replica.job.arguments["crowd"]:
+        if time.monotonic() > until:
+            raise FinalError(f"only {there} came")
+        time.sleep(0.5)
+    return there

@@ -12,7 +12,6 @@ from kubernetes_double.kinds import CONFIGMAPS, EVENTS, NAMESPACES, PODS, QUOTAS
 from kubernetes_double.objects import Manifest, Objects
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _LABEL_RULE = (
@@ -24,11 +23,6 @@ _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
     "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
     "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_SERVICE_RULE = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
-    "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
-    "regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 _VALUE_RULE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
@@ -73,14 +67,13 @@ def prepare(kind: Kind, namespace: str, given: Manifest, objects: Objects) -> Ma
     if "name" not in metadata and "generateName" in metadata:
         metadata["name"] = metadata["generateName"] + uuid4().hex[:5]
     check(kind, manifest)
-    now = timestamp()
-    metadata |= {"uid": str(uuid4()), "creationTimestamp": now}
+    metadata |= {"uid": str(uuid4()), "creationTimestamp": timestamp()}
     metadata.pop("resourceVersion", None)
     _fill(kind, manifest)
     existing = objects.find(kind, metadata.get("namespace", ""), metadata["name"])
     if existing:
         raise answers.already_exists(kind.plural, metadata["name"], existing.deleting)
-    metadata["managedFields"] = [_managed(manifest, kind, now)]
+    metadata["managedFields"] = [managed("OpenAPI-Generator", kind, manifest)]
     return manifest
 
 
@@ -98,10 +91,7 @@ def check(kind: Kind, manifest: Manifest) -> None:
             )
         )
     elif kind.plural in ("services", "namespaces"):
-        pattern, rule = (
-            (_SERVICE, _SERVICE_RULE) if kind.plural == "services" else (_LABEL, _LABEL_RULE)
-        )
-        causes += _name("metadata.name", name, 63, pattern, rule)
+        causes += _name("metadata.name", name, 63, _LABEL, _LABEL_RULE)
     else:
         causes += _name("metadata.name", name, 253, _SUBDOMAIN, _SUBDOMAIN_RULE)
     for key, value in (metadata.get("labels") or {}).items():
@@ -141,8 +131,9 @@ def _pod(manifest: Manifest) -> list[Cause]:
 
 def _name(field: str, name: str, length: int, pattern: re.Pattern[str], rule: str) -> list[Cause]:
     sentences = []
+    unit = "bytes" if field == "metadata.name" else "characters"
     if len(name) > length:
-        sentences.append(f"must be no more than {length} bytes")
+        sentences.append(f"must be no more than {length} {unit}")
     if not pattern.fullmatch(name):
         sentences.append(rule)
     return [(field, "FieldValueInvalid", f'Invalid value: "{name}": {each}') for each in sentences]
@@ -172,7 +163,9 @@ def _fill(kind: Kind, manifest: Manifest) -> None:
             container.setdefault("terminationMessagePath", "/dev/termination-log")
             container.setdefault("terminationMessagePolicy", "File")
             container.setdefault("resources", {})
-        manifest["status"] = {"phase": "Pending", "qosClass": "Burstable"}
+        asked = any(each["resources"] for each in manifest["spec"]["containers"])
+        manifest["metadata"]["generation"] = 1
+        manifest["status"] = {"phase": "Pending", "qosClass": "Burstable" if asked else "BestEffort"}
     elif kind is NAMESPACES:
         manifest["spec"] = {"finalizers": ["kubernetes"]}
         manifest["status"] = {"phase": "Active"}
@@ -208,25 +201,33 @@ _POD_DEFAULTS: dict[str, Any] = {
 }
 
 
-def _managed(manifest: Manifest, kind: Kind, now: str) -> Manifest:
-    """Who set which field: the part that makes a real pod's JSON twice as long."""
-    mine = {key: manifest[key] for key in manifest if key not in ("kind", "apiVersion", "status")}
+def managed(manager: str, kind: Kind, manifest: Manifest) -> Manifest:
+    """Who set which field: the part that makes a real pod's JSON half as long again."""
+    given = {key: value for key, value in manifest.items() if key not in ("kind", "apiVersion")}
+    metadata = manifest.get("metadata") or {}
+    given["metadata"] = {
+        key: metadata[key] for key in ("labels", "annotations", "ownerReferences") if key in metadata
+    }
+    if manager != "kubelet":
+        given.pop("status", None)
     return {
-        "manager": "OpenAPI-Generator",
+        "manager": manager,
         "operation": "Update",
         "apiVersion": kind.api_version,
-        "time": now,
+        "time": timestamp(),
         "fieldsType": "FieldsV1",
-        "fieldsV1": {} if kind is EVENTS else _fields(mine),
+        "fieldsV1": {} if kind is EVENTS else _fields(given),
     }
 
 
 def _fields(value: Any) -> Any:
     if isinstance(value, dict):
         return {f"f:{key}": _fields(each) for key, each in value.items()}
-    if isinstance(value, list) and value and isinstance(value[0], dict) and "name" in value[0]:
-        named = {f'k:{{"name":"{each["name"]}"}}': {".": {}, **_fields(each)} for each in value}
-        return {".": {}, **named}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        key = "name" if "name" in value[0] else "type"
+        if key in value[0]:
+            named = {f'k:{{"{key}":"{each[key]}"}}': {".": {}, **_fields(each)} for each in value}
+            return {".": {}, **named}
     return {}
 
 

@@ -42,6 +42,7 @@ class ApiError(Exception):
     reason: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    plain: bool = False
 
     def status(self) -> dict[str, Any]:
         """The ``Status`` object that says it."""
@@ -60,7 +61,7 @@ class ApiError(Exception):
 
     def body(self) -> tuple[str, bytes]:
         """The content type and the body of the answer."""
-        if self.code == 429:  # priority and fairness answers in plain text
+        if self.code == 429 or self.plain:  # priority and fairness answers in plain text
             return "text/plain; charset=utf-8", f"{self.message}\n".encode()
         return "application/json", json.dumps(self.status()).encode() + b"\n"
 
@@ -74,7 +75,7 @@ def not_found(plural: str, name: str, group: str = "") -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    return ApiError(404, "the server could not find the requested resource")
+    return ApiError(404, "404 page not found", plain=True)
 
 
 def already_exists(plural: str, name: str, being_deleted: bool) -> ApiError:
@@ -85,16 +86,18 @@ def already_exists(plural: str, name: str, being_deleted: bool) -> ApiError:
 
 
 def modified(plural: str, name: str) -> ApiError:
-    return ApiError(409, MESSAGES[409].format(resource=plural, name=name), "Conflict")
+    details = {"name": name, "kind": plural}
+    return ApiError(409, MESSAGES[409].format(resource=plural, name=name), details=details)
 
 
-def precondition(plural: str, name: str, what: str, expected: str, actual: str) -> ApiError:
+def precondition(kind: str, name: str, what: str, expected: str, actual: str) -> ApiError:
+    happened = "deleted and then recreated" if what == "UID" else "modified"
     return ApiError(
         409,
-        f'Operation cannot be fulfilled on {plural} "{name}": Precondition failed: '
-        f"{what} in precondition: {expected}, {what} in object meta: {actual}",
-        "Conflict",
-        {"name": name, "kind": plural},
+        f'Operation cannot be fulfilled on {kind} "{name}": the {what} in the precondition '
+        f"({expected}) does not match the {what} in record ({actual}). The object might have "
+        f"been {happened}",
+        details={"name": name, "kind": kind},
     )
 
 

@@ -84,7 +84,7 @@ class Api:
 
     def _list(self, kind: Kind, namespace: str, query: Mapping[str, str]) -> bytes:
         found = self._objects.select(kind, namespace, read_selector(query.get("labelSelector", "")))
-        fields = read_fields(query.get("fieldSelector", ""))
+        fields = read_fields(kind, query.get("fieldSelector", ""))
         if fields:
             found = [stored for stored in found if fields_match(stored, fields)]
         metadata: dict[str, Any] = {"resourceVersion": str(self._objects.version)}
@@ -179,7 +179,8 @@ def _check_identity(stored: Stored, metadata: Mapping[str, Any]) -> None:
         raise answers.modified(stored.kind.plural, stored.name)
     uid = metadata.get("uid")
     if uid and uid != stored.uid:
-        raise answers.precondition(stored.kind.plural, stored.name, "UID", uid, stored.uid)
+        cause = ("metadata.uid", "FieldValueInvalid", f'Invalid value: "{uid}": field is immutable')
+        raise answers.invalid(stored.kind.kind, stored.name, [cause])
 
 
 def merge(before: Any, patch: Any) -> Any:

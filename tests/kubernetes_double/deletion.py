@@ -108,12 +108,12 @@ class Deletion:
 def _check_preconditions(stored: Stored, expected: dict[str, Any]) -> None:
     if expected.get("uid", stored.uid) != stored.uid:
         raise answers.precondition(
-            stored.kind.plural, stored.name, "UID", expected["uid"], stored.uid
+            stored.kind.kind, stored.name, "UID", expected["uid"], stored.uid
         )
     version = str(stored.version)
     if expected.get("resourceVersion", version) != version:
         raise answers.precondition(
-            stored.kind.plural, stored.name, "ResourceVersion", expected["resourceVersion"], version
+            stored.kind.kind, stored.name, "ResourceVersion", expected["resourceVersion"], version
         )
 
 

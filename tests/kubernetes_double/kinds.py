@@ -88,13 +88,29 @@ def read_selector(text: str) -> Selector:
             key = part.strip()
             found.append(Requirement(key.lstrip("!"), None, wanted=not key.startswith("!")))
         else:
-            raise ApiError(400, f"unable to parse requirement: found '{text}'")
+            raise ApiError(400, "found ',', expected: identifier after ','")
     return tuple(found)
 
 
-def read_fields(text: str) -> dict[str, str]:
+#: What objects can be selected by besides their names.
+_FIELDS = {
+    "pods": {"spec.nodeName", "spec.restartPolicy", "status.phase", "status.podIP"},
+    "events": {
+        *(f"involvedObject.{each}" for each in ("kind", "namespace", "name", "uid", "apiVersion")),
+        "reason",
+        "type",
+        "source",
+    },
+}
+
+
+def read_fields(kind: Kind, text: str) -> dict[str, str]:
     """A field selector; only equality is known here."""
     if "!=" in text:
         raise ApiError(400, f"the double knows no inequality of fields: {text}")
     pairs = (part.replace("==", "=").partition("=") for part in text.split(",") if part)
-    return {key: value for key, _, value in pairs}
+    found = {key: value for key, _, value in pairs}
+    known = {"metadata.name", "metadata.namespace"} | _FIELDS.get(kind.plural, set())
+    for key in found.keys() - known:
+        raise ApiError(400, f"field label not supported: {key}")
+    return found

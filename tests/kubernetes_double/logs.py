@@ -66,8 +66,10 @@ class Logs:
         for log in self._logs.values():
             log.cut()
 
-    def read(self, namespace: str, pod: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """What ``GET pods/NAME/log`` answers.
+    def read(
+        self, namespace: str, pod: str, query: Mapping[str, str]
+    ) -> AsyncIterator[bytes] | None:
+        """What ``GET pods/NAME/log`` answers, None for an answer without content.
 
         Raises:
             ApiError: there is no such pod or container, or it has no log yet.
@@ -76,11 +78,14 @@ class Logs:
         if stored is None:
             raise answers.not_found("pods", pod)
         container = _container(stored.manifest(), query.get("container", ""))
+        if container is None:
+            return None
         log = self.of(stored.uid, container)
         return _lines(log, query)
 
 
-def _container(pod: Manifest, asked: str) -> str:
+def _container(pod: Manifest, asked: str) -> str | None:
+    """The container that is meant; None while the pod has no node that could be asked."""
     name = pod["metadata"]["name"]
     containers = [each["name"] for each in pod["spec"]["containers"]]
     every = containers + [each["name"] for each in pod["spec"].get("initContainers") or ()]
@@ -94,7 +99,7 @@ def _container(pod: Manifest, asked: str) -> str:
     if container not in every:
         raise answers.ApiError(400, f"container {container} is not valid for pod {name}")
     if "nodeName" not in pod["spec"]:
-        raise answers.ApiError(400, f"pod {name} does not have a host assigned")
+        return None
     status = pod["status"]
     for each in [*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())]:
         if each["name"] == container and "waiting" in each["state"]:
@@ -140,7 +145,11 @@ def _since(query: Mapping[str, str]) -> int:
     try:
         moment = datetime.fromisoformat(query["sinceTime"])
     except ValueError as error:
-        raise answers.ApiError(400, f"sinceTime is no RFC 3339: {error}") from error
+        text = query["sinceTime"]
+        raise answers.ApiError(
+            400,
+            f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse "{text}" as "2006"',
+        ) from error
     return int(moment.timestamp()) * 10**9
 
 

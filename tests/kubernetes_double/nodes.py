@@ -28,8 +28,8 @@ def what_is_short(pod: Manifest) -> str:
         return ""
     reasons = ", ".join(f"1 Insufficient {name}" for name in sorted(missing))
     return (
-        f"0/1 nodes are available: {reasons}. preemption: 0/1 nodes are available: 1 Preemption "
-        "is not helpful for scheduling."
+        f"0/1 nodes are available: {reasons}. no new claims to deallocate, preemption: 0/1 nodes "
+        "are available: 1 Preemption is not helpful for scheduling."
     )
 
 
@@ -39,10 +39,11 @@ def what_cannot_be_pulled(pod: Manifest) -> tuple[str, str] | None:
         image = container["image"]
         registry = image.partition("/")[0].partition(":")[0]
         if registry.endswith(".invalid"):
+            name, _, tag = image.partition("/")[2].partition(":")
             return image, (
-                f'failed to pull and unpack image "{image}": failed to resolve reference '
-                f'"{image}": failed to do request: Head "https://{registry}/v2/": dial tcp: '
-                f"lookup {registry}: no such host"
+                f'failed to pull and unpack image "{image}": failed to resolve image: failed to '
+                f'do request: Head "https://{registry}/v2/{name}/manifests/{tag or "latest"}": '
+                f"dial tcp: lookup {registry} on 10.0.0.53:53: no such host"
             )
     return None
 

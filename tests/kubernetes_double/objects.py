@@ -15,6 +15,9 @@ from kubernetes_double.kinds import Kind, Selector
 #: How many events of a kind a watch can go back.
 HISTORY = 10_000
 
+#: The version before everything: older ones are long gone.
+FIRST = 1000
+
 Manifest = dict[str, Any]
 
 
@@ -56,8 +59,8 @@ class Objects:
     """What etcd holds in a real cluster. Everything happens in one event loop, so without locks."""
 
     def __init__(self) -> None:
-        self.version = 1000
-        self.oldest: dict[Kind, int] = defaultdict(lambda: 1)
+        self.version = FIRST
+        self.oldest: dict[Kind, int] = defaultdict(lambda: FIRST)
         self.listeners: list[Callable[[Event], None]] = []
         self.history: dict[Kind, deque[Event]] = defaultdict(lambda: deque(maxlen=HISTORY))
         self._by_name: dict[Kind, dict[tuple[str, str], Stored]] = defaultdict(dict)

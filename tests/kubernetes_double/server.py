@@ -118,7 +118,7 @@ class Server:
     async def _watch(
         self, http: web.BaseRequest, target: Target, query: dict[str, str]
     ) -> web.StreamResponse:
-        fields = read_fields(query.get("fieldSelector", ""))
+        fields = read_fields(target.kind, query.get("fieldSelector", ""))
         if target.name:
             fields["metadata.name"] = target.name
         selector = read_selector(query.get("labelSelector", ""))
@@ -133,6 +133,8 @@ class Server:
     ) -> web.StreamResponse:
         lines = self.logs.read(target.namespace, target.name, request.query)
         request.status = 200
+        if lines is None:
+            return web.Response(status=204)
         if is_true(request.query.get("follow", "")):
             return await _stream(http, lines, "text/plain")
         body = b"".join([line async for line in lines])

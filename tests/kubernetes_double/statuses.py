@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from kubernetes_double.admission import timestamp
+from kubernetes_double.admission import managed, timestamp
+from kubernetes_double.kinds import PODS
 from kubernetes_double.objects import Manifest
 
 Edit = Callable[[Manifest], None]
 
 NODE = "double-node"
+NO_GPU = (
+    "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. no new claims to deallocate, "
+    "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+)
 
 
 def running() -> Edit:
@@ -21,6 +26,7 @@ def running() -> Edit:
 
     def edit(pod: Manifest) -> None:
         _schedule(pod)
+        _condition(pod, "PodReadyToStartContainers", "True")
         status = pod["status"]
         status |= {"phase": "Running", "podIP": "10.42.0.17", "podIPs": [{"ip": "10.42.0.17"}]}
         for each in _statuses(pod):
@@ -29,9 +35,14 @@ def running() -> Edit:
                     "state": {"running": {"startedAt": timestamp()}},
                     "ready": True,
                     "started": True,
+                    "imageID": f"sha256:{uuid4().hex}{uuid4().hex}",
                     "containerID": f"containerd://{uuid4().hex}{uuid4().hex}",
+                    "resources": {},
+                    "user": {"linux": {"uid": 1000, "gid": 1000, "supplementalGroups": [1000]}},
                 }
         _ready(pod, "True")
+        fields = pod["metadata"]["managedFields"]
+        fields[1:] = [managed("kubelet", PODS, {"status": status})]
 
     return edit
 
@@ -63,13 +74,13 @@ def image_pull_back_off(message: str = "") -> Edit:
     return waiting(
         "ImagePullBackOff",
         message
-        or 'Back-off pulling image "registry.example/none:1": ErrImagePull: rpc error: code = '
-        'NotFound desc = failed to pull and unpack image "registry.example/none:1": failed to '
-        'resolve reference "registry.example/none:1": registry.example/none:1: not found',
+        or 'Back-off pulling image "registry.example/none:1": ErrImagePull: failed to pull and '
+        'unpack image "registry.example/none:1": failed to resolve image: '
+        "registry.example/none:1: not found",
     )
 
 
-def unschedulable(message: str = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.") -> Edit:
+def unschedulable(message: str = NO_GPU) -> Edit:
     def edit(pod: Manifest) -> None:
         _condition(pod, "PodScheduled", "False", "Unschedulable", message)
 
@@ -94,7 +105,7 @@ def terminated(exit_code: int, reason: str = "", message: str = "", container: s
         for each in _statuses(pod):
             if container not in ("", each["name"]) or "terminated" in each["state"]:
                 continue
-            started = each["state"].get("running", {}).get("startedAt", timestamp())
+            started = each["state"].get("running", {}).get("startedAt", "1970-01-01T00:00:00Z")
             state: dict[str, Any] = {
                 "exitCode": exit_code,
                 "reason": reason or ("Error" if exit_code else "Completed"),
@@ -104,7 +115,11 @@ def terminated(exit_code: int, reason: str = "", message: str = "", container: s
             }
             each["state"] = {"terminated": {**state, **({"message": message} if message else {})}}
             each |= {"ready": False, "started": False}
-        _ready(pod, "False", "ContainersNotReady")
+        codes = _codes(pod)
+        if None in codes:
+            _ready(pod, "False", "ContainersNotReady")
+        else:
+            _ready(pod, "False", "PodFailed" if any(codes) else "PodCompleted")
 
     return edit
 
@@ -113,9 +128,8 @@ def ended() -> Edit:
     """The phase after the containers have terminated."""
 
     def edit(pod: Manifest) -> None:
-        codes = [each["state"]["terminated"]["exitCode"] for each in _statuses(pod)]
-        pod["status"]["phase"] = "Failed" if any(codes) else "Succeeded"
-        _ready(pod, "False", "PodFailed" if any(codes) else "PodCompleted")
+        pod["status"]["phase"] = "Failed" if any(_codes(pod)) else "Succeeded"
+        _condition(pod, "PodReadyToStartContainers", "False")
 
     return edit
 
@@ -207,9 +221,11 @@ def _schedule(pod: Manifest) -> None:
     if "containerStatuses" in status:
         return
     status |= {"hostIP": "127.0.0.1", "hostIPs": [{"ip": "127.0.0.1"}], "startTime": timestamp()}
-    for kind in ("PodReadyToStartContainers", "Initialized", "PodScheduled"):
-        _condition(pod, kind, "True")
+    status["conditions"] = []  # the kubelet lists them in an order of its own
+    _condition(pod, "PodReadyToStartContainers", "False")
+    _condition(pod, "Initialized", "True")
     _ready(pod, "False", "ContainersNotReady")
+    _condition(pod, "PodScheduled", "True")
     status["containerStatuses"] = [
         {
             "name": container["name"],
@@ -230,11 +246,16 @@ def _statuses(pod: Manifest) -> list[dict[str, Any]]:
     return statuses
 
 
+def _codes(pod: Manifest) -> list[int | None]:
+    """The exit code of each container, None of one that has not ended."""
+    states = (each["state"].get("terminated", {}) for each in _statuses(pod))
+    return [state.get("exitCode") for state in states]
+
+
 def _ready(pod: Manifest, value: str, reason: str = "") -> None:
     names = [container["name"] for container in pod["spec"]["containers"]]
-    message = f"containers with unready status: [{' '.join(names)}]" if reason else ""
-    if reason == "PodCompleted":
-        message = ""
+    unready = f"containers with unready status: [{' '.join(names)}]"
+    message = unready if reason == "ContainersNotReady" else ""
     for kind in ("Ready", "ContainersReady"):
         _condition(pod, kind, value, reason, message)
 

@@ -75,6 +75,8 @@ class Watches:
         self._open[watch.topic].append(watch)
         try:
             self._begin(watch, since)
+            if bookmarks and since is None:
+                watch.lines.put_nowait(self._bookmark(watch.kind, begun=True))
             loop = asyncio.get_running_loop()
             end = loop.time() + seconds
             while (left := end - loop.time()) > 0:
@@ -83,7 +85,7 @@ class Watches:
                     yield await asyncio.wait_for(watch.lines.get(), wait)
                 except TimeoutError:
                     if bookmarks:
-                        yield encode_bookmark(watch.kind, self._objects.version)
+                        yield self._bookmark(watch.kind)
         finally:
             self._open[watch.topic].remove(watch)
 
@@ -100,6 +102,15 @@ class Watches:
 
     def _all(self) -> list[Watch]:
         return [watch for watches in self._open.values() for watch in watches]
+
+    def _bookmark(self, kind: Kind, *, begun: bool = False) -> bytes:
+        """How far the watch is; ``begun`` ends what was there when it began."""
+        metadata: dict[str, Any] = {"resourceVersion": str(self._objects.version)}
+        if begun:
+            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+        found: dict[str, Any] = {"kind": kind.kind, "apiVersion": kind.api_version}
+        found |= {"metadata": metadata, "spec": {"containers": None}, "status": {}}
+        return json.dumps({"type": "BOOKMARK", "object": found}).encode() + b"\n"
 
     def _begin(self, watch: Watch, since: int | None) -> None:
         if since is None:
@@ -141,12 +152,3 @@ def encode(type_: str, stored: Stored) -> bytes:
 
 def encode_error(refusal: ApiError) -> bytes:
     return json.dumps({"type": "ERROR", "object": refusal.status()}).encode() + b"\n"
-
-
-def encode_bookmark(kind: Kind, version: int) -> bytes:
-    bookmark = {
-        "kind": kind.kind,
-        "apiVersion": kind.api_version,
-        "metadata": {"resourceVersion": str(version), "creationTimestamp": None},
-    }
-    return json.dumps({"type": "BOOKMARK", "object": bookmark}).encode() + b"\n"

@@ -31,17 +31,35 @@ class Process:
         self, name: str, command: Sequence[str], environment: Mapping[str, str], home: Home
     ) -> None:
         self.name = name
+        self._command = command
+        self._environment = environment
+        self._folder = home.root
         self._log = home.logs / f"{name}.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=environment,
-                cwd=home.root,
+        self._log.unlink(missing_ok=True)
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def restart(self) -> None:
+        """Kill what is left of it, children included, and start it anew."""
+        try:
+            family = psutil.Process(self._process.pid)
+            for process in (*family.children(recursive=True), family):
+                process.kill()
+        except psutil.NoSuchProcess:
+            pass  # it was ended already, or one of its children was
+        self._process.wait()
+        self._process = self._start()
 
     def wait(self) -> None:
         """Wait for its end.

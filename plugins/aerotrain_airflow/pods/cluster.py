@@ -96,8 +96,11 @@ class Cluster:
         await self._clients.aclose()
 
     async def create(self, manifest: Manifest, *, dry_run: bool = False) -> dict[str, Any]:
-        """The object as the API made it; with ``dry_run`` as it would make it."""
-        query = {"dryRun": "All"} if dry_run else {}
+        """The object as the API made it; with ``dry_run`` as it would make it.
+
+        A field that the API does not know, such as one misspelt in a template, is refused.
+        """
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return await self._json("POST", self._path(manifest["kind"]), query, manifest)
 
     async def get(self, kind: str, name: str) -> dict[str, Any] | None:

@@ -34,9 +34,9 @@ class Row:
 
 _AGAIN = "another try may find a better node"
 _IMAGE = "see to its image and its command"
-_SMALLER = "ask for less, or for nodes that have as much"
 
-# fmt: off -- a table: a row or two a reason
+# A table, a row or two a reason.
+# fmt: off
 TABLE: tuple[Row, ...] = (
     # A container's end. The kernel may end a child of the replica, which then exits as it likes:
     # the reason is OOMKilled with any exit code, 0 included.
@@ -44,114 +44,59 @@ TABLE: tuple[Row, ...] = (
     Row(Place.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
     Row(Place.TERMINATED, "ContainerCannotRun", State.FAILED, "cannot be started", _IMAGE),
     Row(Place.TERMINATED, "ContainerStatusUnknown", State.LOST, "was lost with its node", _AGAIN),
+
     # A pod's end that its containers know nothing of, written by its node or by what misses it.
-    Row(
-        Place.POD,
-        "DeadlineExceeded",
-        State.LOST,
-        "outlived the deadline of its job",
-        "allow it more, or give it more replicas",
-    ),
-    Row(
-        Place.POD,
-        "Evicted",
-        State.LOST,
-        "was evicted by its node",
-        "ask for as much memory and disk as it uses",
-    ),
+    Row(Place.POD, "DeadlineExceeded", State.LOST, "outlived the deadline of its job",
+        "allow it more, or give it more replicas"),
+    Row(Place.POD, "Evicted", State.LOST, "was evicted by its node",
+        "ask for as much memory and disk as it uses"),
     Row(Place.POD, "Preempting", State.LOST, "made room for a critical pod", _AGAIN),
     Row(Place.POD, "NodeLost", State.LOST, "was lost with its node", _AGAIN),
     Row(Place.POD, "NodeShutdown", State.LOST, "went down with its node", _AGAIN),
     Row(Place.POD, "Shutdown", State.LOST, "went down with its node", _AGAIN),
     Row(Place.POD, "Terminated", State.LOST, "went down with its node", _AGAIN),
-    Row(
-        Place.POD,
-        "NodeAffinity",
-        State.LOST,
-        "was refused by its node, whose labels changed",
-        _AGAIN,
-    ),
-    Row(
-        Place.POD,
-        "UnexpectedAdmissionError",
-        State.LOST,
-        "was refused by its node, as when a device has failed",
-        _AGAIN,
-    ),
-    Row(Place.POD, "TopologyAffinityError", State.LOST, "was refused by its node", _SMALLER),
+    Row(Place.POD, "NodeAffinity", State.LOST, "was refused by its node, whose labels changed",
+        _AGAIN),
+    Row(Place.POD, "UnexpectedAdmissionError", State.LOST,
+        "was refused by its node, as when a device has failed", _AGAIN),
+    Row(Place.POD, "TopologyAffinityError", State.LOST, "was refused by its node",
+        "ask for less on one node, or for a node that offers it"),
     Row(Place.POD, "OutOfcpu", State.LOST, "was refused by its node, which was full", _AGAIN),
     Row(Place.POD, "OutOfmemory", State.LOST, "was refused by its node, which was full", _AGAIN),
     Row(Place.POD, "OutOfpods", State.LOST, "was refused by its node, which was full", _AGAIN),
+
     # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-    Row(
-        Place.DISRUPTION,
-        "PreemptionByScheduler",
-        State.LOST,
-        "was preempted by a pod of higher priority",
-        "give it a priority class, or try again",
-    ),
-    Row(
-        Place.DISRUPTION,
-        "DeletionByTaintManager",
-        State.LOST,
-        "was driven from its node by a taint",
-        _AGAIN,
-    ),
-    Row(
-        Place.DISRUPTION,
-        "EvictionByEvictionAPI",
-        State.LOST,
-        "was evicted, as when a node is drained",
-        _AGAIN,
-    ),
+    Row(Place.DISRUPTION, "PreemptionByScheduler", State.LOST,
+        "was preempted by a pod of higher priority", "give it a priority class, or try again"),
+    Row(Place.DISRUPTION, "DeletionByTaintManager", State.LOST,
+        "was driven from its node by a taint", _AGAIN),
+    Row(Place.DISRUPTION, "EvictionByEvictionAPI", State.LOST,
+        "was evicted, as when a node is drained", _AGAIN),
     Row(Place.DISRUPTION, "DeletionByPodGC", State.LOST, "was lost with its node", _AGAIN),
-    Row(
-        Place.DISRUPTION,
-        "TerminationByKubelet",
-        State.LOST,
-        "was ended by its node, for want of resources or a shutdown",
-        _AGAIN,
-    ),
+    Row(Place.DISRUPTION, "TerminationByKubelet", State.LOST,
+        "was ended by its node, for want of resources or a shutdown", _AGAIN),
+
     # Not placed on a node.
-    Row(
-        Place.SCHEDULED, "Unschedulable", State.PENDING, "waits, for no node can take it", _SMALLER
-    ),
+    Row(Place.SCHEDULED, "Unschedulable", State.PENDING, "waits, for no node can take it",
+        "ask for less, or change what it asks of nodes and volumes"),
     Row(Place.SCHEDULED, "SchedulingGated", State.PENDING, "waits until its queue admits it"),
     Row(Place.SCHEDULED, "SchedulerError", State.PENDING, "waits, for the scheduler has trouble"),
+
     # On a node, and not running. Networks and registries mend; a wrong name does not.
     Row(Place.WAITING, "ContainerCreating", State.PENDING, "waits for its image and volumes"),
     Row(Place.WAITING, "PodInitializing", State.PENDING, "waits for its init containers"),
     Row(Place.WAITING, "ErrImagePull", State.PENDING, "waits, for its image cannot be pulled"),
     Row(Place.WAITING, "ImagePullBackOff", State.PENDING, "waits, for its image cannot be pulled"),
     Row(Place.WAITING, "RegistryUnavailable", State.PENDING, "waits for its image's registry"),
-    Row(
-        Place.WAITING,
-        "InvalidImageName",
-        State.FAILED,
-        "has an image with no valid name",
-        "correct it",
-    ),
-    Row(
-        Place.WAITING,
-        "ErrImageNeverPull",
-        State.FAILED,
+    Row(Place.WAITING, "InvalidImageName", State.FAILED, "has an image with no valid name",
+        "correct it"),
+    Row(Place.WAITING, "ErrImageNeverPull", State.FAILED,
         "may not pull its image, and its node does not have it",
-        "load the image onto the nodes, or change imagePullPolicy",
-    ),
-    Row(
-        Place.WAITING,
-        "SignatureValidationFailed",
-        State.FAILED,
-        "has an image whose signature is refused",
-        "have it signed",
-    ),
-    Row(
-        Place.WAITING,
-        "CreateContainerConfigError",
-        State.FAILED,
-        "cannot be made as described",
-        "make the Secret or ConfigMap that it names, or an image whose user is a number above 0",
-    ),
+        "load the image onto the nodes, or change imagePullPolicy"),
+    Row(Place.WAITING, "SignatureValidationFailed", State.FAILED,
+        "has an image whose signature is refused", "have it signed"),
+    Row(Place.WAITING, "CreateContainerConfigError", State.FAILED, "cannot be made as described",
+        "make the Secret or ConfigMap that it names, or an image whose user is a number above 0"),
     Row(Place.WAITING, "CreateContainerError", State.PENDING, "waits, for it cannot be made"),
     Row(Place.WAITING, "RunContainerError", State.PENDING, "waits, for it cannot be started"),
     Row(Place.WAITING, "CrashLoopBackOff", State.PENDING, "waits for a side-car that crashes"),

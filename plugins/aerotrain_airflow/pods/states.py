@@ -75,15 +75,25 @@ def _containers(status: Part) -> tuple[Part, dict[str, Part]]:
 
 def _own_end(ended: Part, status: Part) -> Observation:
     """How the replica ended: by itself, or for what the cluster did to it."""
-    code, reason, message = ended["exitCode"], ended.get("reason", ""), _message(ended)
-    row = row_of(Place.TERMINATED, reason)
-    if row is not None and reason != "ContainerStatusUnknown":
-        return _observation(row, reason, message, code)
+    code, known = ended["exitCode"], _known_end(ended)
+    if known is not None and ended.get("reason") != "ContainerStatusUnknown":
+        return known
     if code not in _OWN_CODES:
         taken = _taken_down(status, code)  # why it was told to go, rather than how it went
         if taken is not None:
             return taken
-    return _exit(code, message) if row is None else _observation(row, reason, message, code)
+    return known or _exit(code, _message(ended))
+
+
+def _known_end(ended: Part) -> Observation | None:
+    """An end that the container's reason explains."""
+    reason = ended.get("reason", "")
+    row = row_of(Place.TERMINATED, reason)
+    if row is None:
+        return None
+    # A container that was started says something of its own, and not why it was ended.
+    message = _message(ended) if row.state is State.FAILED else ""
+    return _observation(row, reason, message, ended["exitCode"])
 
 
 def _exit(code: int, message: str) -> Observation:
@@ -116,17 +126,12 @@ def _taken_down(status: Part, code: int | None = None) -> Observation | None:
 def _failed_beside(others: Mapping[str, Part]) -> Observation | None:
     """The end of a side-car or init container that ended badly, and with it the replica's."""
     for name, state in others.items():
-        ended = state.get("terminated", {})
-        reason, message = ended.get("reason", ""), _message(ended)
-        if ended.get("exitCode") or reason == "OOMKilled":
-            row = row_of(Place.TERMINATED, reason)
-            if row is not None:
-                seen = _observation(row, reason, message)
-            else:
-                seen = _exit(ended["exitCode"], message)
-            return Observation(
-                state=seen.state, reason=f"ended with its container {name!r}, which {seen.reason}"
-            )
+        ended = state.get("terminated")
+        if ended is not None:
+            seen = _known_end(ended) or _exit(ended["exitCode"], _message(ended))
+            if seen.state is not State.SUCCEEDED:
+                reason = f"ended with its container {name!r}, which {seen.reason}"
+                return Observation(state=seen.state, reason=reason)
     return None
 
 
@@ -156,6 +161,9 @@ _PENDING = Observation(state=State.PENDING, reason="waits to be placed on a node
 
 def _explained(place: Place, part: Part) -> Observation:
     reason, message = part.get("reason", ""), _message(part)
+    if reason == "ImagePullBackOff" and ": ErrImagePull: " in message:
+        # The two take turns every few seconds; what the user is told should not.
+        reason, message = "ErrImagePull", message.partition(": ErrImagePull: ")[2]
     row = row_of(place, reason, message)
     return _PENDING if row is None else _observation(row, reason, message)
 

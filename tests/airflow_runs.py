@@ -1,0 +1,83 @@
+"""Runs of one DAG in a whole Airflow: triggered, waited for, looked at over its REST API."""
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from aerotrain_airflow.local.api import AirflowApi
+from aerotrain_airflow.local.stack import Stack
+
+#: Seconds between two questions to Airflow, which calls nobody.
+ASK_EVERY = 0.5
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a DAG."""
+
+    stack: Stack
+    dag: str
+
+    @property
+    def api(self) -> AirflowApi:
+        return self.stack.api
+
+    def trigger(self, conf: dict[str, Any], run_id: str | None = None) -> str:
+        return self.api.trigger(self.dag, conf, run_id=run_id)
+
+    def end_of(self, run: str) -> str:
+        """The state of the run, once it has ended."""
+        until(lambda: self.api.run_state(self.dag, run) in ("success", "failed"))
+        return self.api.run_state(self.dag, run)
+
+    def result(self, run: str, task: str) -> Any:
+        return self.api.result(self.dag, run, task)
+
+    def states(self, run: str) -> dict[str, str]:
+        return {each["task_id"]: each["state"] for each in self.api.task_instances(self.dag, run)}
+
+    def log(self, run: str, task: str) -> str:
+        """What the last try of a task has written so far."""
+        for instance in self.api.task_instances(self.dag, run):
+            if instance["task_id"] == task and instance["try_number"]:
+                return "\n".join(str(event.get("event")) for event in self.api.log(instance).events)
+        return ""
+
+    def errors(self, run: str) -> str:
+        """What the failed tasks of a run say."""
+        return "\n".join(
+            str(event)
+            for instance in self.api.task_instances(self.dag, run)
+            if instance["state"] == "failed"
+            for event in self.api.log(instance).events
+            if event.get("level") == "error"
+        )
+
+    def mark_failed(self, run: str, task: str) -> None:
+        """Do what the button in the UI does."""
+        client = httpx.Client(base_url=self.api.url, trust_env=False)
+        token = client.post(
+            "/auth/token", json={"username": "admin", "password": self.stack.password}
+        ).json()["access_token"]
+        client.patch(
+            f"/api/v2/dags/{self.dag}/dagRuns/{quote(run, safe='')}/taskInstances/{task}",
+            json={"new_state": "failed"},
+            headers={"Authorization": f"Bearer {token}"},
+        ).raise_for_status()
+
+
+def until(true: Callable[[], Any]) -> None:
+    """Wait for what nobody tells."""
+    while not true():
+        time.sleep(ASK_EVERY)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

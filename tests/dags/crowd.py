@@ -1,0 +1,22 @@
+"""A DAG of ten jobs at once, each a pod that waits to be ended by its deadline or a person."""
+
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from aerotrain_airflow.operator import JobOperator
+
+JOBS = str(Path(__file__).parent.parent / "jobs")
+
+with DAG("crowd", schedule=None) as crowd:
+    for number in range(10):
+        JobOperator(
+            task_id=f"job_{number}",
+            launcher="kubernetes",
+            job={
+                "module": "pod_jobs",
+                "code": JOBS,
+                "replicas": [{"role": "chief", "resources": {"cpu": 0.01, "memory": "64Mi"}}],
+                "arguments": {"chief": "gather", "crowd": 10},
+            },
+        )

@@ -1,0 +1,135 @@
+"""The digits pipeline with every replica a pod: real Airflow components, a real Kubernetes."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import kubernetes.client
+import pytest
+
+from aerotrain_airflow.local.following import await_dag
+from aerotrain_airflow.local.home import Home
+from aerotrain_airflow.local.progress import utc_now
+from aerotrain_airflow.local.stack import Stack, running_stack
+from airflow_runs import Runs, free_port, until
+from kubernetes_worlds import SECRET, connection, forwarded_to_pods, make_namespace, person
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PROJECT = Path(__file__).parent.parent
+#: What the training asks for: a small node has room for all four of them.
+SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ("chief", "worker", "ps")}
+
+
+@pytest.fixture(scope="module")
+def core() -> kubernetes.client.CoreV1Api:
+    return person(Path(os.environ["KUBECONFIG"]))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This clone with the test's DAGs beside its own."""
+    project = tmp_path_factory.mktemp("project")
+    (project / "dags").mkdir()
+    for path in (*(PROJECT / "dags").iterdir(), PROJECT / "tests" / "dags" / "crowd.py"):
+        (project / "dags" / path.name).symlink_to(path)
+    for folder in ("tasks", "plugins"):
+        (project / folder).symlink_to(PROJECT / folder)
+    (project / "jobs").symlink_to(PROJECT / "tests" / "jobs")
+    return project
+
+
+@pytest.fixture(scope="module")
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, project: Path, core: kubernetes.client.CoreV1Api
+) -> Iterator[Stack]:
+    """An Airflow that may run one task at a time, and whose replicas are pods."""
+    home, since = Home(tmp_path_factory.mktemp("home")), utc_now()
+    namespace = make_namespace(core, {})
+    settings = {
+        "AIRFLOW__CORE__PARALLELISM": "1",
+        "AIRFLOW__AEROTRAIN__LAUNCHER": "kubernetes",
+        "AIRFLOW__AEROTRAIN__IMAGE": os.environ["AEROTRAIN_TEST_IMAGE"],
+        "AIRFLOW__AEROTRAIN__NAMESPACE": namespace,
+        "AIRFLOW__AEROTRAIN__STORE_SECRET": SECRET,
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": connection(Path(os.environ["KUBECONFIG"])),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        with (
+            running_stack(home, project, free_port(), print) as running,
+            forwarded_to_pods(running.s3) as environment,
+        ):
+            core.patch_namespaced_secret(SECRET, namespace, {"stringData": environment})
+            await_dag(running.api, "digits", since, running.check)
+            yield running
+    core.delete_namespace(namespace)
+
+
+@pytest.fixture(scope="module")
+def digits(stack: Stack) -> Runs:
+    return Runs(stack, "digits")
+
+
+@pytest.fixture(scope="module")
+def namespace(stack: Stack) -> str:
+    return os.environ["AIRFLOW__AEROTRAIN__NAMESPACE"]
+
+
+def uids(core: kubernetes.client.CoreV1Api, namespace: str) -> set[str]:
+    """The pods that train now."""
+    pods = core.list_namespaced_pod(namespace, label_selector="aerotrain/job").items
+    return {pod.metadata.uid for pod in pods if pod.metadata.name.startswith("train-")}
+
+
+def test_the_pipeline_trains_evaluates_and_exports_on_pods(
+    digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
+) -> None:
+    run = digits.trigger({"resources": SMALL})
+    assert digits.end_of(run) == "success", digits.errors(run)
+    assert digits.result(run, "evaluate")["accuracy"] >= 0.95
+    lines = digits.log(run, "train").splitlines()
+    for replica in ("chief", "worker-0", "worker-1", "ps-0"):
+        assert any(f"[{replica}] " in line for line in lines)
+    told = [line for line in lines if "progress step=" in line]
+    assert told
+    assert len(told) == len(set(told))
+    until(lambda: not uids(core, namespace))
+
+
+def test_ten_jobs_train_at_once_where_one_task_may_run(stack: Stack) -> None:
+    crowd = Runs(stack, "crowd")
+    until(lambda: "crowd" in stack.api.parsed())
+    run = crowd.trigger({})
+    assert crowd.end_of(run) == "success", crowd.errors(run)
+    assert crowd.result(run, "job_0") == 10
+
+
+def test_a_deferred_training_that_is_marked_failed_is_gone_within_10_seconds(
+    digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
+) -> None:
+    run = digits.trigger({"resources": SMALL, "epochs": 100_000})
+    until(lambda: "progress step=" in digits.log(run, "train"))
+    assert digits.states(run)["train"] == "deferred"
+    digits.mark_failed(run, "train")
+    marked = time.monotonic()
+    until(lambda: not uids(core, namespace))
+    assert time.monotonic() - marked < 10
+
+
+def test_killing_triggerer_and_scheduler_costs_the_training_nothing(
+    digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
+) -> None:
+    run = digits.trigger({"resources": SMALL, "epochs": 300})
+    until(lambda: "progress step=" in digits.log(run, "train"))
+    before = uids(core, namespace)
+    for component in digits.stack.components:
+        if component.name in ("triggerer", "scheduler"):
+            component.restart()
+    assert uids(core, namespace) == before
+    assert digits.end_of(run) == "success", digits.errors(run)
+    told = [line for line in digits.log(run, "train").splitlines() if "progress step=" in line]
+    assert told
+    assert len(told) == len(set(told))
