@@ -127,12 +127,31 @@ def forwarded(host: str, port: int) -> Iterator[int]:
         listener.close()
 
 
+def given(variable: str) -> str:
+    """A variable that the tests on a real cluster need."""
+    if variable not in os.environ:
+        pytest.fail(
+            f"{variable} is not set: tests on a real cluster need KUBECONFIG, and the name of a "
+            "training image that its nodes have or can pull in AEROTRAIN_TEST_IMAGE",
+            pytrace=False,
+        )
+    return os.environ[variable]
+
+
 def address_towards(url: str) -> str:
-    """The address of this machine that whoever answers at ``url`` would answer to."""
+    """The address of this machine that whoever answers at ``url`` would answer to.
+
+    An API on loopback belongs to a cluster in containers of this machine (kind, k3d), which reach
+    it by the address that it has in its network.
+    """
     parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname or "", parts.port or 443))
-        return str(probe.getsockname()[0])
+    for host in (parts.hostname or "", "192.0.2.1"):  # one that no network has: RFC 5737
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, parts.port or 443))
+            address = str(probe.getsockname()[0])
+        if not address.startswith("127."):
+            break
+    return address
 
 
 def make_namespace(core: kubernetes.client.CoreV1Api, environment: dict[str, str]) -> str:
@@ -166,7 +185,7 @@ def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesDoubl
 def forwarded_to_pods(s3: S3Server) -> Iterator[dict[str, str]]:
     """The variables by which pods of the real cluster reach the S3 server."""
     host = os.environ.get("AEROTRAIN_TEST_HOST") or address_towards(
-        person(Path(os.environ["KUBECONFIG"])).api_client.configuration.host
+        person(Path(given("KUBECONFIG"))).api_client.configuration.host
     )
     with forwarded(host, s3.ports[-1]) as port:
         yield {**s3.environment, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
@@ -194,8 +213,8 @@ def world(
         double = request.getfixturevalue("double")
         kubeconfig, image = Path(double.kubeconfig), "aerotrain-training:double"
     else:
-        kubeconfig = Path(os.environ["KUBECONFIG"])
-        image = os.environ["AEROTRAIN_TEST_IMAGE"]
+        kubeconfig = Path(given("KUBECONFIG"))
+        image = given("AEROTRAIN_TEST_IMAGE")
         environment = request.getfixturevalue("environment_of_pods")
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(kubeconfig))
     core = person(kubeconfig)

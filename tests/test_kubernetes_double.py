@@ -187,7 +187,7 @@ REFUSALS: dict[str, tuple[Ask, int, str]] = {
             "there", "default", body={"preconditions": {"uid": "another"}}
         ),
         409,
-        "Precondition failed: UID in precondition: another",
+        "the UID in the precondition (another) does not match",
     ),
     "quota": (
         lambda core: core.create_namespaced_secret("default", {"metadata": {"name": "second"}}),

@@ -61,3 +61,8 @@ def test_a_jobs_name_tells_dag_run_task_and_map_index_apart() -> None:
     }
     assert len(names) == 6
     assert job_name("dag", "run", "task", -1) in names
+
+
+@pytest.mark.parametrize("task_id", ["2_train", "3", "2-2"])
+def test_the_name_of_a_job_begins_with_a_letter_as_a_services_does(task_id: str) -> None:
+    assert re.fullmatch(r"job[a-z0-9-]*", job_name("digits", "run", task_id))

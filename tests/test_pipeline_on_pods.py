@@ -13,7 +13,7 @@ from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
 from airflow_runs import Runs, free_port, until
-from kubernetes_worlds import SECRET, connection, forwarded_to_pods, make_namespace, person
+from kubernetes_worlds import SECRET, connection, forwarded_to_pods, given, make_namespace, person
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -24,7 +24,7 @@ SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ("chief", "worker", 
 
 @pytest.fixture(scope="module")
 def core() -> kubernetes.client.CoreV1Api:
-    return person(Path(os.environ["KUBECONFIG"]))
+    return person(Path(given("KUBECONFIG")))
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,10 @@ def stack(
     settings = {
         "AIRFLOW__CORE__PARALLELISM": "1",
         "AIRFLOW__AEROTRAIN__LAUNCHER": "kubernetes",
-        "AIRFLOW__AEROTRAIN__IMAGE": os.environ["AEROTRAIN_TEST_IMAGE"],
+        "AIRFLOW__AEROTRAIN__IMAGE": given("AEROTRAIN_TEST_IMAGE"),
         "AIRFLOW__AEROTRAIN__NAMESPACE": namespace,
         "AIRFLOW__AEROTRAIN__STORE_SECRET": SECRET,
-        "AIRFLOW_CONN_KUBERNETES_DEFAULT": connection(Path(os.environ["KUBECONFIG"])),
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": connection(Path(given("KUBECONFIG"))),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():

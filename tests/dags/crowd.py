@@ -16,7 +16,7 @@ with DAG("crowd", schedule=None) as crowd:
             job={
                 "module": "pod_jobs",
                 "code": JOBS,
-                "replicas": [{"role": "chief", "resources": {"cpu": 0.01, "memory": "64Mi"}}],
+                "replicas": [{"role": "chief", "resources": {"cpu": 0.01, "memory": "256Mi"}}],
                 "arguments": {"chief": "gather", "crowd": 10},
             },
         )

@@ -17,6 +17,11 @@ every pod vanish at once, and searches all objects for each request, so that a j
 workers could not be listed in milliseconds. What would have been left of it is the HTTP server, and
 that is aiohttp's, as here.
 
+kwok needs a real API server and etcd, neither of which PyPI has, and runs no processes.
+
+Answers, the order of a pod's states, its events and its log were compared with those of a real
+Kubernetes 1.36.2.
+
 What is not imitated: TLS; admission by webhooks and the pod security standard; server-side apply,
 JSON patches, and strategic merge of lists (a merge patch replaces them); consistent continuation
 of a list; restart policies other than Never, probes, side-cars that are init containers;

@@ -12,6 +12,7 @@ from kubernetes_double.kinds import CONFIGMAPS, EVENTS, NAMESPACES, PODS, QUOTAS
 from kubernetes_double.objects import Manifest, Objects
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _LABEL_RULE = (
@@ -23,6 +24,11 @@ _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
     "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
     "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_SERVICE_RULE = (
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an "
+    "alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', "
+    "regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 _VALUE_RULE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
@@ -90,7 +96,10 @@ def check(kind: Kind, manifest: Manifest) -> None:
                 "Required value: name or generateName is required",
             )
         )
-    elif kind.plural in ("services", "namespaces"):
+    elif kind.plural == "services":
+        # Kubernetes 1.36 lets it begin with a digit; those before 1.34 do not.
+        causes += _name("metadata.name", name, 63, _SERVICE, _SERVICE_RULE)
+    elif kind is NAMESPACES:
         causes += _name("metadata.name", name, 63, _LABEL, _LABEL_RULE)
     else:
         causes += _name("metadata.name", name, 253, _SUBDOMAIN, _SUBDOMAIN_RULE)
@@ -165,7 +174,10 @@ def _fill(kind: Kind, manifest: Manifest) -> None:
             container.setdefault("resources", {})
         asked = any(each["resources"] for each in manifest["spec"]["containers"])
         manifest["metadata"]["generation"] = 1
-        manifest["status"] = {"phase": "Pending", "qosClass": "Burstable" if asked else "BestEffort"}
+        manifest["status"] = {
+            "phase": "Pending",
+            "qosClass": "Burstable" if asked else "BestEffort",
+        }
     elif kind is NAMESPACES:
         manifest["spec"] = {"finalizers": ["kubernetes"]}
         manifest["status"] = {"phase": "Active"}
@@ -206,7 +218,9 @@ def managed(manager: str, kind: Kind, manifest: Manifest) -> Manifest:
     given = {key: value for key, value in manifest.items() if key not in ("kind", "apiVersion")}
     metadata = manifest.get("metadata") or {}
     given["metadata"] = {
-        key: metadata[key] for key in ("labels", "annotations", "ownerReferences") if key in metadata
+        key: metadata[key]
+        for key in ("labels", "annotations", "ownerReferences")
+        if key in metadata
     }
     if manager != "kubelet":
         given.pop("status", None)

@@ -92,7 +92,7 @@ class Kubelet:
         """Write an event about the pod."""
         now = timestamp()
         involved = {"kind": "Pod", "namespace": stored.namespace, "name": stored.name}
-        event = {
+        event: Manifest = {
             "metadata": {
                 "name": f"{stored.name}.{uuid4().hex[:16]}",
                 "namespace": stored.namespace,
@@ -103,14 +103,11 @@ class Kubelet:
             "reason": reason,
             "message": message,
             "type": type_,
-            "source": {"component": "kubelet", "host": statuses.NODE},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-            "eventTime": None,
-            "reportingComponent": "kubelet",
-            "reportingInstance": statuses.NODE,
         }
+        if reason in ("Scheduled", "FailedScheduling"):
+            event |= _BY_SCHEDULER | {"eventTime": now.replace("Z", ".123456Z")}
+        else:
+            event |= _BY_KUBELET | {"firstTimestamp": now, "lastTimestamp": now}
         self._objects.put(EVENTS, event)
 
     async def stop(self) -> None:
@@ -124,6 +121,23 @@ class Kubelet:
             self._objects.change(now, _killed)
             self._objects.remove(now)
             self._logs.close(now.uid)
+
+
+#: Two generations of events: those of the scheduler have neither a count nor first and last times.
+_BY_SCHEDULER: Manifest = {
+    "source": {},
+    "firstTimestamp": None,
+    "lastTimestamp": None,
+    "reportingComponent": "default-scheduler",
+    "reportingInstance": "default-scheduler-double",
+}
+_BY_KUBELET: Manifest = {
+    "source": {"component": "kubelet", "host": statuses.NODE},
+    "count": 1,
+    "eventTime": None,
+    "reportingComponent": "kubelet",
+    "reportingInstance": statuses.NODE,
+}
 
 
 def _killed(pod: Manifest) -> None:

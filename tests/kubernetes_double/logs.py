@@ -148,7 +148,8 @@ def _since(query: Mapping[str, str]) -> int:
         text = query["sinceTime"]
         raise answers.ApiError(
             400,
-            f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse "{text}" as "2006"',
+            f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse "{text}" as '
+            '"2006"',
         ) from error
     return int(moment.timestamp()) * 10**9
 

@@ -1,6 +1,7 @@
 """One pod whose containers are real processes, from Pending to its end."""
 
 import asyncio
+import errno
 import shutil
 import signal
 from collections.abc import Callable, Mapping
@@ -20,6 +21,9 @@ Tell = Callable[[str, str, str], None]
 
 #: How much of a log stands for the last words of a container that left none.
 _LAST_LINES, _LAST_BYTES = 80, 2048
+
+#: What a container runtime says where this system has other words.
+_WORDS = {errno.ENOENT: "executable file not found in $PATH"}
 
 
 class ProcessPod:
@@ -97,11 +101,12 @@ class ProcessPod:
             return False
         self._become(statuses.scheduled())
         name, namespace = self._stored.name, self._stored.namespace
-        self._tell(
-            "Normal", "Scheduled", f"Successfully assigned {namespace}/{name} to {statuses.NODE}"
-        )
+        where = f"Successfully assigned {namespace}/{name} to {statuses.NODE}"
+        self._tell("Normal", "Scheduled", where)
         self._become(statuses.waiting("ContainerCreating"))
-        await asyncio.sleep(self._tempo.create)
+        await asyncio.sleep(self._tempo.create / 2)
+        self._become(statuses.ready_to_start())
+        await asyncio.sleep(self._tempo.create / 2)
         if not await self._pull():
             return False
         while not self._told_to_end.is_set():
@@ -126,7 +131,8 @@ class ProcessPod:
         self._become(statuses.waiting("ErrImagePull", message))
         self._tell("Warning", "Failed", f'Failed to pull image "{image}": {message}')
         await self._told_or(self._tempo.phase)
-        self._become(statuses.image_pull_back_off(f'Back-off pulling image "{image}": {message}'))
+        back_off = f'Back-off pulling image "{image}": ErrImagePull: {message}'
+        self._become(statuses.image_pull_back_off(back_off))
         await self._told_to_end.wait()
         return False
 
@@ -140,7 +146,8 @@ class ProcessPod:
             return
         for container in self._pod["spec"]["containers"]:
             self._start(container)
-        self._become(statuses.running())
+        if self._containers:
+            self._become(statuses.running())
         deadline = self._pod["spec"].get("activeDeadlineSeconds")
         timer = deadline and asyncio.get_running_loop().call_later(deadline, self._expire)
         await asyncio.gather(*(self._watch(each) for each in self._pod["spec"]["containers"]))
@@ -162,13 +169,13 @@ class ProcessPod:
             command = container.get("command") or ["?"]
             message = (
                 "failed to create containerd task: failed to create shim task: OCI runtime create "
-                "failed: runc create failed: unable to start container process: error during "
-                f'container init: exec: "{command[0]}": {error.strerror}: unknown'
+                "failed: runc create failed: unable to start container process: exec: "
+                f'"{command[0]}": {_WORDS.get(error.errno or 0, error.strerror)}'
             )
             self._become(statuses.terminated(128, "StartError", message, name))
             self._tell("Warning", "Failed", f"Error: {message}")
             return
-        self._tell("Normal", "Started", f"Started container {name}")
+        self._tell("Normal", "Started", "Container started")
 
     def _process(self, container: Manifest) -> Container:
         name = container["name"]
@@ -190,16 +197,18 @@ class ProcessPod:
         code = await process.ended
         await asyncio.sleep(self._tempo.notice)
         message = self._last_words(container, code)
-        self._become(statuses.terminated(code, "", message, container["name"]))
+        end = statuses.terminated(code, "", message, container["name"])
+        # Of a pod that was deleted, a real kubelet tells both at once.
+        self._become(statuses.both(end, _end_if_all) if self._told_to_end.is_set() else end)
 
     async def _finish(self) -> None:
         """The phase, and the end of the object where it was deleted."""
         if self._expired:
             message = "Pod was active on the node longer than the specified deadline"
             self._become(statuses.failed("DeadlineExceeded", message))
-        elif self._containers:
+        else:
             await self._told_or(self._tempo.phase)
-            self._become(_ended_if_any)
+            self._become(_end_if_all)
         await self._told_to_end.wait()
         await asyncio.sleep(self._tempo.removal)
         self._objects.remove(self._stored)
@@ -233,11 +242,11 @@ class ProcessPod:
         return ""
 
 
-def _ended_if_any(pod: Manifest) -> None:
-    if pod["status"]["phase"] in ("Pending", "Running"):
-        states = [each["state"] for each in pod["status"]["containerStatuses"]]
-        if all("terminated" in state for state in states):
-            statuses.ended()(pod)
+def _end_if_all(pod: Manifest) -> None:
+    """The phase, once every container has ended."""
+    states = [each["state"] for each in pod["status"].get("containerStatuses", ())]
+    if states and all("terminated" in state for state in states):
+        statuses.ended()(pod)
 
 
 def _init_failed(name: str, code: int) -> Edit:

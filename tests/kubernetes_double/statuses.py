@@ -41,7 +41,7 @@ def running() -> Edit:
                     "user": {"linux": {"uid": 1000, "gid": 1000, "supplementalGroups": [1000]}},
                 }
         _ready(pod, "True")
-        fields = pod["metadata"]["managedFields"]
+        fields = pod["metadata"].setdefault("managedFields", [{}])
         fields[1:] = [managed("kubelet", PODS, {"status": status})]
 
     return edit
@@ -57,11 +57,23 @@ def scheduled() -> Edit:
     return edit
 
 
+def ready_to_start() -> Edit:
+    """Volumes and network are there, and no container yet."""
+
+    def edit(pod: Manifest) -> None:
+        _schedule(pod)
+        _condition(pod, "PodReadyToStartContainers", "True")
+
+    return edit
+
+
 def waiting(reason: str, message: str = "", container: str = "") -> Edit:
     """Containers wait: ContainerCreating, ErrImagePull, ImagePullBackOff, InvalidImageName …"""
 
     def edit(pod: Manifest) -> None:
         _schedule(pod)
+        if reason != "ContainerCreating":
+            _condition(pod, "PodReadyToStartContainers", "True")
         for each in _statuses(pod):
             if container in ("", each["name"]):
                 state = {"reason": reason, **({"message": message} if message else {})}

@@ -25,6 +25,9 @@ Manifest = Mapping[str, Any]
 #: Connections of one set: its watch, its log streams, and some to spare.
 _CONNECTIONS = 64
 
+#: Objects of one answer to a list.
+_PAGE = 200
+
 #: Seconds until an answer, and until a connection.
 _ANSWER, _CONNECT = 30.0, 5.0
 
@@ -115,10 +118,19 @@ class Cluster:
     async def list(
         self, kind: str, *, labels: str = "", fields: str = ""
     ) -> tuple[list[dict[str, Any]], str]:
-        """All objects that the selectors name, and the version of the list to watch on from."""
-        query = {"labelSelector": labels, "fieldSelector": fields}
-        found = await self._json("GET", self._path(kind), query)
-        return found.get("items") or [], found["metadata"].get("resourceVersion", "")
+        """All objects that the selectors name, and the version of the list to watch on from.
+
+        They come in pages, so that whatever else this event loop does is not kept waiting.
+        """
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
+        items: list[dict[str, Any]] = []
+        while True:
+            found = await self._json("GET", self._path(kind), query)
+            items += found.get("items") or ()
+            metadata = found["metadata"]
+            if not metadata.get("continue"):
+                return items, metadata.get("resourceVersion", "")
+            query["continue"] = metadata["continue"]
 
     async def patch(self, kind: str, name: str, change: Manifest) -> dict[str, Any]:
         """Merge ``change`` into the object, as RFC 7386 says."""

@@ -142,9 +142,8 @@ class Following:
         while True:
             try:
                 if not version or time.monotonic() > listed + RESYNC_SECONDS:
-                    pods, version = await self._cluster.list("Pod", labels=labels)
+                    version = await self._list(labels)
                     listed = time.monotonic()
-                    self._take_all(pods)
                 if away:
                     self._say(f"the Kubernetes API is back after {time.monotonic() - away:.0f} s")
                     away, pause = 0.0, _PAUSES[0]
@@ -162,6 +161,12 @@ class Following:
                         self._say(f"the Kubernetes API is away ({error}); the replicas go on")
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _PAUSES[1])
+
+    async def _list(self, labels: str) -> str:
+        """Take all pods as they are now; the version to watch on from."""
+        pods, version = await self._cluster.list("Pod", labels=labels)
+        self._take_all(pods)
+        return version
 
     def _take_all(self, pods: list[dict[str, Any]]) -> None:
         there = {replica_of(pod) for pod in pods}

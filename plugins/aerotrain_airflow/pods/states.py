@@ -5,6 +5,7 @@ What the reasons mean is in ``reasons``. An end or a wait for a reason that nobo
 still an end or a wait; but a phase that nobody knows is an error.
 """
 
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ _WRONG_IMAGE = {
 #: How a replica ends by its own choice.
 _OWN_CODES = (ExitCode.OK, ExitCode.FINAL, ExitCode.TEMPORARY)
 
+#: How it ends when its pod is deleted: by SIGTERM, or SIGKILL where it does not listen.
+_TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
+
 
 def observe_pod(pod: Part | None) -> Observation:
     """The state of the replica whose pod this is, as the API's JSON; None is a pod that is gone.
@@ -39,8 +43,9 @@ def observe_pod(pod: Part | None) -> Observation:
     status = pod.get("status") or {}
     own, others = _containers(status)
     phase = status.get("phase", "Pending")
+    deleted = "deletionTimestamp" in pod["metadata"]
     if "terminated" in own:
-        return _own_end(own["terminated"], status)
+        return _own_end(own["terminated"], status, deleted=deleted)
     if phase == "Succeeded":
         return observed_exit(ExitCode.OK)
     if phase == "Failed":
@@ -52,9 +57,9 @@ def observe_pod(pod: Part | None) -> Observation:
             f"the pod {pod['metadata']['name']} is in phase {phase!r}; this aerotrain knows "
             "Pending, Running, Succeeded, Failed and Unknown: use a later one"
         )
-    if "deletionTimestamp" in pod["metadata"] or status.get("reason") == "NodeLost":
-        deleted = Observation(state=State.LOST, reason="is being deleted by somebody else")
-        return _taken_down(status) or deleted
+    if deleted or status.get("reason") == "NodeLost":
+        by_hand = Observation(state=State.LOST, reason="is being deleted by somebody else")
+        return _taken_down(status) or by_hand
     beside = _failed_beside(others)
     if beside is not None:
         return beside
@@ -73,7 +78,7 @@ def _containers(status: Part) -> tuple[Part, dict[str, Part]]:
     return states.pop(CONTAINER, {}), states
 
 
-def _own_end(ended: Part, status: Part) -> Observation:
+def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
     """How the replica ended: by itself, or for what the cluster did to it."""
     code, known = ended["exitCode"], _known_end(ended)
     if known is not None and ended.get("reason") != "ContainerStatusUnknown":
@@ -82,6 +87,9 @@ def _own_end(ended: Part, status: Part) -> Observation:
         taken = _taken_down(status, code)  # why it was told to go, rather than how it went
         if taken is not None:
             return taken
+        if deleted and code in _TOLD_TO_GO:
+            reason = "was deleted by somebody else"
+            return Observation(state=State.LOST, exit_code=code, reason=reason)
     return known or _exit(code, _message(ended))
 
 

@@ -43,7 +43,9 @@ def job_name(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str
     """
     identity = "\0".join((dag_id, run_id, task_id, str(map_index)))
     readable = re.sub(r"[^a-z0-9]+", "-", f"{task_id}-{dag_id}".lower()).strip("-")
-    return f"{readable[:31].rstrip('-') or 'job'}-{_hash(identity)}"
+    if not readable[:1].isalpha():  # the name of a Service begins with a letter: RFC 1035
+        readable = f"job-{readable}".rstrip("-")
+    return f"{readable[:31].rstrip('-')}-{_hash(identity)}"
 
 
 def _hash(text: str) -> str:

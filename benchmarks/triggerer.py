@@ -1,0 +1,256 @@
+"""What following jobs costs a triggerer: ``python -m benchmarks.triggerer``.
+
+Each job has a chief, 500 workers and 2 ps. The cluster is the tests' stand-in, in a process of
+its own, with pods that are only imagined; all triggers run in the event loop of this process,
+as in a triggerer. An event is a pod whose container ended, an action the trigger's own event,
+from which Airflow takes the task up again; all logs are read in between.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from aerotrain.contract.job import Job
+from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
+from benchmarks.report import print_report
+
+PROJECT = Path(__file__).parent.parent
+CONN_ID = "triggerer_benchmark"
+WORKERS = 500
+
+#: What ends a job, in turn: the pod, its new state, and what the trigger makes of it.
+ENDS = (
+    ("worker-17", "out_of_memory", [], "lost"),
+    ("chief", "exited", [0], "succeeded"),
+    ("ps-1", "exited", [65, "the label 7 is outside 0 to 3"], "failed"),
+)
+
+#: Seconds between two looks at whether the event loop answers.
+LOOK_EVERY = 0.02
+
+
+@dataclass
+class Double:
+    """The stand-in, in its own process."""
+
+    url: str
+    kubeconfig: str
+
+    def do(self, method: str, **given: Any) -> Any:
+        body = json.dumps(given).encode()
+        request = urllib.request.Request(f"{self.url}/double/{method}", data=body)
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+
+@dataclass
+class Loop:
+    """How long the event loop was busy with one thing at a time."""
+
+    longest: float = 0.0
+
+    async def look(self) -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(LOOK_EVERY)
+            self.longest = max(self.longest, time.monotonic() - began - LOOK_EVERY)
+
+    def take(self) -> float:
+        """The longest so far, forgotten from now on."""
+        longest, self.longest = self.longest, 0.0
+        return longest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="10 jobs, and a shorter rest")
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument(
+        "--rest", type=float, default=330.0, help="seconds in which nothing happens"
+    )
+    given = parser.parse_args()
+    jobs, rest = (10, 10.0) if given.quick else (given.jobs, given.rest)
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned) as other, _double() as double:
+        planned = other.submit(_seconds_to_plan).result()
+        other.submit(_fill, double, 1 + jobs).result()
+        connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": double.kubeconfig}}
+        os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = json.dumps(connection)
+        figures = {"plan_seconds": planned, **asyncio.run(_follow(double, jobs, rest))}
+    rows = [{"of": of, "is": figures[name]} for name, of in _MEANINGS.items()]
+    print_report(rows, {"jobs": jobs, "workers": WORKERS, **figures})
+
+
+_MEANINGS = {
+    "plan_seconds": f"plan of one job with {WORKERS} workers, s",
+    "taken_up_seconds": "triggers begin until all follow, s",
+    "taken_up_cpu": "the same of one job, s of CPU",
+    "memory_per_job": "memory of one job followed, MiB",
+    "memory_peak": "memory of the process at its highest, MiB",
+    "cpu_percent": "CPU of all while nothing happens, % of a core",
+    "requests_per_minute": "requests of one job while nothing happens, a minute",
+    "end_cpu": "CPU from event to action, mean, s",
+    "event_to_action_median": "event to action, median, s",
+    "event_to_action_max": "event to action, longest, s",
+    "loop_blocked_begin": "longest that the event loop was busy, at the begin, s",
+    "loop_blocked_later": "longest that the event loop was busy, later, s",
+}
+
+
+def _plan(number: int) -> PodPlan:
+    job = Job.from_dict(
+        {
+            "name": f"train-{number}",
+            "module": "aerotrain.train",
+            "store": "s3://bucket/pipeline",
+            "run": "run",
+            "task": f"train-{number}",
+            "strategy": "parameter_server",
+            "replicas": [
+                {"role": "chief"},
+                {"role": "worker", "count": WORKERS},
+                {"role": "ps", "count": 2},
+            ],
+        }
+    )
+    return plan_pods(job, "try-1", PodSettings(image="aerotrain:1", store_secret="store"))
+
+
+def _seconds_to_plan() -> float:
+    """The best of several; the first one imports."""
+    taken = []
+    for _ in range(5):
+        began = time.perf_counter()
+        _plan(0)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _fill(double: Double, jobs: int) -> None:
+    """Make the objects of all jobs, without asking for each of them over HTTP."""
+    for number in range(jobs):
+        plan = _plan(number)
+        double.do("create", owner=plan.owner, others=plan.others)
+
+
+@contextmanager
+def _double() -> Iterator[Double]:
+    roots = os.pathsep.join(str(PROJECT / each) for each in ("tasks", "plugins", "tests"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kubernetes_double", "--imagined", "running"],
+        env={**os.environ, "PYTHONPATH": roots},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            yield Double(**json.loads(process.stdout.readline()))
+        finally:
+            process.stdin.close()
+
+
+async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
+    """Run the triggers of all jobs from their begin to their end."""
+    from aerotrain_airflow.pods.trigger import JobTrigger
+
+    def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
+        address = f"default/train-{number}/try-1"
+        return asyncio.create_task(_first_event(JobTrigger(address, CONN_ID, "try-1")))
+
+    async def watching(count: int) -> None:
+        while await asyncio.to_thread(double.do, "watching") < count:
+            await asyncio.sleep(0.05)
+
+    process = psutil.Process()
+    loop = Loop()
+    looking = asyncio.create_task(loop.look())
+    # A triggerer is not measured while it imports what its first trigger needs.
+    warm = follow(jobs)
+    await watching(1)
+    before = _memory(process)
+    loop.take()
+    began, cpu = time.monotonic(), time.process_time()
+    acted = {number: follow(number) for number in range(jobs)}
+    await watching(1 + jobs)
+    figures = {"taken_up_seconds": time.monotonic() - began}
+    await asyncio.sleep(2)  # the streams of the logs are opened after the watches
+    figures["taken_up_cpu"] = (time.process_time() - cpu) / jobs
+    figures["loop_blocked_begin"] = loop.take()
+    figures["memory_per_job"] = (_memory(process) - before) / jobs
+    figures |= await _idle(double, jobs, rest)
+    cpu = time.process_time()
+    late = [await _end(double, number, acted[number]) for number in range(jobs)]
+    figures["end_cpu"] = (time.process_time() - cpu) / jobs
+    looking.cancel()
+    warm.cancel()
+    return {
+        **figures,
+        "event_to_action_median": statistics.median(late),
+        "event_to_action_max": max(late),
+        "loop_blocked_later": loop.take(),
+        "memory_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+async def _first_event(trigger: Any) -> tuple[float, Mapping[str, Any]]:
+    async for event in trigger.run():
+        return time.monotonic(), event.payload
+    raise AssertionError("the trigger ended without an event")
+
+
+async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:
+    """What it takes to wait."""
+    first = len(await asyncio.to_thread(double.do, "requests"))
+    cpu, began = time.process_time(), time.monotonic()
+    await asyncio.sleep(seconds)
+    taken, passed = time.process_time() - cpu, time.monotonic() - began
+    asked = await asyncio.to_thread(double.do, "requests", after=first)
+    kinds = Counter(f"{each['verb']} {each['resource']}" for each in asked)
+    print(f"while nothing happened, for {passed:.0f} s: {dict(kinds)}", file=sys.stderr)
+    return {
+        "cpu_percent": 100 * taken / passed,
+        "requests_per_minute": 60 * len(asked) / passed / jobs,
+    }
+
+
+async def _end(
+    double: Double, number: int, acted: asyncio.Task[tuple[float, Mapping[str, Any]]]
+) -> float:
+    """End one job; the seconds until its trigger acted."""
+    pod, state, arguments, expected = ENDS[number % len(ENDS)]
+    name = f"train-{number}-{pod}"
+    happened = await asyncio.to_thread(
+        double.do, "become", name=name, state=state, arguments=arguments
+    )
+    when, event = await acted
+    assert event["ended"]["state"] == expected, event
+    return when - happened
+
+
+def _memory(process: psutil.Process) -> float:
+    gc.collect()
+    return process.memory_info().rss / 2**20
+
+
+if __name__ == "__main__":
+    main()

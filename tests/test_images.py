@@ -1,0 +1,201 @@
+"""The images and docker-compose.yaml, as far as files alone can tell."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+COMPOSE = ROOT / "docker-compose.yaml"
+DOCKERFILES = sorted(ROOT.glob("images/*/Dockerfile"))
+
+#: Names of variables whose values are nobody's business.
+SECRET = re.compile(r"PASSWORD|SECRET|FERNET_KEY|TOKEN")
+
+#: What compose replaces: ${NAME}, ${NAME:-default}, ${NAME:?}.
+VARIABLE = re.compile(r"\$\{(\w+)(:?[-?][^}]*)?\}")
+
+
+def _services() -> dict[str, dict[str, Any]]:
+    services: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return services
+
+
+def _example() -> dict[str, str]:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    settings = [line for line in lines if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in settings)
+
+
+def _instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
+    """Each instruction's name and its arguments, continued lines joined."""
+    lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, arguments = line.strip().partition(" ")
+            yield name, arguments
+
+
+def _stages(dockerfile: Path) -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage, by its name; empty for one that has none."""
+    stages: dict[str, list[tuple[str, str]]] = {}
+    for name, arguments in _instructions(dockerfile):
+        if name == "FROM":
+            _, _, stage = arguments.partition(" AS ")
+            stages[stage] = []
+        if stages:
+            stages[stage].append((name, arguments))
+    return stages
+
+
+@pytest.mark.parametrize("name", _services())
+def test_every_service_is_watched_or_runs_once(name: str) -> None:
+    service = _services()[name]
+    if service["restart"] == "no":
+        waited_for = [each.get("depends_on", {}).get(name) for each in _services().values()]
+        assert {"condition": "service_completed_successfully"} in waited_for
+    else:
+        assert service["restart"] == "unless-stopped"
+        assert service["healthcheck"]["test"]
+
+
+@pytest.mark.parametrize("name", _services())
+def test_every_service_has_a_version(name: str) -> None:
+    service = _services()[name]
+    image, _, tag = service["image"].partition(":")
+    if image.startswith("aerotrain-"):
+        assert tag == "${TAG:-dev}"
+        dockerfile = ROOT / service["build"]["dockerfile"]
+        assert dockerfile in DOCKERFILES
+        assert service["build"].get("target", "") in _stages(dockerfile)
+    else:
+        assert re.fullmatch(r"v?\d+\.\d+.*", tag), f"{image} has the tag {tag!r}"
+
+
+def test_every_variable_is_explained_in_the_example() -> None:
+    used = {match[1] for match in VARIABLE.finditer(COMPOSE.read_text())}
+    assert used == set(_example()) - {"COMPOSE_PROFILES"}
+
+
+def test_defaults_are_those_of_the_example() -> None:
+    example = _example()
+    for name, otherwise in VARIABLE.findall(COMPOSE.read_text()):
+        expected = ":?" if SECRET.search(name) else f":-{example[name]}"
+        assert otherwise == expected, name
+
+
+def test_no_secret_lies_in_a_file() -> None:
+    for name, value in _example().items():
+        assert not (SECRET.search(name) and value), f"{name} has a value in .env.example"
+    for service, description in _services().items():
+        for name, value in description.get("environment", {}).items():
+            if SECRET.search(name) and not name.endswith("STORE_SECRET"):  # a Secret's name
+                assert ":?}" in value or value.startswith("/"), f"{name} of {service}"
+    passwords = re.findall(r'"(?:password|admin)": "([^"]*)"', COMPOSE.read_text())
+    assert len(passwords) == 2
+    assert all(VARIABLE.fullmatch(each) for each in passwords)
+    assert "/.env" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_only_this_machine_reaches_the_ports() -> None:
+    for service in _services().values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_a_running_tasks_log_is_found_under_its_host_name() -> None:
+    services = _services()
+    for name in ("scheduler", "scheduler-with-processes", "triggerer"):
+        service = services[name]
+        assert service["hostname"] in {name, "scheduler"}
+        assert service["environment"]["AIRFLOW__CORE__HOSTNAME_CALLABLE"] == "socket.gethostname"
+
+
+def test_each_profile_has_one_scheduler_and_its_launcher() -> None:
+    services = _services()
+    for profile in ("kubernetes", "processes"):
+        (scheduler,) = [
+            each
+            for each in services.values()
+            if each.get("command") == ["airflow", "scheduler"] and profile in each["profiles"]
+        ]
+        launcher = scheduler["environment"]["AIRFLOW__AEROTRAIN__LAUNCHER"]
+        assert profile.startswith(launcher)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_no_image_runs_as_root(dockerfile: Path) -> None:
+    stages = _stages(dockerfile)
+    for name, instructions in stages.items():
+        if not any(instruction == "CMD" for instruction, _ in instructions):
+            continue
+        (user,) = [arguments for instruction, arguments in instructions if instruction == "USER"]
+        uid, _, _ = user.partition(":")
+        assert uid.isdecimal(), "a cluster cannot tell that a name is not root's"
+        assert int(uid) > 0, name
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_nothing_says_where_images_and_packages_come_from(dockerfile: Path) -> None:
+    """A mirror is configured where the build runs; the base has a pinned default."""
+    text = dockerfile.read_text()
+    assert not re.search(r"(?<!s3)://", text)
+    assert "# syntax=" not in text
+    assert not re.search(r"(?<!UV_DEFAULT_)(?<!PIP_)INDEX|--index|--extra-index|find-links", text)
+    defaults = dict(
+        arguments.split("=", 1)
+        for name, arguments in _instructions(dockerfile)
+        if name == "ARG" and "=" in arguments
+    )
+    known = {f"${{{name}}}" for name in defaults} | set(_stages(dockerfile))
+    for name, arguments in _instructions(dockerfile):
+        if name == "FROM":
+            assert arguments.split()[0] in known
+        for origin in re.findall(r"--from=(\S+)", arguments):
+            assert origin in known
+    assert re.fullmatch(r"python:3\.\d+-\S+", defaults["BASE"])
+    assert defaults["BASE"] == _example()["BASE"]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_every_package_is_checked_by_its_hash(dockerfile: Path) -> None:
+    commands = [arguments for name, arguments in _instructions(dockerfile) if name == "RUN"]
+    for command in commands:
+        if "uv pip install" in command:
+            assert "--require-hashes" in command
+            assert "--no-deps" in command
+        elif "pip install" in command:
+            assert command.endswith("uv==${UV_VERSION}")
+
+
+def test_a_build_sees_only_what_is_named() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored = [line for line in lines if line and not line.startswith("#")]
+    assert ignored[0] == "*"
+    copied = {
+        word.split("/")[0]
+        for dockerfile in DOCKERFILES
+        for name, arguments in _instructions(dockerfile)
+        if name == "COPY" and "--from" not in arguments
+        for word in arguments.split()[:-1]
+        if not word.startswith("--")
+    }
+    assert copied == {line[1:] for line in ignored if line.startswith("!")}
+
+
+def test_the_gpu_image_has_the_versions_of_every_other() -> None:
+    ours, gpus = (_locked("requirements.lock"), _locked("images/training/gpu/requirements.lock"))
+    assert gpus["tensorflow"] == ours["tensorflow-cpu"]
+    assert {name: gpus[name] for name in ours.keys() & gpus} == {
+        name: ours[name] for name in ours.keys() & gpus
+    }
+
+
+def _locked(lock: str) -> dict[str, set[str]]:
+    """The versions of each package in a lock; several, where it depends on the Python."""
+    found: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^(\S+)==([^ \\]+)", (ROOT / lock).read_text(), re.M):
+        found.setdefault(name, set()).add(version)
+    return found
