@@ -21,8 +21,9 @@ from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 #: they end, or when the job does. Each stream is a connection of its own.
 LIVE = 16
 
-#: Seconds between two notes of how far the logs were told: what a killed follower tells twice.
-_NOTE_EVERY = 2.0
+#: Seconds for which lines are gathered, to be told together and noted at once: the less time
+#: between the two, the fewer lines a follower that is killed leaves to be told twice.
+_GATHER = 2.0
 
 #: Seconds that the logs of what has ended may take to arrive.
 _REST = 10.0
@@ -46,20 +47,23 @@ class PodLogs:
         self._address = address
         self._emit = emit
         self._spawn = spawn
-        self._told: dict[str, str] = {}
+        self._taken: dict[str, str] = {}  # by replica, the time of its last line that was read
+        self._told: dict[str, str] = {}  # and of its last that was told
+        self._untold: list[tuple[str, LogLine]] = []
         self._live: set[ReplicaName] = set()
         self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
         self._ended: dict[ReplicaName, asyncio.Event] = {}
         self._news = asyncio.Event()
-        self._noting: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     def go_on_from(self, owner: Mapping[str, Any], names: Iterable[ReplicaName]) -> None:
         """Begin where the set's owner says that the last follower was."""
         self._told = json.loads(annotations(owner).get(POSITIONS, "{}"))
+        self._taken = dict(self._told)
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
         self._ended = {name: asyncio.Event() for name in ranked}
         self._live = set(ranked[:LIVE])
-        self._noting = self._spawn(self._note_positions())
+        self._telling = self._spawn(self._tell_on())
 
     def follow(self, name: ReplicaName, seen: Observation, *, began: bool) -> None:
         """Stream the replica's lines from when it ``began``; look once more when it has ended."""
@@ -77,13 +81,12 @@ class PodLogs:
             await asyncio.wait(waiting, timeout=_REST)
 
     async def close(self) -> None:
-        """Stop reading, and note how far it came."""
-        tasks = [*self._streams.values(), *([self._noting] if self._noting else [])]
+        """Stop reading, and tell what was read."""
+        tasks = [*self._streams.values(), *([self._telling] if self._telling else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._news.is_set():
-            await self._note()
+        await self._tell()
 
     async def _stream(self, name: ReplicaName) -> None:
         ended, pause = self._ended[name], _PAUSE
@@ -100,16 +103,16 @@ class PodLogs:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
-        """Tell what is new; whether it could be read to its end."""
-        told = self._told.get(str(name), "")
+        """Take what is new; whether it could be read to its end."""
+        taken = self._taken.get(str(name), "")
         pod = self._address.pod(name)
         try:
             async for stamp, text in self._cluster.log(
-                pod, container=CONTAINER, since=told, follow=follow
+                pod, container=CONTAINER, since=taken, follow=follow
             ):
-                if stamp > told:
-                    self._emit(LogLine(name, text))
-                    self._told[str(name)] = stamp
+                if stamp > taken:
+                    self._untold.append((stamp, LogLine(name, text)))
+                    self._taken[str(name)] = stamp
                     self._news.set()
         except AwayError:
             return False
@@ -117,14 +120,23 @@ class PodLogs:
             return error.status in (400, 404)  # it never began, or is gone: nothing to read
         return True
 
-    async def _note_positions(self) -> None:
+    async def _tell_on(self) -> None:
         while True:
             await self._news.wait()
-            await asyncio.sleep(_NOTE_EVERY)
-            await self._note()
+            await asyncio.sleep(_GATHER)
+            await self._tell()
 
-    async def _note(self) -> None:
+    async def _tell(self) -> None:
+        """Tell the lines that were gathered, and note at their owner how far that was."""
         self._news.clear()
-        change = {"metadata": {"annotations": {POSITIONS: json.dumps(self._told)}}}
-        with suppress(ApiError, AwayError):  # the next note holds this one too
-            await self._cluster.patch("ConfigMap", self._address.name, change)
+        lines, self._untold = self._untold, []
+        if not lines:
+            return
+        try:
+            for stamp, line in lines:
+                self._emit(line)
+                self._told[str(line.replica)] = stamp
+        finally:
+            change = {"metadata": {"annotations": {POSITIONS: json.dumps(self._told)}}}
+            with suppress(ApiError, AwayError):  # the next note holds this one too
+                await self._cluster.patch("ConfigMap", self._address.name, change)
