@@ -42,8 +42,8 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
             {"role": "worker", "count": 2, "environment": {"OMP_NUM_THREADS": "1"}},
             {"role": "ps", "pod": {"spec": {"nodeSelector": {"disk": "none"}}}},
         ],
-        deadlines={"start": 60, "run": 3600},
-        restarts={"crashes": 1},
+        deadlines={"start": 60, "run": 3600, "patience": 20},
+        restarts={"crashes": 1, "hangs": 0},
     )
     assert Job.from_json(described.to_json()) == described
 

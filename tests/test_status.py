@@ -4,7 +4,14 @@ import pytest
 
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import Observation, Result, State, job_state, observed_exit
+from aerotrain.contract.status import (
+    Loss,
+    Observation,
+    Result,
+    State,
+    job_state,
+    observed_exit,
+)
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 WORKER = ReplicaName(Role.WORKER, 0)
@@ -12,22 +19,23 @@ PS = ReplicaName(Role.PS, 0)
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "state", "reason"),
+    ("exit_code", "state", "loss", "reason"),
     [
-        (0, State.SUCCEEDED, "exited with 0"),
-        (65, State.FAILED, "exited with 65"),
-        (75, State.LOST, "exited with 75"),
-        (1, State.LOST, "exited with 1"),
-        (137, State.LOST, "was ended by signal 9"),
-        (143, State.LOST, "was ended by signal 15"),
-        (139, State.LOST, "was ended by signal 11"),
+        (0, State.SUCCEEDED, None, "exited with 0"),
+        (65, State.FAILED, None, "exited with 65"),
+        (75, State.LOST, Loss.TEMPORARY, "exited with 75"),
+        (76, State.LOST, Loss.HANG, "exited with 76"),
+        (1, State.LOST, Loss.CRASH, "exited with 1"),
+        (137, State.LOST, Loss.CRASH, "was ended by signal 9"),
+        (143, State.LOST, Loss.PREEMPTED, "was ended by signal 15"),
+        (139, State.LOST, Loss.CRASH, "was ended by signal 11"),
     ],
 )
 def test_an_exit_code_says_whether_another_try_can_help(
-    exit_code: int, state: State, reason: str
+    exit_code: int, state: State, loss: Loss | None, reason: str
 ) -> None:
-    seen = observed_exit(exit_code)
-    assert (seen.state, seen.exit_code, seen.reason) == (state, exit_code, reason)
+    expected = Observation(state=state, exit_code=exit_code, reason=reason, loss=loss)
+    assert observed_exit(exit_code) == expected
 
 
 @pytest.mark.parametrize(

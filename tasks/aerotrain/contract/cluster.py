@@ -39,9 +39,14 @@ def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
 
 
 def replica_environment(
-    job: Job, replica: ReplicaName, addresses: Addresses, attempt: str
+    job: Job, replica: ReplicaName, addresses: Addresses, attempt: str, generation: int = 0
 ) -> dict[str, str]:
-    """Every variable that tells a replica who it is; a launcher adds credentials to them."""
+    """Every variable that tells a replica who it is; a launcher adds credentials to them.
+
+    ``generation`` counts how often this replica came back in its set. A launcher may add
+    AEROTRAIN_HEARTBEAT, the file that a replica touches as long as it is alive; by default it is
+    ``heartbeat`` in its working directory.
+    """
     return {
         **job.replica(replica.role).environment,
         "AEROTRAIN_JOB": job.to_json(),
@@ -49,6 +54,7 @@ def replica_environment(
         "AEROTRAIN_ROLE": replica.role.value,
         "AEROTRAIN_INDEX": str(replica.index),
         "AEROTRAIN_ATTEMPT": attempt,
+        "AEROTRAIN_GENERATION": str(generation),
     }
 
 

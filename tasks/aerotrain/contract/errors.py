@@ -25,4 +25,5 @@ class ExitCode(IntEnum):
     OK = 0
     FINAL = 65  # EX_DATAERR: a FinalError, or an exception of the user's own code
     TEMPORARY = 75  # EX_TEMPFAIL
+    FROZEN = 76  # made no progress, and ended itself
     TERMINATED = 143  # 128 + SIGTERM: told to go, and went

@@ -28,6 +28,8 @@ OWNED_VARIABLES = frozenset(
         "AEROTRAIN_ROLE",
         "AEROTRAIN_INDEX",
         "AEROTRAIN_ATTEMPT",
+        "AEROTRAIN_GENERATION",
+        "AEROTRAIN_HEARTBEAT",
     }
 )
 
@@ -113,32 +115,47 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Seconds a job may take: to have every replica running, and altogether."""
+    """Seconds a job may take: to have every replica running, and altogether.
+
+    ``patience`` is how many seconds a replica may give no sign of life, or make no progress,
+    before it counts as frozen.
+    """
 
     start: float = 600.0
     run: float = 24 * 3600.0
+    patience: float = 60.0
 
     def __post_init__(self) -> None:
-        _check_types(self, start=(int, float), run=(int, float))
-        if self.start <= 0 or self.run <= 0:
+        _check_types(self, **dict.fromkeys(("start", "run", "patience"), (int, float)))
+        if min(self.start, self.run, self.patience) <= 0:
             raise SpecError(
-                f"deadlines are seconds above zero, got start={self.start}, run={self.run}"
+                f"deadlines are seconds above zero, got start={self.start}, run={self.run}, "
+                f"patience={self.patience}"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
-    """How often a replica may come back, by the kind of its loss."""
+    """How often each replica may come back in its set, by the kind of its loss.
+
+    The kinds have budgets of their own, so that a cluster that preempts often does not use up
+    what is meant for bugs. A budget of 0 leaves that kind to Airflow's retries.
+    """
 
     crashes: int = 3
     preemptions: int = 100
+    memory: int = 2
+    hangs: int = 3
+    starts: int = 3
 
     def __post_init__(self) -> None:
-        _check_types(self, crashes=int, preemptions=int)
-        if self.crashes < 0 or self.preemptions < 0:
+        budgets = {each.name: getattr(self, each.name) for each in fields(self)}
+        _check_types(self, **dict.fromkeys(budgets, int))
+        below = [f"{name}={budget}" for name, budget in budgets.items() if budget < 0]
+        if below:
             raise SpecError(
-                f"restart budgets are not below zero, got crashes={self.crashes}, "
-                f"preemptions={self.preemptions}"
+                f"restart budgets are not below zero, got {', '.join(below)}; 0 leaves a loss of "
+                "that kind to Airflow's retries"
             )
 
 

@@ -24,32 +24,49 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.LOST)
 
 
+class Loss(StrEnum):
+    """Why a replica was lost, as far as it matters to its coming back."""
+
+    CRASH = "crash"  # its own doing: a signal, or an exit code that nobody knows
+    PREEMPTED = "preempted"  # told to go: evicted, drained, a spot node's end
+    MEMORY = "memory"  # it asked for more than it was given
+    NODE = "node"  # its machine left, fell silent or refused it
+    START = "start"  # it never ran
+    HANG = "hang"  # alive, and made no progress
+    TEMPORARY = "temporary"  # it says itself that something outside of it was away
+
+
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a launcher saw of one replica. ``exit_code`` is None while it runs, or unknown."""
+    """What a launcher saw of one replica. ``exit_code`` is None while it runs, or unknown.
+
+    ``loss`` is for the state LOST alone, and a loss without one counts as a crash.
+    """
 
     state: State
     exit_code: int | None = None
     reason: str = ""
+    loss: Loss | None = None
 
 
 #: What an exit code says of a replica. Every code that is not here is a crash.
-STATE_OF_EXIT: Mapping[int, State] = {
-    ExitCode.OK: State.SUCCEEDED,
-    ExitCode.FINAL: State.FAILED,
-    ExitCode.TEMPORARY: State.LOST,
-    ExitCode.TERMINATED: State.LOST,
+OF_EXIT: Mapping[int, tuple[State, Loss | None]] = {
+    ExitCode.OK: (State.SUCCEEDED, None),
+    ExitCode.FINAL: (State.FAILED, None),
+    ExitCode.TEMPORARY: (State.LOST, Loss.TEMPORARY),
+    ExitCode.FROZEN: (State.LOST, Loss.HANG),
+    ExitCode.TERMINATED: (State.LOST, Loss.PREEMPTED),
 }
 
 
 def observed_exit(exit_code: int) -> Observation:
     """The observation of a replica that ended with ``exit_code``."""
-    state = STATE_OF_EXIT.get(exit_code, State.LOST)
+    state, loss = OF_EXIT.get(exit_code, (State.LOST, Loss.CRASH))
     if exit_code > 128:
         reason = f"was ended by signal {exit_code - 128}"
     else:
         reason = f"exited with {exit_code}"
-    return Observation(state=state, exit_code=exit_code, reason=reason)
+    return Observation(state=state, exit_code=exit_code, reason=reason, loss=loss)
 
 
 def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:

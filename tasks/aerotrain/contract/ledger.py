@@ -1,0 +1,66 @@
+"""The ledger of a run: what happened to it and when, a JSON object a line.
+
+Both sides write one: the chief what it did, the launcher what it saw and decided. At the end
+they are merged by time.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Self
+
+
+class What(StrEnum):
+    """What an entry of the ledger tells of. ``seconds`` is how long it took, up to ``at``."""
+
+    QUEUE = "queue"  # waited for a place to run
+    START = "start"  # the set, or a process of it, began
+    IMPORT = "import"  # until the user's module was loaded
+    RESTORE = "restore"
+    TRAIN = "train"  # steps that were done since the last entry of this kind
+    SAVE_STALL = "save stall"  # no step began, because variables were copied
+    TOLD_TO_GO = "told to go"
+    DETECT = "detect"  # a loss was seen
+    RESTART = "restart"  # replicas were started anew
+    REWORK = "rework"  # steps that were done twice
+    ADOPT = "adopt"  # another try took the set over
+    END = "end"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One thing that happened, at the time ``at`` of ``time.time()``."""
+
+    event: What
+    at: float
+    seconds: float = 0.0
+    step: int | None = None
+    replica: str = ""
+    generation: int = 0
+    kind: str = ""
+    because: str = ""
+
+    def to_json(self) -> str:
+        """One line without its end, of what is not as by default."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        defaults = {each.name: each.default for each in fields(self)}
+        return json.dumps({name: each for name, each in values.items() if each != defaults[name]})
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read one entry; what a later version has written beside is left out."""
+        known = {each.name for each in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        return cls(**{**values, "event": What(values["event"])})
+
+
+def read(lines: Iterable[str]) -> list[Entry]:
+    """The entries of a ledger; what was cut off, or is of a later version, is left out."""
+    entries = []
+    for line in lines:
+        try:
+            entries.append(Entry.from_dict(json.loads(line)))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return entries

@@ -1,0 +1,66 @@
+"""Who comes back when somebody is lost: every row of the matrix, and its twin in the docs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.job import Job
+from aerotrain.contract.ledger import Entry, What, read
+from aerotrain.contract.recovery import MATRIX, comeback
+
+SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
+GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]
+ALONE = [{"role": "chief"}, {"role": "evaluator"}]
+
+
+def job(strategy: str, replicas: list[dict[str, Any]]) -> Job:
+    return Job.from_dict(
+        {
+            "name": "job",
+            "module": "aerotrain.train",
+            "store": "s3://bucket",
+            "run": "run",
+            "task": "train",
+            "strategy": strategy,
+            "replicas": replicas,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicas", "lost", "back"),
+    [
+        ("parameter_server", SERVED, "worker-1", "worker-1"),
+        ("parameter_server", SERVED, "ps-0", "chief ps-0 ps-1"),
+        ("parameter_server", SERVED, "chief", "chief"),
+        ("parameter_server", SERVED, "worker-0 ps-1", "chief ps-0 ps-1 worker-0"),
+        ("multi_worker_mirrored", GANG, "chief", "chief worker-0 worker-1"),
+        ("multi_worker_mirrored", GANG, "worker-1", "chief worker-0 worker-1"),
+        ("multi_worker_mirrored", GANG, "evaluator", "evaluator"),
+        ("dtensor", GANG, "worker-0", "chief worker-0 worker-1"),
+        ("dtensor", ALONE, "chief", "chief"),
+        ("one_device", ALONE, "chief", "chief"),
+        ("mirrored", ALONE, "evaluator", "evaluator"),
+        ("tpu", ALONE, "chief evaluator", "chief evaluator"),
+    ],
+)
+def test_who_comes_back(
+    strategy: str, replicas: list[dict[str, Any]], lost: str, back: str
+) -> None:
+    described = job(strategy, replicas)
+    names = {str(name): name for name in described.names()}
+    found = comeback(described, {names[each] for each in lost.split()})
+    assert found == {names[each] for each in back.split()}
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "recovery.md").read_text()
+    rows = [f"| {row.formation} | {row.lost} | {row.happens} | {row.costs} |" for row in MATRIX]
+    assert "\n".join(rows) in text
+
+
+def test_a_ledger_comes_back_equal_and_a_cut_line_is_left_out() -> None:
+    entry = Entry(event=What.RESTART, at=12.5, step=40, replica="worker-1", because="it crashed")
+    lines = [entry.to_json(), Entry(event=What.END, at=13).to_json()[:9], '{"event": "later"}']
+    assert read(lines) == [entry]
