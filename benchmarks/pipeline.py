@@ -110,7 +110,9 @@ class _Bare:
         self._environment = {**os.environ, **stack.s3.environment}
         paths = [str(PROJECT / "tasks"), str(PROJECT / "plugins")]
         self._launcher = ProcessLauncher(
-            home.scratch / "bare", {**self._environment, "PYTHONPATH": os.pathsep.join(paths)}
+            home.scratch / "bare",
+            {**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
+            holder="bare",
         )
 
     def step(self, task: str, module: str, arguments: Mapping[str, Any], **more: Any) -> Any:

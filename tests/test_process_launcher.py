@@ -24,10 +24,15 @@ WORKER = ReplicaName(Role.WORKER, 1)
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[ProcessLauncher]:
-    launcher = ProcessLauncher(tmp_path / "sets", dict(os.environ, PYTHONPATH=_source_roots()))
+    launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
     yield launcher
     for folder in (tmp_path / "sets").glob("*/*"):
-        launcher.stop(str(folder))
+        ProcessLauncher(tmp_path / "sets", {}, (folder / "holder").read_text()).stop(str(folder))
+
+
+def replica_environment() -> dict[str, str]:
+    """What the replicas of a test start with: they can import what this process can."""
+    return dict(os.environ, PYTHONPATH=_source_roots())
 
 
 def job(tmp_path: Path, name: str = "job", **does: str) -> Job:
@@ -108,18 +113,19 @@ def test_stop_may_be_called_by_another_process_and_twice(
     launcher: ProcessLauncher, tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    stranger = ProcessLauncher(tmp_path / "sets", {})
+    stranger = ProcessLauncher(tmp_path / "sets", {}, "try-1")
     assert stranger.observe(address)[WORKER].state is State.RUNNING
     stranger.stop(address)
     stranger.stop(address)
     assert not _processes_naming(address)
 
 
-def test_a_second_start_ends_what_the_first_left(launcher: ProcessLauncher, tmp_path: Path) -> None:
-    plan = launcher.plan(job(tmp_path), "try-1")
-    address = launcher.start(plan)
+def test_a_start_of_something_else_ends_what_the_first_left(
+    launcher: ProcessLauncher, tmp_path: Path
+) -> None:
+    address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
     first = set(_processes_naming(address))
-    second = launcher.start(launcher.plan(job(tmp_path), "try-2"))
+    second = launcher.start(launcher.plan(job(tmp_path, chief="serve"), "try-2"))
     assert not _processes_naming(address)
     assert not first & set(_processes_naming(second))
 
@@ -128,9 +134,11 @@ def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
     launcher: ProcessLauncher, tmp_path: Path
 ) -> None:
     earlier = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    address = launcher.start(launcher.plan(job(tmp_path), "try-2"))
+    second = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-2")
+    address = second.start(second.plan(job(tmp_path, chief="serve"), "try-2"))
     launcher.stop(earlier)
-    assert launcher.observe(address)[WORKER].state is State.RUNNING
+    launcher.stop(address)
+    assert second.observe(address)[WORKER].state is State.RUNNING
 
 
 def test_a_set_that_cannot_start_in_whole_leaves_nothing(

@@ -111,6 +111,9 @@ class JobOperator(BaseOperator):
             self._stop()
             raise
         self._running = (launcher, address)
+        if self._killed:  # while it started, by a signal that this thread answered in between
+            self._stop()
+            raise TemporaryError(f"{job.name} was ended while it started")
         return address
 
     def _watch(self, address: str, until: float | None) -> Ended:

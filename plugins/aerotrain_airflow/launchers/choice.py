@@ -16,7 +16,7 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
     """
     if settings.launcher == "process":
         return ProcessLauncher(
-            settings.scratch, replica_base_environment(settings), settings.python
+            settings.scratch, replica_base_environment(settings), holder, settings.python
         )
     # Loaded where it is used: the client costs a second that no laptop has to wait for.
     from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher

@@ -1,39 +1,36 @@
 """The launcher of local processes: every replica in a process group of its own.
 
 Everything about a set lies in one folder, its address, so that any process of this user can
-observe and stop it::
-
-    <root>/<job>/<attempt>/job.json                    what was started
-    <root>/<job>/<attempt>/<replica>/work/             its scratch and working directory
-    <root>/<job>/<attempt>/<replica>/log               its output, both streams
-    <root>/<job>/<attempt>/<replica>/pid               process id and birth of its keeper
-    <root>/<job>/<attempt>/<replica>/exit              its exit code, once it has ended
-    <root>/<job>/<attempt>/<replica>/termination-log   its last words, where it failed
+observe it, go on with it and stop it: ``<root>/<job>/<attempt>/``, see ``process_set``.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from logging import getLogger
 from pathlib import Path
-
-import psutil
 
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.status import Observation, State, job_state, observed_exit
-from aerotrain_airflow.launchers.base import Emit, Ended, LogLine, job_ended
-from aerotrain_airflow.launchers.ports import reserved_ports
-
-#: Seconds between asking the processes of a set to go and ending them. Airflow gives a
-#: killed task 5 s, so this and the ending must fit into that.
-GRACE = 2.0
+from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Observation, State
+from aerotrain_airflow.launchers.base import Emit, Ended, LogLine
+from aerotrain_airflow.launchers.keeper import end_all, kill_all
+from aerotrain_airflow.launchers.ports import Port, hold, release, reserve
+from aerotrain_airflow.launchers.process_plan import ProcessPlan
+from aerotrain_airflow.launchers.process_set import (
+    Positions,
+    ProcessSet,
+    Pulses,
+    turn,
+)
+from aerotrain_airflow.recovery.recovery import Recovery, Restart
 
 #: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
 #: long beside the look itself (about 1 ms a replica).
@@ -42,57 +39,32 @@ LOOK_EVERY = 0.2
 #: A training run's scratch holds its shards and a few checkpoints.
 LEAST_FREE_BYTES = 1 << 30
 
-#: How far the log of each replica was read, in bytes, by the replica's name.
-Positions = dict[str, int]
-
-#: A shell that outlives its replica by one line: the exit code reaches the folder even when
-#: nobody is left to wait for it. It lets the replica answer SIGTERM first.
-_KEEPER = """
-trap : TERM INT
-(cd work && exec "$@") > log 2>&1
-code=$?
-echo "$code" > exit.new && mv exit.new exit
-"""
-
-#: Found in the environment of every process of a set, however it was started.
-_MARK = "AEROTRAIN_SET"
-
-
-@dataclass(frozen=True)
-class ProcessPlan:
-    """One command for every replica, and the folder where their traces will be."""
-
-    job: Job
-    attempt: str
-    folder: Path
-    command: tuple[str, ...]
-
-    @property
-    def address(self) -> str:
-        """The set's folder."""
-        return str(self.folder)
-
-    def __str__(self) -> str:
-        lines = [f"{self.folder}: attempt {self.attempt}"]
-        lines += [f"  {name}: {' '.join(self.command)}" for name in self.job.names()]
-        return "\n".join(lines)
+_LOG = getLogger(__name__)
 
 
 class ProcessLauncher:
     """Runs replicas as processes of this machine, talking over loopback.
 
     ``root`` is the folder of all sets; ``environment`` is what every replica starts with,
-    credentials for the store included; ``python`` is the interpreter that has aerotrain's
-    ``tensorflow`` extra.
+    credentials for the store included; ``holder`` is the task try on whose behalf this is: it
+    may end the sets that it started or took over, and no others. ``python`` is the interpreter
+    that has aerotrain's ``tensorflow`` extra.
     """
 
     def __init__(
-        self, root: Path, environment: Mapping[str, str], python: str = sys.executable
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        holder: str,
+        python: str = sys.executable,
     ) -> None:
         self._root = root
         self._environment = dict(environment)
-        self._python = python
+        self._holder = holder
+        self._command = (python, "-m", "aerotrain.replica")
         self._keepers: list[subprocess.Popen[bytes]] = []
+        self._ports: dict[str, dict[ReplicaName, Port]] = {}
+        self._has_turn = False
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
         """One command a replica; the ports are found when they start."""
@@ -100,7 +72,7 @@ class ProcessLauncher:
             job=job,
             attempt=attempt,
             folder=self._root / job.name / path_segment(attempt),
-            command=(self._python, "-m", "aerotrain.replica"),
+            command=self._command,
         )
 
     def check(self, plan: ProcessPlan) -> None:
@@ -124,79 +96,119 @@ class ProcessLauncher:
             )
 
     def start(self, plan: ProcessPlan) -> str:
-        """Start all replicas at once, or none.
+        """Start all replicas at once, or none; or take over what an earlier try left well.
 
         Raises:
             TemporaryError: no ports are free, or the machine has no room for them.
         """
-        address = plan.address
-        for earlier in plan.folder.parent.glob("*/"):
-            self.stop(str(earlier))
         try:
-            self._start_all(plan)
-        except BaseException as error:
-            self.stop(address)
-            if isinstance(error, OSError):
-                raise TemporaryError(
-                    f"the replicas of {plan.job.name} could not be started in {address}: {error}; "
-                    "free what is short, or set [aerotrain] scratch to another disk"
-                ) from error
+            with self._turn(plan.folder.parent):
+                return self._start_or_adopt(plan)
+        except OSError as error:
+            raise TemporaryError(
+                f"the replicas of {plan.job.name} could not be started in {plan.address}: {error}; "
+                "free what is short, or set [aerotrain] scratch to another disk"
+            ) from error
+
+    def _start_or_adopt(self, plan: ProcessPlan) -> str:
+        for path in plan.folder.parent.glob("*/"):
+            if self._adopts(ProcessSet(path), plan):
+                return str(path)
+            self._end(path)
+        try:
+            return self._start_all(plan)
+        except BaseException:
+            self._end(plan.folder)
+            with suppress(OSError):
+                plan.folder.parent.rmdir()
             raise
-        return address
 
-    def _start_all(self, plan: ProcessPlan) -> None:
-        plan.folder.mkdir(parents=True)
-        (plan.folder / "job.json").write_text(plan.job.to_json())
+    @contextmanager
+    def _turn(self, folder: Path) -> Iterator[None]:
+        """Alone with the job's sets; also for a signal that comes while this has its turn."""
+        if self._has_turn:
+            yield
+            return
+        with turn(folder):
+            self._has_turn = True
+            try:
+                yield
+            finally:
+                self._has_turn = False
+
+    def _adopts(self, found: ProcessSet, plan: ProcessPlan) -> bool:
+        """Take the set over, if it is what was planned and can still come to a good end."""
+        if not found.is_of(plan.description):
+            return False
+        seen = self.observe(str(found.path))
+        decision = Recovery(plan.job, found.ledger(), found.note).decide(seen, time.time())
+        ended_badly = isinstance(decision, Ended) and decision.state is not State.SUCCEEDED
+        if ended_badly or all(each.state is State.LOST for each in seen.values()):
+            return False
+        found.hold(self._holder)
+        found.note(Entry(event=What.ADOPT, at=time.time(), because=self._holder))
+        _LOG.info("took over %s, which an earlier try has started", found.path)
+        return True
+
+    def _start_all(self, plan: ProcessPlan) -> str:
         names = list(plan.job.names())
-        # Each replica inherits the reservation of its port, for as long as it lives.
-        with reserved_ports(len(names)) as ports:
-            addresses = {
-                name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
-            }
-            for name, port in zip(names, ports, strict=True):
-                environment = replica_environment(plan.job, name, addresses, plan.attempt)
-                self._spawn(plan, name, environment, port.lock)
+        ports = dict(zip(names, reserve(len(names), plan.address), strict=True))
+        self._ports[plan.address] = ports
+        addresses = {name: f"127.0.0.1:{port.number}" for name, port in ports.items()}
+        ProcessSet.make(plan.folder, plan.job, addresses, self._holder)
+        made = ProcessSet(plan.folder)
+        for name in names:
+            self._spawn(made, name)
+        made.note(Entry(event=What.START, at=time.time()))
+        made.mark_started(plan.description)
+        return plan.address
 
-    def _spawn(
-        self, plan: ProcessPlan, name: ReplicaName, environment: Mapping[str, str], lock: int
-    ) -> None:
-        folder = plan.folder / str(name)
-        (folder / "work" / "tmp").mkdir(parents=True)
-        keeper = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "aerotrain-keeper", *plan.command],
-            cwd=folder,
-            env={
-                **self._environment,
-                **environment,
-                "TMPDIR": str(folder / "work" / "tmp"),
-                "PYTHONUNBUFFERED": "1",
-                "AEROTRAIN_TERMINATION_LOG": str(folder / "termination-log"),
-                _MARK: str(plan.folder),
-            },
-            # None of the task's own: whoever waits for their end would wait for the replica.
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
-        (folder / "pid").write_text(f"{keeper.pid} {psutil.Process(keeper.pid).create_time()}")
+    def _spawn(self, of: ProcessSet, name: ReplicaName) -> None:
+        """Start one replica, or start it anew, at the address that its peers know."""
+        folder, addresses = of.replica(name), of.addresses()
+        held = self._ports.setdefault(str(of.path), {})
+        if name not in held:
+            port = hold(int(addresses[name].rsplit(":", 1)[1]), str(of.path))
+            if port is None:
+                raise TemporaryError(
+                    f"the port of {name}, {addresses[name]}, was taken by another launcher while "
+                    "nobody watched the set; try again"
+                )
+            held[name] = port
+        told = replica_environment(of.job, name, addresses, of.attempt, folder.generation + 1)
+        # It inherits the reservation of its port, for as long as it lives.
+        keeper = folder.spawn(self._command, {**self._environment, **told}, [held[name].lock])
         self._keepers.append(keeper)
 
     def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
-        """Look at the set's folder every ``LOOK_EVERY`` seconds until its job has ended."""
-        described = Path(address, "job.json")
-        job = Job.from_json(described.read_text())
-        deadline = min(described.stat().st_mtime + job.deadlines.run, until or float("inf"))
-        positions: Positions = {}
+        """Look at the set's folder every ``LOOK_EVERY`` seconds until its job has ended.
+
+        Replicas that are lost meanwhile come back, as ``recovery`` decides.
+        """
+        of = ProcessSet(Path(address))
+        job = of.job
+        deadline = min(of.born + job.deadlines.run, until or float("inf"))
+        recovery = Recovery(job, of.ledger(), of.note)
+        pulses, positions, step = Pulses(job.deadlines.patience), of.positions(), None
         while True:
+            self._end_silent(of, pulses)
             seen = self.observe(address)  # before the logs: what ended has all its lines there
             for line in self.logs(address, positions):
                 emit(line)
+                step = _step_of(line) or step
+            of.keep_positions(positions)
             if len(seen) < len(list(job.names())):
                 return Ended(state=State.LOST, reason=f"{job.name} was ended from outside")
-            if job_state(seen).ended:
-                return job_ended(seen)
+            if not of.is_held_by(self._holder):
+                return Ended(
+                    state=State.LOST, reason=f"{job.name} was taken over by another try of its task"
+                )
+            decision = recovery.decide(seen, time.time(), step)
+            if isinstance(decision, Ended):
+                return decision
+            if decision is not None and time.time() >= decision.not_before:
+                self._carry_out(decision, address)
+                recovery.restarted(decision, time.time(), step)
             if time.time() > deadline:
                 return Ended(
                     state=State.LOST,
@@ -205,110 +217,83 @@ class ProcessLauncher:
                 )
             time.sleep(LOOK_EVERY)
 
+    def _carry_out(self, decision: Restart, address: str) -> None:
+        with_them = ", ".join(map(str, sorted(decision.names)))
+        _LOG.warning("%s; starting anew: %s", decision.because, with_them)
+        self.respawn(address, decision.names)
+
+    def respawn(self, address: str, names: Collection[ReplicaName]) -> None:
+        """End those replicas where they still run, and start them anew at the same addresses.
+
+        Raises:
+            TemporaryError: the machine has no room for them, or a port was lost.
+        """
+        of = ProcessSet(Path(address))
+        folders = [of.replica(name) for name in sorted(names)]
+        kill_all(folders)
+        try:
+            for folder in folders:
+                self._spawn(of, folder.name)
+        except OSError as error:
+            if of.is_started():
+                raise TemporaryError(f"{address} could not be started anew: {error}") from error
+        if not of.is_started():
+            self._end(of.path)  # somebody stopped it meanwhile, and may have missed the new ones
+
+    def _end_silent(self, of: ProcessSet, pulses: Pulses) -> None:
+        """End whoever runs and gives no sign of life."""
+        beats = {
+            folder.name: folder.heartbeat()
+            for folder in of.replicas()
+            if folder.observe().state is State.RUNNING
+        }
+        for name, seconds in pulses.silent(beats).items():
+            with suppress(FileNotFoundError):  # the set was stopped meanwhile
+                of.replica(name).silence(f"gave no sign of life for {seconds:.0f} s, and was ended")
+
     def observe(self, address: str) -> Mapping[ReplicaName, Observation]:
         """What the folder and the process table say of every replica."""
         for keeper in self._keepers:
             keeper.poll()  # a keeper that nobody waits for would stay a zombie
-        return {name: _observe(folder) for name, folder in _replica_folders(address)}
+        return {each.name: each.observe() for each in ProcessSet(Path(address)).replicas()}
 
     def logs(self, address: str, positions: Positions) -> Iterable[LogLine]:
         """Read on in every replica's log file; the position is a byte offset."""
-        for name, folder in _replica_folders(address):
-            # Asked before reading: what a replica wrote before its end is then all read.
-            ended = (folder / "exit").exists()
-            try:
-                with (folder / "log").open("rb") as file:
-                    file.seek(positions.get(str(name), 0))
-                    new = file.read()
-            except FileNotFoundError:
-                continue  # its keeper has not come so far, or the set was stopped meanwhile
-            whole = new if ended else new[: new.rfind(b"\n") + 1]
-            positions[str(name)] = positions.get(str(name), 0) + len(whole)
-            for line in whole.decode(errors="replace").splitlines():
+        for folder in ProcessSet(Path(address)).replicas():
+            name = folder.name
+            new = folder.read_log(positions.get(str(name), 0))
+            positions[str(name)] = positions.get(str(name), 0) + len(new)
+            for line in new.decode(errors="replace").splitlines():
                 yield LogLine(name, line)
 
+    def ledger(self, address: str) -> list[Entry]:
+        """What happened to the set until now."""
+        return ProcessSet(Path(address)).ledger()
+
     def stop(self, address: str) -> None:
-        """End every process of the set's sessions, and what left them, then remove its folder."""
+        """End the set, if it is still this launcher's holder's."""
         folder = Path(address)
         if not folder.exists():
             return
-        processes = _processes_of(folder)
-        for process in processes:
-            _quietly(process.terminate)
-        _, stubborn = psutil.wait_procs(processes, timeout=GRACE)
-        # Looked for anew: what was started while the others were ending.
-        killed = {*stubborn, *_processes_of(folder)}
-        for process in killed:
-            _quietly(process.kill)
-        psutil.wait_procs(killed, timeout=GRACE)
+        with self._turn(folder.parent):
+            if ProcessSet(folder).is_held_by(self._holder):
+                self._end(folder)
+            release(self._ports.pop(address, {}).values())
+            with suppress(OSError):
+                folder.parent.rmdir()  # unless a later attempt has its set beside
+
+    def _end(self, folder: Path) -> None:
+        """End every process of the set's sessions, and what left them, then remove its folder."""
+        of = ProcessSet(folder)
+        of.mark_ending()
+        end_all(folder, of.replicas())
         for keeper in self._keepers:
             keeper.poll()
+        release(self._ports.pop(str(folder), {}).values())
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            folder.parent.rmdir()  # unless a later attempt has its set beside
 
 
-def _replica_folders(address: str) -> Iterable[tuple[ReplicaName, Path]]:
-    for folder in sorted(Path(address).glob("*/pid")):
-        role, _, index = folder.parent.name.partition("-")
-        yield ReplicaName(Role(role), int(index or 0)), folder.parent
-
-
-def _observe(folder: Path) -> Observation:
-    alive = _keeper_is_alive(folder)  # asked first: a keeper writes the code before it ends
-    try:
-        code = int((folder / "exit").read_text())
-    except FileNotFoundError:
-        if alive:
-            return Observation(state=State.RUNNING)
-        return Observation(state=State.LOST, reason="is gone without an exit code")
-    seen = observed_exit(code)
-    words = folder / "termination-log"
-    if words.exists():
-        reason = f"{seen.reason}: {words.read_text(errors='replace')}"
-        return Observation(state=seen.state, exit_code=code, reason=reason)
-    return seen
-
-
-def _keeper_is_alive(folder: Path) -> bool:
-    try:
-        process = psutil.Process(_pid_of(folder))
-        return _is_ours(folder) and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, FileNotFoundError):
-        return False  # the file goes when somebody stops the set
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether the keeper's id is still its own, as a process or as the session it left."""
-    try:
-        birth = float((folder / "pid").read_text().split()[1])
-        return psutil.Process(_pid_of(folder)).create_time() == birth
-    except psutil.NoSuchProcess:
-        return True
-
-
-def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process of the set: those of its keepers' sessions, and those that carry its mark.
-
-    Some start a session of their own and keep the mark, others lose the mark and stay.
-    """
-    sessions = {_pid_of(path.parent) for path in folder.glob("*/pid") if _is_ours(path.parent)}
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and (
-                os.getsid(process.pid) in sessions or process.environ().get(_MARK) == str(folder)
-            ):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError, PermissionError):
-            continue  # gone meanwhile, or another user's
-    return found
-
-
-def _pid_of(folder: Path) -> int:
-    return int((folder / "pid").read_text().split()[0])
-
-
-def _quietly(end: Callable[[], None]) -> None:
-    with suppress(psutil.NoSuchProcess):
-        end()
+def _step_of(line: LogLine) -> int | None:
+    """The step of the training that a line tells of."""
+    progress = Progress.parse(line.text)
+    return progress.step if progress else None

@@ -1,0 +1,283 @@
+"""Recovery on local processes: who is killed, who comes back, and who takes a set over."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from aerotrain.contract.job import Job
+from aerotrain.contract.ledger import What
+from aerotrain.contract.status import State
+from aerotrain_airflow.launchers.base import Ended, LogLine
+from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.launchers.process_set import Pulses
+from test_process_launcher import CHIEF, _processes_naming, replica_environment
+
+pytestmark = pytest.mark.process
+
+SERVED = {
+    "strategy": "parameter_server",
+    "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}],
+}
+GANG = {
+    "strategy": "multi_worker_mirrored",
+    "replicas": [{"role": "chief"}, {"role": "worker", "count": 2}],
+}
+ALONE = {"strategy": "one_device", "replicas": [{"role": "chief"}]}
+
+
+def job(folder: Path, formation: dict[str, Any], arguments: dict[str, Any], **more: Any) -> Job:
+    """A job whose chief ends well once those that ``awaited`` names have started so often."""
+    return Job.from_dict(
+        {
+            "name": "job",
+            "module": "small_jobs",
+            "code": str(Path(__file__).parent / "jobs"),
+            "store": (folder / "store").as_uri(),
+            "run": "run",
+            "task": "job",
+            "arguments": {"chief": "await_return", **arguments},
+            **formation,
+            **more,
+        }
+    )
+
+
+class Live:
+    """A set that is watched in a thread."""
+
+    def __init__(self, launcher: ProcessLauncher, address: str, thread: ThreadPoolExecutor) -> None:
+        self.launcher = launcher
+        self.address = address
+        self.lines: list[str] = []
+        self._said = threading.Condition()
+        self.end: Future[Ended] = thread.submit(
+            lambda: launcher.watch(address, self._take, until=None)
+        )
+
+    def _take(self, line: LogLine) -> None:
+        with self._said:
+            self.lines.append(str(line))
+            self._said.notify_all()
+
+    def until_said(self, words: str, times: int = 1) -> None:
+        with self._said:
+            assert self._said.wait_for(
+                lambda: sum(words in line for line in self.lines) >= times, timeout=60
+            ), self.lines
+
+    def until_all_run(self) -> None:
+        for each in self.launcher.observe(self.address):
+            self.until_said(f"hello from {each}")
+
+    def pid(self, name: str) -> int:
+        """The process of the replica itself: its keeper's child."""
+        keeper = int((Path(self.address) / name / "pid").read_text().split()[0])
+        [child] = psutil.Process(keeper).children()
+        return child.pid
+
+    def pids(self) -> dict[str, int]:
+        return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
+
+    def entries(self, what: What) -> list[str]:
+        return [each.replica for each in self.launcher.ledger(self.address) if each.event is what]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Callable[..., Live]]:
+    """Starts a job as a task's try would, and watches it."""
+    lives: list[Live] = []
+    with ThreadPoolExecutor(4) as thread:
+
+        def start(job: Job, holder: str = "try-1") -> Live:
+            launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), holder)
+            address = launcher.start(launcher.plan(job, holder))
+            lives.append(Live(launcher, address, thread))
+            return lives[-1]
+
+        yield start
+        for live in reversed(lives):  # the last holder first: the others may stop nothing
+            live.launcher.stop(live.address)
+
+
+@pytest.mark.parametrize(
+    ("formation", "victim", "back"),
+    [
+        (SERVED, "worker-1", {"worker-1"}),
+        (SERVED, "ps-0", {"ps-0", "chief"}),
+        (SERVED, "chief", {"chief"}),
+        (GANG, "worker-0", {"chief", "worker-0", "worker-1"}),
+        (GANG, "chief", {"chief", "worker-0", "worker-1"}),
+        (ALONE, "chief", {"chief"}),
+    ],
+    ids=lambda each: each if isinstance(each, str) else None,
+)
+def test_who_is_killed_comes_back_with_those_it_needs_and_no_others(
+    watched: Callable[..., Live],
+    tmp_path: Path,
+    formation: dict[str, Any],
+    victim: str,
+    back: set[str],
+) -> None:
+    live = watched(job(tmp_path, formation, {"awaited": dict.fromkeys(back, 2)}))
+    live.until_all_run()
+    before = live.pids()
+    clusters = {_cluster_of(pid) for pid in before.values()}
+    kept = {name: pid for name, pid in before.items() if name not in {*back, "chief"}}
+    os.kill(before[victim], signal.SIGKILL)
+    live.until_said(f"hello from {victim}", times=2)
+    assert live.end.result(60).state is State.SUCCEEDED
+    assert {name: live.pid(name) for name in kept} == kept
+    assert len(clusters) == 1
+    assert {_cluster_of(live.pid(name)) for name in back - {"chief"}} <= clusters
+    assert live.entries(What.DETECT) == [victim]
+    assert set(live.entries(What.RESTART)) == back
+    lives = {name: sum(f"hello from {name} " in line for line in live.lines) for name in before}
+    assert lives == {name: 2 if name in back else 1 for name in before}
+
+
+def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    described = job(tmp_path, SERVED, {"awaited": {"worker-1": 2}}, deadlines={"patience": 6})
+    live = watched(described)
+    live.until_all_run()
+    os.kill(live.pid("worker-1"), signal.SIGSTOP)
+    assert live.end.result(60).state is State.SUCCEEDED
+    [loss] = [each for each in live.launcher.ledger(live.address) if each.event is What.DETECT]
+    assert (loss.replica, loss.kind) == ("worker-1", "hang")
+    assert re.match(r"gave no sign of life for \d+ s, and was ended", loss.because)
+
+
+def test_a_clock_that_jumps_makes_nobody_silent() -> None:
+    pulses = Pulses(patience=60)
+    assert not pulses.silent({CHIEF: 1000.0}, now=0)
+    assert not pulses.silent({CHIEF: 9_000_000.0}, now=59)
+    assert not pulses.silent({CHIEF: 9_000_000.0}, now=118)
+    assert pulses.silent({CHIEF: 9_000_000.0}, now=120) == {CHIEF: 61}
+
+
+def test_a_budget_that_is_used_up_ends_the_job_and_says_so(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    live = watched(job(tmp_path, ALONE, {"chief": "vanish"}, restarts={"crashes": 1}))
+    ended = live.end.result(60)
+    assert ended.state is State.LOST
+    assert ended.reason == (
+        "chief was ended by signal 9; it came back 1 times, and restarts.crashes is 1"
+    )
+
+
+def test_a_users_bug_is_not_tried_again(watched: Callable[..., Live], tmp_path: Path) -> None:
+    live = watched(job(tmp_path, ALONE, {"chief": "crash"}))
+    assert live.end.result(60).state is State.FAILED
+    assert not live.entries(What.RESTART)
+
+
+#: What an Airflow task does until it is killed.
+TASK = """
+import os, sys
+from pathlib import Path
+from aerotrain.contract.job import Job
+from aerotrain_airflow.launchers.process import ProcessLauncher
+launcher = ProcessLauncher(Path(sys.argv[1]), dict(os.environ), sys.argv[2])
+address = launcher.start(launcher.plan(Job.from_json(sys.argv[3]), sys.argv[2]))
+print("at", address, flush=True)
+if len(sys.argv) == 4:
+    launcher.watch(address, lambda line: print(line, flush=True), until=None)
+"""
+
+
+@contextmanager
+def task(
+    folder: Path, job: Job, holder: str = "try-1", *more: str
+) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", TASK, str(folder / "sets"), holder, job.to_json(), *more]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**replica_environment(), "PYTHONPATH": path}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        yield process
+        process.kill()
+
+
+def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    described = job(tmp_path, SERVED, {"awaited": {"worker-1": 2}})
+    with task(tmp_path, described) as first:
+        assert first.stdout is not None
+        said = [first.stdout.readline().strip()]
+        while sum("hello" in line for line in said) < 4:
+            said.append(first.stdout.readline().strip())
+        first.kill()
+        first.wait()
+    live = watched(described, "try-2")
+    assert f"at {live.address}" == said[0]
+    before = live.pids()
+    os.kill(before["worker-1"], signal.SIGKILL)
+    assert live.end.result(60).state is State.SUCCEEDED
+    assert [line for line in live.lines if "hello" in line] == [
+        "[worker-1] hello from worker-1 in work"
+    ]
+    assert live.entries(What.ADOPT) == [""]
+    stranger = ProcessLauncher(tmp_path / "sets", {}, "try-1")
+    stranger.stop(live.address)
+    assert live.pid("worker-0") == before["worker-0"]
+
+
+def test_what_was_lost_while_nobody_watched_comes_back(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
+    first = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
+    address = first.start(first.plan(described, "try-1"))
+    while "hello" not in (Path(address) / "worker-1" / "log").read_text():
+        pass
+    keeper = psutil.Process(int((Path(address) / "worker-1" / "pid").read_text().split()[0]))
+    keeper.children()[0].kill()
+    live = watched(described, "try-2")
+    assert live.end.result(60).state is State.SUCCEEDED
+    assert set(live.entries(What.RESTART)) == {"chief", "worker-0", "worker-1"}
+
+
+def test_who_still_watches_a_set_that_was_taken_over_is_told_so(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    described = job(tmp_path, ALONE, {"chief": "serve"})
+    first, second = watched(described, "try-1"), watched(described, "try-2")
+    ended = first.end.result(60)
+    assert (ended.state, "taken over by another try" in ended.reason) == (State.LOST, True)
+    assert not second.end.done()
+    second.launcher.stop(second.address)
+    assert "was ended from outside" in second.end.result(60).reason
+
+
+def test_of_two_tries_at_the_same_moment_one_starts_and_one_adopts(tmp_path: Path) -> None:
+    described = job(tmp_path, GANG, {"chief": "serve"})
+    holders = ("try-1", "try-2")
+    with (
+        task(tmp_path, described, holders[0], "only start") as one,
+        task(tmp_path, described, holders[1], "only start") as other,
+    ):
+        addresses = {process.communicate()[0].strip() for process in (one, other)}
+        assert len(addresses) == 1
+        address = addresses.pop().removeprefix("at ")
+    assert [path.name for path in (tmp_path / "sets" / "job").iterdir()] == [Path(address).name]
+    for holder in holders:
+        ProcessLauncher(tmp_path / "sets", {}, holder).stop(address)
+    assert not _processes_naming(address)
+    assert not list((tmp_path / "sets").iterdir())
+
+
+def _cluster_of(pid: int) -> str:
+    return psutil.Process(pid).environ()["AEROTRAIN_CLUSTER"]
