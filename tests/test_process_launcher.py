@@ -15,6 +15,7 @@ from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain_airflow.launchers.ports import reserved_ports
 from aerotrain_airflow.launchers.process import ProcessLauncher
+from live_sets import replica_environment
 
 pytestmark = pytest.mark.process
 
@@ -28,11 +29,6 @@ def launcher(tmp_path: Path) -> Iterator[ProcessLauncher]:
     yield launcher
     for folder in (tmp_path / "sets").glob("*/*"):
         ProcessLauncher(tmp_path / "sets", {}, (folder / "holder").read_text()).stop(str(folder))
-
-
-def replica_environment() -> dict[str, str]:
-    """What the replicas of a test start with: they can import what this process can."""
-    return dict(os.environ, PYTHONPATH=_source_roots())
 
 
 def job(tmp_path: Path, name: str = "job", **does: str) -> Job:
@@ -193,11 +189,6 @@ def _to_the_end(
         lines += [str(line) for line in launcher.logs(address, positions)]
         if job_state(seen).ended:
             return seen, lines
-
-
-def _source_roots() -> str:
-    root = Path(__file__).parent.parent
-    return f"{root / 'tasks'}{os.pathsep}{root / 'plugins'}"
 
 
 def _processes_naming(folder: str) -> list[int]:

@@ -247,9 +247,11 @@ class ProcessLauncher:
             for folder in of.replicas()
             if folder.observe().state is State.RUNNING
         }
-        for name, seconds in pulses.silent(beats).items():
+        for name in pulses.silent(beats):
             with suppress(FileNotFoundError):  # the set was stopped meanwhile
-                of.replica(name).silence(f"gave no sign of life for {seconds:.0f} s, and was ended")
+                of.replica(name).silence(
+                    f"gave no sign of life for {of.job.deadlines.patience:.0f} s, and was ended"
+                )
 
     def observe(self, address: str) -> Mapping[ReplicaName, Observation]:
         """What the folder and the process table say of every replica."""

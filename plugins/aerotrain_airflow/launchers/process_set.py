@@ -163,8 +163,8 @@ class Pulses:
 
     def silent(
         self, beats: dict[ReplicaName, float | None], now: float | None = None
-    ) -> dict[ReplicaName, float]:
-        """The silent ones, and for how many seconds they have been."""
+    ) -> list[ReplicaName]:
+        """Those of them who are silent, if these are their last signs of life."""
         now = time.monotonic() if now is None else now
         self._last = {
             name: last
@@ -172,5 +172,4 @@ class Pulses:
             else (beat, now)
             for name, beat in beats.items()
         }
-        since = {name: now - seen for name, (_, seen) in self._last.items()}
-        return {name: seconds for name, seconds in since.items() if seconds > self._patience}
+        return [name for name, (_, seen) in self._last.items() if now - seen > self._patience]

@@ -1,0 +1,112 @@
+"""Sets of local processes that a test watches as a task's try would, and does harm to."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aerotrain.contract.job import Job
+from aerotrain.contract.ledger import What
+from aerotrain_airflow.launchers.base import Ended, LogLine
+from aerotrain_airflow.launchers.process import ProcessLauncher
+
+
+def replica_environment() -> dict[str, str]:
+    """What the replicas of a test start with: they can import what this process can."""
+    root = Path(__file__).parent.parent
+    return dict(os.environ, PYTHONPATH=f"{root / 'tasks'}{os.pathsep}{root / 'plugins'}")
+
+
+class Live:
+    """A set that is watched in a thread."""
+
+    def __init__(self, launcher: ProcessLauncher, address: str, thread: ThreadPoolExecutor) -> None:
+        self.launcher = launcher
+        self.address = address
+        self.lines: list[str] = []
+        self._said = threading.Condition()
+        self.end: Future[Ended] = thread.submit(
+            lambda: launcher.watch(address, self._take, until=None)
+        )
+
+    def _take(self, line: LogLine) -> None:
+        with self._said:
+            self.lines.append(str(line))
+            self._said.notify_all()
+
+    def until_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
+        """Wait until so many lines hold these words, or the job has ended without them."""
+        with self._said:
+            self._said.wait_for(
+                lambda: self._count(words) >= times or self.end.done(), timeout=timeout
+            )
+        assert self._count(words) >= times, "\n".join(self.lines)
+
+    def _count(self, words: str) -> int:
+        return sum(words in line for line in self.lines)
+
+    def until_all_run(self) -> None:
+        for each in self.launcher.observe(self.address):
+            self.until_said(f"hello from {each}")
+
+    def pid(self, name: str) -> int:
+        """The process of the replica itself: its keeper's child."""
+        keeper = int((Path(self.address) / name / "pid").read_text().split()[0])
+        [child] = psutil.Process(keeper).children()
+        return child.pid
+
+    def pids(self) -> dict[str, int]:
+        return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
+
+    def entries(self, what: What) -> list[str]:
+        return [each.replica for each in self.launcher.ledger(self.address) if each.event is what]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Callable[..., Live]]:
+    """Starts a job as a task's try would, and watches it."""
+    lives: list[Live] = []
+    with ThreadPoolExecutor(4) as thread:
+
+        def start(job: Job, holder: str = "try-1") -> Live:
+            launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), holder)
+            address = launcher.start(launcher.plan(job, holder))
+            lives.append(Live(launcher, address, thread))
+            return lives[-1]
+
+        yield start
+        for live in reversed(lives):  # the last holder first: the others may stop nothing
+            live.launcher.stop(live.address)
+
+
+#: What an Airflow task does until it is killed.
+TASK = """
+import os, sys
+from pathlib import Path
+from aerotrain.contract.job import Job
+from aerotrain_airflow.launchers.process import ProcessLauncher
+launcher = ProcessLauncher(Path(sys.argv[1]), dict(os.environ), sys.argv[2])
+address = launcher.start(launcher.plan(Job.from_json(sys.argv[3]), sys.argv[2]))
+print("at", address, flush=True)
+if len(sys.argv) == 4:
+    launcher.watch(address, lambda line: print(line, flush=True), until=None)
+"""
+
+
+@contextmanager
+def task(
+    folder: Path, job: Job, holder: str = "try-1", *more: str
+) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", TASK, str(folder / "sets"), holder, job.to_json(), *more]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**replica_environment(), "PYTHONPATH": path}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        yield process
+        process.kill()
