@@ -2,7 +2,8 @@
 
 The work runs in a thread of its own, so that the main thread can always answer a signal:
 Python runs no handler while its main thread sits in C++, and TensorFlow sits there for
-minutes. The replica's working directory is its scratch folder.
+minutes. The replica's working directory is its scratch folder. The main thread also touches
+a file as long as it lives, so that a process that is stopped can be told from one at work.
 """
 
 import errno
@@ -11,11 +12,12 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from aerotrain.code_archive import fetch_code
@@ -23,21 +25,36 @@ from aerotrain.contract.cluster import replica_of, tell_tensorflow
 from aerotrain.contract.errors import AerotrainError, ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
+from aerotrain.departure import GRACE, Notice, ToldToGo
 from aerotrain.store import open_store
 
 #: Where Kubernetes reads the last words of a container that failed; a launcher of
 #: processes names a file of its own.
 TERMINATION_LOG = "/dev/termination-log"
 
+#: What a replica touches in its scratch folder, unless AEROTRAIN_HEARTBEAT names a file.
+HEARTBEAT = "heartbeat"
+_SECONDS_BETWEEN_BEATS = 2.0
+
+#: When this process began, as near as Python can say, by ``time.time()``.
+BEGAN = time.time()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One replica at work: the job, which of its replicas this is, and its scratch folder."""
+    """One replica at work: the job, which of its replicas this is, and its scratch folder.
+
+    ``generation`` counts how often it came back in its set. ``notice`` is where its work finds
+    that it is told to go, and ``heartbeat`` the file by which others see that it is alive.
+    """
 
     job: Job
     name: ReplicaName
     attempt: str
     scratch: Path
+    generation: int = 0
+    notice: Notice = field(default_factory=Notice, compare=False)
+    heartbeat: Path | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -51,6 +68,9 @@ class Replica:
             name=replica_of(environment),
             attempt=environment["AEROTRAIN_ATTEMPT"],
             scratch=scratch,
+            generation=int(environment.get("AEROTRAIN_GENERATION", "0")),
+            notice=Notice(float(environment.get("AEROTRAIN_GRACE", GRACE))),
+            heartbeat=Path(environment.get("AEROTRAIN_HEARTBEAT", scratch / HEARTBEAT)),
         )
 
 
@@ -62,12 +82,29 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
 
     ``run`` stands for the ``run`` of the job's module, where the caller has it already.
     """
-    signal.signal(signal.SIGTERM, _leave)
+
+    def told(*_signal: object) -> None:
+        print("told to go (SIGTERM)", flush=True)
+        replica.notice.give()
+
     ended: list[ExitCode] = []
     work = threading.Thread(target=lambda: ended.append(_work(replica, run)), daemon=True)
+    signal.signal(signal.SIGTERM, told)
+    _beat(replica.heartbeat)
     work.start()
-    work.join()
+    while work.is_alive():
+        work.join(_SECONDS_BETWEEN_BEATS)
+        _beat(replica.heartbeat)
+        # Again and again, for TensorFlow's coordination service takes the signal for itself.
+        signal.signal(signal.SIGTERM, told)
     return ended[0] if ended else ExitCode.FINAL
+
+
+def _beat(heartbeat: Path | None) -> None:
+    if heartbeat is None:
+        return
+    with suppress(OSError):  # what fails for long is taken for a frozen replica, and is one
+        heartbeat.touch()
 
 
 def _work(replica: Replica, run: Run | None) -> ExitCode:
@@ -91,8 +128,11 @@ def _code_folder(code: str, scratch: Path) -> str:
 
 
 def _explain(error: BaseException) -> ExitCode:
-    """Say what went wrong, to the log and to whoever started this replica."""
+    """Say what went wrong, and which exit code tells it."""
     code = ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
+    if isinstance(error, ToldToGo):
+        print(error, flush=True)
+        return ExitCode.TERMINATED
     if isinstance(error, AerotrainError):
         message = str(error)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -101,19 +141,18 @@ def _explain(error: BaseException) -> ExitCode:
     else:
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}"
+    last_words(message)
+    return code
+
+
+def last_words(message: str) -> None:
+    """Say why this replica ends, to the log and to whoever started it."""
     print(f"error: {message}", flush=True)
     try:
         path = os.environ.get("AEROTRAIN_TERMINATION_LOG", TERMINATION_LOG)
         Path(path).write_text(message[:4000])
     except OSError:
         pass  # nobody to tell: started by hand, and the log has it
-    return code
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    """End at once: TensorFlow's threads would keep a normal exit waiting."""
-    print("told to go (SIGTERM)", flush=True)
-    os._exit(ExitCode.TERMINATED)
 
 
 def main() -> None:

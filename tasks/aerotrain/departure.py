@@ -1,0 +1,56 @@
+"""How a replica goes that is told to go: at once, or as soon as it has saved what it did."""
+
+import os
+from collections.abc import Callable
+from threading import Event, Timer
+
+from aerotrain.contract.errors import ExitCode, TemporaryError
+
+#: Seconds that a replica which saves may take, where AEROTRAIN_GRACE says nothing else. Pods
+#: are killed 10 s after they were told to go.
+GRACE = 8.0
+
+
+class ToldToGo(TemporaryError):  # noqa: N818 -- reads as what befell the replica
+    """The work has stopped because the replica was told to go, with everything saved."""
+
+
+def leave_at_once() -> None:
+    """End this process: TensorFlow's threads would keep a normal exit waiting."""
+    os._exit(ExitCode.TERMINATED)
+
+
+class Notice:
+    """The word to go, left where the work looks for it between two executions.
+
+    Until the work ``promises`` to look, there is nothing to wait for.
+    """
+
+    def __init__(self, grace: float = GRACE, leave: Callable[[], None] = leave_at_once) -> None:
+        self._grace = grace
+        self._leave = leave
+        self._told = Event()
+        self._promised = False
+
+    def promise(self) -> None:
+        """From now on the work looks for the word, saves, and ends by itself."""
+        self._promised = True
+
+    def give(self) -> None:
+        """Tell the work to go; it is the end if nobody looks, or at the second time."""
+        if self._told.is_set() or not self._promised:
+            self._leave()
+            return
+        self._told.set()
+        last = Timer(self._grace, self._leave)
+        last.daemon = True
+        last.start()
+
+    def given(self) -> bool:
+        """Whether the replica has been told to go."""
+        return self._told.is_set()
+
+    @property
+    def grace(self) -> float:
+        """Seconds that there are to save, once the word is given."""
+        return self._grace

@@ -1,0 +1,117 @@
+"""How a replica goes that is told to go, and how others see that it is alive."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.departure import Notice
+from training_fixtures import read_until, start
+
+CHIEF = ReplicaName(Role.CHIEF, 0)
+
+#: A module whose work says at each beat of its heart, and promises to look for the word to go
+#: if it is asked to. It never looks, so it stays for as long as it may.
+MODULE = """
+import threading, time
+def run(replica):
+    if replica.job.arguments.get("promises"):
+        replica.notice.promise()
+    print("generation", replica.generation, "works", flush=True)
+    last = 0
+    while True:
+        seen = replica.heartbeat.stat().st_mtime_ns
+        if seen != last:
+            print("beat", flush=True)
+            last = seen
+        time.sleep(0.05)
+"""
+
+
+class Left(Exception):  # noqa: N818 -- what befell the process of a test
+    """The process would have ended here."""
+
+
+def leave() -> None:
+    raise Left
+
+
+def test_where_nobody_has_promised_to_save_the_word_is_the_end() -> None:
+    with pytest.raises(Left):
+        Notice(leave=leave).give()
+
+
+def test_the_word_is_left_for_the_work_and_the_second_one_is_the_end() -> None:
+    notice = Notice(grace=3600, leave=leave)
+    notice.promise()
+    assert not notice.given()
+    notice.give()
+    assert notice.given()
+    with pytest.raises(Left):
+        notice.give()
+
+
+def test_when_its_grace_is_over_a_replica_leaves_whatever_it_does() -> None:
+    left = threading.Event()
+    notice = Notice(grace=0.01, leave=left.set)
+    notice.promise()
+    notice.give()
+    assert left.wait(30)
+
+
+@pytest.fixture
+def process(tmp_path: Path, request: pytest.FixtureRequest):
+    """A replica of the module above, whose job has the arguments of the test's parameter."""
+    (tmp_path / "beating.py").write_text(MODULE)
+    job = Job(
+        name="beat",
+        module="beating",
+        code=str(tmp_path),
+        store=(tmp_path / "store").as_uri(),
+        run="run",
+        task="beat",
+        arguments=getattr(request, "param", {}),
+    )
+    told = replica_environment(job, CHIEF, {CHIEF: "here:1"}, attempt="1", generation=3)
+    told["AEROTRAIN_GRACE"] = "0.5"
+    with start([sys.executable, "-m", "aerotrain.replica"], tmp_path, told) as process:
+        read_until(process, "generation 3 works")
+        yield process
+        process.kill()
+
+
+@pytest.mark.process
+def test_its_heart_beats_while_it_is_alive_and_not_while_it_is_stopped(process, tmp_path) -> None:
+    for _ in range(3):
+        read_until(process, "beat")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    last = (tmp_path / "heartbeat").stat().st_mtime_ns
+    with pytest.raises(TimeoutError):
+        wait_for_beat(tmp_path / "heartbeat", last, seconds=4)
+    os.kill(process.pid, signal.SIGCONT)
+    wait_for_beat(tmp_path / "heartbeat", last, seconds=60)
+
+
+def wait_for_beat(heartbeat: Path, last: int, seconds: float) -> None:
+    pause = threading.Event()
+    for _ in range(int(seconds / 0.1)):
+        if heartbeat.stat().st_mtime_ns != last:
+            return
+        pause.wait(0.1)
+    raise TimeoutError
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("process", [{}, {"promises": True}], indirect=True, ids=str)
+def test_it_leaves_when_it_is_told_and_does_not_save(process) -> None:
+    process.terminate()
+    said = process.communicate(timeout=30)[0]
+    assert process.returncode == ExitCode.TERMINATED
+    assert "told to go (SIGTERM)" in said
