@@ -1,6 +1,7 @@
 """The one operator: it runs a job, whatever the job does, through a launcher."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from airflow.sdk.exceptions import (
 )
 
 from aerotrain.code_archive import publish_code
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import AerotrainError, FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.status import Result
@@ -25,6 +26,7 @@ from aerotrain.store import MissingError, Store, open_store
 from aerotrain_airflow.credentials import store_environment
 from aerotrain_airflow.launchers.base import Ended, Launcher, attempt_of, log_line
 from aerotrain_airflow.launchers.choice import choose_launcher
+from aerotrain_airflow.run_ledger import close_ledger
 from aerotrain_airflow.settings import Settings
 
 
@@ -144,8 +146,22 @@ class JobOperator(BaseOperator):
             ended.raise_unless_succeeded()
             value = _result(job, attempt_of(address), settings)
         finally:
+            self._account(job, address, settings)
             self._stop()
         return self._handed_on(value)
+
+    def _account(self, job: Job, address: str, settings: Settings) -> None:
+        """Close the run's ledger, and say in a line what it adds up to."""
+        assert self._running is not None
+        launcher, _ = self._running
+        try:
+            store = _store_of(job.prefix, settings)
+            account = close_ledger(launcher.ledger(address), store, time.time())
+        except (AerotrainError, OSError) as error:
+            self.log.warning("the ledger of %s could not be written: %s", job.name, error)
+        else:
+            if account is not None:
+                self.log.info("%s: %s", job.name, account)
 
     def _handed_on(self, value: Any) -> Any:
         if self.return_key is None:

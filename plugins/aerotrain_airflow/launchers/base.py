@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.ledger import Entry
 from aerotrain.contract.status import Observation, State, job_state
 
 #: What every TensorFlow says at its start, twice, whatever its log level: no news to anybody.
@@ -116,8 +117,12 @@ class Launcher(Protocol[PlanT]):
     def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
         """Pass on every line that the replicas write, once, until their job has ended.
 
+        Replicas that are lost meanwhile come back in place, as ``recovery`` decides.
         ``until`` is a time of ``time.time()`` after which the caller would not wait.
         """
+
+    def ledger(self, address: str) -> list[Entry]:
+        """What happened to the set until now; nothing where it is gone."""
 
     def stop(self, address: str) -> None:
         """End every replica of the set and what they started, and leave nothing behind.

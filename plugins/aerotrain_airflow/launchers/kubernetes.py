@@ -12,12 +12,14 @@ from logging import getLogger
 from typing import Any, TypeVar
 
 from aerotrain.contract.job import Job
+from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.launchers.base import Emit, Ended
-from aerotrain_airflow.pods.address import Address
+from aerotrain_airflow.pods.address import ATTEMPT, Address, annotations
 from aerotrain_airflow.pods.cluster import Cluster
 from aerotrain_airflow.pods.following import Following
 from aerotrain_airflow.pods.lifecycle import end, refuse_what_is_refused, start
 from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.pods.renewal import KeptLedger
 
 T = TypeVar("T")
 
@@ -63,6 +65,18 @@ class KubernetesLauncher:
             return Following(cluster, where, emit=emit, say=log.info, until=until).run()
 
         return self._do(where.namespace, follow)
+
+    def ledger(self, address: str) -> list[Entry]:
+        """What happened to the set, as its owner keeps it."""
+        where = Address.parse(address)
+
+        async def kept(cluster: Cluster) -> list[Entry]:
+            owner = await cluster.get("ConfigMap", where.name)
+            if owner is None or annotations(owner).get(ATTEMPT) != where.attempt:
+                return []
+            return KeptLedger(cluster, owner).entries
+
+        return self._do(where.namespace, kept)
 
     def stop(self, address: str) -> None:
         """Have the set deleted if it is still this try's; its pods leave within seconds."""

@@ -1,0 +1,125 @@
+"""What a ledger adds up to: goodput, and where the rest of the time went.
+
+Goodput is the share of wall time that moved the model forward: the steps that count, at the
+pace of this very training, over all the time from its start to its end. Each step counts once,
+however often it was done. See https://research.google/blog/introducing-ml-productivity-goodput/
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from aerotrain.contract.ledger import Entry, What
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """Seconds of a run, and what they went into. ``goodput`` is None where nobody trained."""
+
+    wall: float
+    goodput: float | None = None
+    lost: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0
+    steps_twice: int = 0
+    restarts: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON holds it."""
+        return {
+            "wall_seconds": round(self.wall, 1),
+            "goodput": None if self.goodput is None else round(self.goodput, 4),
+            "lost_seconds": {cause: round(seconds, 1) for cause, seconds in self.lost.items()},
+            "steps": self.steps,
+            "steps_twice": self.steps_twice,
+            "restarts": self.restarts,
+        }
+
+    def __str__(self) -> str:
+        """One line for a task's log."""
+        parts = [f"{self.wall:.0f} s in all"]
+        if self.goodput is not None:
+            parts.insert(0, f"goodput {self.goodput:.1%}")
+        parts += [f"{cause} {seconds:.0f} s" for cause, seconds in self.lost.items() if seconds]
+        if self.steps_twice:
+            parts.append(f"{self.steps_twice} of {self.steps} steps done twice")
+        return ", ".join(parts)
+
+
+def merged(*ledgers: Iterable[Entry]) -> list[Entry]:
+    """All entries in the order of their times."""
+    return sorted((entry for ledger in ledgers for entry in ledger), key=lambda entry: entry.at)
+
+
+def goodput_of(ledger: Sequence[Entry]) -> Goodput:
+    """Add up a merged ledger; it lasts from its first entry to its last."""
+    if not ledger:
+        return Goodput(wall=0.0)
+    wall = ledger[-1].at - ledger[0].at
+    restarts = len({each.at for each in ledger if each.event is What.RESTART})
+    trained = _stretches(ledger)
+    done = max((last for _, last, _ in trained), default=0)
+    if not done:
+        return Goodput(wall=wall, restarts=restarts)
+    pace = median(seconds / (last - first) for first, last, seconds in trained)
+    first = trained[0][0]
+    twice = _steps_twice(ledger)
+    moved = min(wall, (done - first) * pace)
+    lost = {
+        "start-up": _until_training(ledger, ledger[0].at),
+        "recovery": sum(_until_training(ledger, at) for at in _outages(ledger)),
+        "save stall": sum(each.seconds for each in ledger if each.event is What.SAVE_STALL),
+        "rework": twice * pace,
+    }
+    lost["other"] = max(0.0, wall - moved - sum(lost.values()))
+    return Goodput(
+        wall=wall,
+        goodput=moved / wall if wall else None,
+        lost=lost,
+        steps=done - first,
+        steps_twice=twice,
+        restarts=restarts,
+    )
+
+
+def _stretches(ledger: Iterable[Entry]) -> list[tuple[int, int, float]]:
+    """From which step to which was trained without a break, and in how many seconds."""
+    found, at = [], 0
+    for entry in ledger:
+        if entry.event is What.RESTORE:
+            at = entry.step or 0
+        elif entry.event is What.TRAIN and entry.step is not None:
+            if entry.step > at and entry.seconds > 0:
+                found.append((at, entry.step, entry.seconds))
+            at = entry.step
+    return found
+
+
+def _steps_twice(ledger: Iterable[Entry]) -> int:
+    """Steps that a restored chief had to do again, as far as anybody knows of them."""
+    furthest = twice = 0
+    for entry in ledger:
+        if entry.event is What.RESTORE and entry.step is not None:
+            twice += max(0, furthest - entry.step)
+        furthest = max(furthest, entry.step or 0)
+    return twice
+
+
+def _outages(ledger: Iterable[Entry]) -> list[float]:
+    """When losses were seen that stopped the chief: one time each, until it trained again."""
+    found: list[float] = []
+    down: float | None = None
+    for entry in ledger:
+        if entry.event is What.DETECT and down is None:
+            down = entry.at
+        elif entry.event is What.RESTART and entry.replica == "chief" and down is not None:
+            found += [down] if down not in found else []
+        elif entry.event in (What.RESTORE, What.TRAIN):
+            down = None
+    return found
+
+
+def _until_training(ledger: Sequence[Entry], since: float) -> float:
+    """Seconds from then until the chief was ready to train: its next variables were restored."""
+    ready = (each.at for each in ledger if each.event is What.RESTORE and each.at >= since)
+    return next(ready, ledger[-1].at) - since

@@ -1,0 +1,107 @@
+"""What a ledger adds up to: stories of trainings of 10 steps a second."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.ledger import Entry, What
+from aerotrain.store import open_store
+from aerotrain_airflow.recovery.goodput import goodput_of, merged
+from aerotrain_airflow.run_ledger import close_ledger
+
+
+def entry(
+    event: What, at: float, step: int | None = None, seconds: float = 0.0, **more: str
+) -> Entry:
+    return Entry(event=event, at=at, step=step, seconds=seconds, **more)
+
+
+CALM = [
+    entry(What.START, 0),
+    entry(What.IMPORT, 8, seconds=8),
+    entry(What.RESTORE, 10, step=0),
+    entry(What.TRAIN, 50, step=400, seconds=40),
+    entry(What.SAVE_STALL, 50, step=400, seconds=0.5),
+    entry(What.TRAIN, 90, step=795, seconds=39.5),
+    entry(What.END, 90),
+]
+
+#: Killed 10 s after its last checkpoint, back 10 s later.
+KILLED = [
+    entry(What.START, 0),
+    entry(What.RESTORE, 10, step=0),
+    entry(What.TRAIN, 50, step=400, seconds=40),
+    entry(What.DETECT, 60, step=500, replica="chief"),
+    entry(What.RESTART, 60, replica="chief"),
+    entry(What.RESTORE, 70, step=400),
+    entry(What.TRAIN, 110, step=800, seconds=40),
+    entry(What.END, 110),
+]
+
+
+def test_a_calm_training_loses_its_start_and_its_stalls() -> None:
+    found = goodput_of(CALM)
+    assert found.goodput == pytest.approx(79.5 / 90, abs=0.01)
+    assert found.lost["start-up"] == 10
+    assert found.lost["save stall"] == 0.5
+    assert (found.lost["recovery"], found.steps_twice, found.restarts) == (0, 0, 0)
+
+
+def test_what_a_kill_costs_is_the_way_back_and_the_steps_done_twice() -> None:
+    found = goodput_of(KILLED)
+    assert found.goodput == pytest.approx(80 / 110)
+    assert found.lost == pytest.approx(
+        {"start-up": 10, "recovery": 10, "save stall": 0, "rework": 10, "other": 0}
+    )
+    assert (found.steps, found.steps_twice, found.restarts) == (800, 100, 1)
+    assert str(found) == (
+        "goodput 72.7%, 110 s in all, start-up 10 s, recovery 10 s, rework 10 s, "
+        "100 of 800 steps done twice"
+    )
+
+
+def test_a_worker_that_comes_back_beside_a_training_chief_is_no_outage() -> None:
+    worker = [
+        entry(What.DETECT, 30, step=200, replica="worker-1"),
+        entry(What.RESTART, 30, replica="worker-1"),
+    ]
+    found = goodput_of(merged(CALM, worker))
+    assert found.lost["recovery"] == 0
+    assert found.restarts == 1
+
+
+def test_a_job_that_does_not_train_has_no_goodput() -> None:
+    found = goodput_of([entry(What.START, 5), entry(What.END, 8)])
+    assert found.to_dict() == {
+        "wall_seconds": 3,
+        "goodput": None,
+        "lost_seconds": {},
+        "steps": 0,
+        "steps_twice": 0,
+        "restarts": 0,
+    }
+    assert str(found) == "3 s in all"
+
+
+def test_a_closed_ledger_holds_both_sides_and_what_an_earlier_try_has_left(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    outside = [each for each in KILLED if each.event in (What.START, What.DETECT, What.RESTART)]
+    inside = [each for each in KILLED if each.event in (What.RESTORE, What.TRAIN)]
+    store.put("ledger-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
+    first = close_ledger(outside, store, now=100)
+    assert first is not None
+    later = close_ledger([entry(What.START, 105)], store, now=110)
+    assert later is not None
+    assert (later.wall, later.steps_twice, later.restarts) == (110, 100, 1)
+    whole = json.loads(store.get("ledger.json"))
+    assert whole["goodput"] == pytest.approx(80 / 110, abs=1e-3)
+    assert len(whole["entries"]) == len(KILLED) + 2
+
+
+def test_a_step_that_does_not_train_and_to_which_nothing_happened_leaves_no_ledger(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path.as_uri())
+    assert close_ledger([entry(What.START, 5)], store, now=9) is None
+    assert not list(store.list())
