@@ -83,8 +83,8 @@ def test_a_replica_that_ends_badly_says_why(
     world: World, role: str, does: str, state: State, reason: str
 ) -> None:
     launcher = world.launcher()
-    address = launcher.start(launcher.plan(world.job(arguments={role: does}), "try-1"))
-    ended = ended_by(launcher, address)
+    job = world.job(arguments={role: does}, restarts={"crashes": 0})
+    ended = ended_by(launcher, launcher.start(launcher.plan(job, "try-1")))
     assert (ended.state, reason in ended.reason) == (state, True), ended
 
 
@@ -125,10 +125,10 @@ def test_another_description_under_the_same_name_replaces_the_set(world: World) 
 
 
 @pytest.mark.parametrize("victim", ["pod", "owner"])
-def test_what_is_deleted_by_hand_is_a_loss_that_says_so(
-    world: World, running: tuple[KubernetesLauncher, str], victim: str
-) -> None:
-    launcher, address = running
+def test_what_is_deleted_by_hand_is_a_loss_that_says_so(world: World, victim: str) -> None:
+    launcher = world.launcher()
+    address = launcher.start(launcher.plan(world.job(restarts={"preemptions": 0}), "try-1"))
+    eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
     if victim == "pod":
         world.core.delete_namespaced_pod("job-worker-1", world.namespace)
     else:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.status import Observation, State
+from aerotrain.contract.status import Loss, Observation, State
 from aerotrain_airflow.pods.reasons import TABLE, Place
 from aerotrain_airflow.pods.states import observe_pod
 
@@ -20,7 +20,10 @@ def test_a_pod_whose_replica(row: dict[str, Any]) -> None:
     if row.get("deleted"):
         metadata["deletionTimestamp"] = "2026-11-21T10:00:00Z"
     assert observe_pod({"metadata": metadata, "status": row["status"]}) == Observation(
-        state=State(row["state"]), exit_code=row.get("exit_code"), reason=row.get("reason", "")
+        state=State(row["state"]),
+        exit_code=row.get("exit_code"),
+        reason=row.get("reason", ""),
+        loss=Loss(row["loss"]) if "loss" in row else None,
     )
 
 
@@ -56,6 +59,6 @@ def test_every_reason_of_the_table_is_found_where_it_stands(row: Any) -> None:
         state = "waiting" if row.place is Place.WAITING else "terminated"
         status["containerStatuses"] = [{"name": "replica", "state": {state: container}}]
     seen = observe_pod({"metadata": {"name": "x"}, "status": status})
-    assert seen.state is row.state
+    assert (seen.state, seen.loss) == (row.state, row.loss)
     assert seen.reason.startswith(f"{row.what} ({row.reason})")
     assert seen.reason.endswith(row.todo)

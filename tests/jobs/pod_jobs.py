@@ -57,6 +57,29 @@ def _call(address: str) -> str:
             time.sleep(0.1)
 
 
+def report(replica: Replica) -> None:
+    """Tell in the store that this life of the replica has begun, and serve."""
+    _lives(replica).put(f"{replica.name}/{os.environ.get('AEROTRAIN_GENERATION', '0')}", b"here")
+    serve(replica)
+
+
+def await_return(replica: Replica) -> str:
+    """End well once those that the argument ``awaited`` names live for that time."""
+    lives = _lives(replica)
+    lives.put(f"{replica.name}/{os.environ.get('AEROTRAIN_GENERATION', '0')}", b"here")
+    until = time.monotonic() + DEADLINE
+    awaited = {f"{name}/{life}" for name, life in replica.job.arguments["awaited"].items()}
+    while missing := awaited - {each.key for each in lives.list()}:
+        if time.monotonic() > until:
+            raise FinalError(f"{missing} did not come")
+        time.sleep(0.2)
+    return "all came"
+
+
+def _lives(replica: Replica) -> Any:
+    return open_store(f"{replica.job.prefix}/lives")
+
+
 def count(replica: Replica) -> int:
     """Write numbered lines, some in one moment and some apart."""
     lines = int(replica.job.arguments.get("lines", 60))

@@ -19,6 +19,9 @@ HOLDER = "aerotrain/holder"
 STARTED = "aerotrain/started"
 POSITIONS = "aerotrain/positions"
 
+#: An annotation of a pod that is not the first of its replica: how often it came back.
+GENERATION = "aerotrain/generation"
+
 #: The container that runs the replica, beside whatever side-cars a template adds.
 CONTAINER = "replica"
 

@@ -6,11 +6,14 @@ anew, in another process, goes on where the last one stopped.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain_airflow.launchers.base import Ended, LogLine, job_ended
 from aerotrain_airflow.pods.address import (
@@ -23,7 +26,9 @@ from aerotrain_airflow.pods.address import (
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.pods.logs import PodLogs
+from aerotrain_airflow.pods.renewal import GoneError, KeptLedger, Renewal, generation_of
 from aerotrain_airflow.pods.states import observe_pod
+from aerotrain_airflow.recovery.recovery import Decision, Recovery, Restart
 
 Emit = Callable[[LogLine], None]
 Say = Callable[[str], None]
@@ -53,10 +58,14 @@ class Following:
         self._address = address
         self._say = say
         self._until = until
-        self._logs = PodLogs(cluster, address, emit, self._spawn)
+        self._emit = emit
+        self._logs = PodLogs(cluster, address, self._tell, self._spawn)
         self._seen: dict[ReplicaName, Observation] = {}
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None
+        self._step: int | None = None
+        self._renewed: set[ReplicaName] = set()  # whose pods are just being made again
+        self._news: list[Entry] = []  # of the ledger, not kept as yet
 
     async def run(self) -> Ended:
         """Wait for the end of the job, and say how it was."""
@@ -69,10 +78,18 @@ class Following:
             )
         job = Job.from_json(owner["data"]["job.json"])
         self._seen = {name: Observation(state=State.PENDING) for name in job.names()}
+        born = _time(owner["metadata"]["creationTimestamp"])
         self._logs.go_on_from(owner, self._seen)
+        self._ledger = KeptLedger(self._cluster, owner)
+        self._renewal = Renewal(self._cluster, self._address, owner, job)
+        self._recovery = Recovery(job, self._ledger.entries, self._news.append)
+        if not self._ledger.entries:
+            self._news.append(Entry(event=What.START, at=born))
         watching = self._spawn(self._watch())
         try:
-            ended = await self._end_of(job, born=_time(owner["metadata"]["creationTimestamp"]))
+            ended = await self._end_of(job, born)
+            with suppress(GoneError):  # whoever has ended the set has no use for its ledger
+                await self._ledger.add(self._news)
             await self._logs.finish()
             if ended.state is not State.SUCCEEDED:
                 await self._tell_events(ended)
@@ -95,21 +112,66 @@ class Following:
 
     async def _end_of(self, job: Job, born: float) -> Ended:
         """The job's end: its replicas', or a deadline's."""
+        await self._catch_up(job)
         while True:
             self._changed.clear()
             if self._broken is not None:
                 raise self._broken
-            if job_state(self._seen).ended:
-                return job_ended(self._seen)
+            decision = self._decide()
+            if isinstance(decision, Ended):
+                return decision
             deadlines = self._deadlines(job, born)
             wait, message = min(deadlines, key=lambda each: each[0])
             if wait <= time.time():
                 return Ended(state=State.LOST, reason=message)
+            if decision is not None:
+                if decision.not_before <= time.time():
+                    born = time.time()  # as far as their start is concerned
+                    try:
+                        await self._restart(job, decision)
+                    except GoneError as error:
+                        return Ended(state=State.LOST, reason=str(error))
+                    continue
+                wait = min(wait, decision.not_before)
             try:
                 async with asyncio.timeout(wait - time.time()):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    def _decide(self) -> Decision:
+        if self._renewal.possible:
+            return self._recovery.decide(self._seen, time.time(), self._step)
+        # Made by hand, and nobody knows what of.
+        return job_ended(self._seen) if job_state(self._seen).ended else None
+
+    async def _restart(self, job: Job, decision: Restart) -> None:
+        """Keep what was decided, and carry it out; or what another follower has decided."""
+        self._recovery.restarted(decision, time.time(), self._step)
+        news, self._news[:] = list(self._news), []
+        if await self._ledger.add(news):
+            names = ", ".join(map(str, sorted(decision.names)))
+            self._say(f"{decision.because}; starting anew: {names}")
+        else:
+            self._recovery = Recovery(job, self._ledger.entries, self._news.append)
+        await self._catch_up(job, decision.names)
+
+    async def _catch_up(self, job: Job, names: Iterable[ReplicaName] = ()) -> None:
+        """Have the pods be as the ledger says, whoever wrote it: of these, or of all replicas."""
+        wanted = {name: self._recovery.generation(name) for name in names or job.names()}
+        self._renewed = {name for name, generation in wanted.items() if generation}
+        await self._logs.begin_anew(self._renewed)
+        self._seen |= dict.fromkeys(self._renewed, Observation(state=State.PENDING))
+        entries = self._ledger.entries
+        await asyncio.gather(
+            *(self._renewal.renew(name, wanted[name], entries) for name in self._renewed)
+        )
+        self._renewed = set()
+
+    def _tell(self, line: LogLine) -> None:
+        progress = Progress.parse(line.text)
+        self._step = progress.step if progress else self._step
+        self._emit(line)
 
     def _deadlines(self, job: Job, born: float) -> list[tuple[float, str]]:
         """Times by which something has to be true, each with what is said if it is not."""
@@ -172,11 +234,13 @@ class Following:
         there = {replica_of(pod) for pod in pods}
         for pod in pods:
             self._take(pod)
-        for name in self._seen.keys() - there:
+        for name in self._seen.keys() - there - self._renewed:
             self._see(name, observe_pod(None))
 
     def _take(self, pod: Mapping[str, Any], *, gone: bool = False) -> None:
         name = replica_of(pod)
+        if generation_of(pod) < self._recovery.generation(name):
+            return  # on its way out, and its next life is what counts
         seen = observe_pod(pod)
         if gone and not seen.state.ended:
             seen = observe_pod(None)

@@ -28,6 +28,7 @@ from aerotrain_airflow.pods.address import (
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.pods.plan import PodPlan
+from aerotrain_airflow.pods.renewal import TEMPLATES, templates
 from aerotrain_airflow.pods.states import observe_pod
 
 Manifest = Mapping[str, Any]
@@ -116,8 +117,14 @@ async def _make_owner(cluster: Cluster, plan: PodPlan, holder: str) -> dict[str,
     """The owner, or None where its name is taken."""
     metadata = plan.owner["metadata"]
     marks = {**metadata["annotations"], HOLDER: holder}
+    pods = [each for each in plan.others if each["kind"] == "Pod"]
+    owner = {
+        **plan.owner,
+        "metadata": {**metadata, "annotations": marks},
+        "data": {**plan.owner["data"], TEMPLATES: templates(pods)},
+    }
     try:
-        return await cluster.create({**plan.owner, "metadata": {**metadata, "annotations": marks}})
+        return await cluster.create(owner)
     except ApiError as error:
         if error.reason == "AlreadyExists":
             return None

@@ -28,6 +28,9 @@ _GATHER = 2.0
 #: Seconds that the logs of what has ended may take to arrive.
 _REST = 10.0
 
+#: Seconds for those of a replica that is about to come back.
+_LAST_LINES = 2.0
+
 _PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
 #: Whose lines matter most, where there are more replicas than streams.
@@ -71,6 +74,16 @@ class PodLogs:
             self._ended[name].set()
         if began and name not in self._streams and (name in self._live or seen.state.ended):
             self._streams[name] = self._spawn(self._stream(name))
+
+    async def begin_anew(self, names: Iterable[ReplicaName]) -> None:
+        """Read what these replicas have left, and be ready for their next lives."""
+        last = [self._streams.pop(name) for name in names if name in self._streams]
+        if last:
+            await asyncio.wait(last, timeout=_LAST_LINES)
+        for stream in last:
+            stream.cancel()  # one on a node that is silent would wait for ever
+        for name in names:
+            self._ended[name] = asyncio.Event()
 
     async def finish(self) -> None:
         """Wait for the lines of what has ended, and read those that nobody streamed."""

@@ -108,6 +108,7 @@ def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
             {"name": "scratch", "mountPath": SCRATCH},
             {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
         ],
+        "livenessProbe": _liveness(job),
     }
     account = {"serviceAccountName": settings.service_account} if settings.service_account else {}
     spec = {
@@ -121,6 +122,21 @@ def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
         "volumes": [{"name": "scratch", "emptyDir": {}}],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+
+
+def _liveness(job: Job) -> dict[str, Any]:
+    """Ends a replica that is alive and gives no sign of life: it touches a file as long as it can.
+
+    Before it has begun to, it is not asked for more.
+    """
+    beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
+    age = f"$(($(date +%s) - $({beat})))"
+    return {
+        "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.patience)}"]},
+        "periodSeconds": 10,
+        "timeoutSeconds": 10,
+        "failureThreshold": 1,
+    }
 
 
 def _apart(job: Job, replica: Replica) -> dict[str, Any]:

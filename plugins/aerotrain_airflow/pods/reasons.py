@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Loss, State
 
 
 class Place(StrEnum):
@@ -30,6 +30,7 @@ class Row:
     state: State
     what: str
     todo: str = ""
+    loss: Loss | None = None
 
 
 _AGAIN = "another try may find a better node"
@@ -40,41 +41,49 @@ _IMAGE = "see to its image and its command"
 TABLE: tuple[Row, ...] = (
     # A container's end. The kernel may end a child of the replica, which then exits as it likes:
     # the reason is OOMKilled with any exit code, 0 included.
-    Row(Place.TERMINATED, "OOMKilled", State.LOST, "ran out of memory", "ask for more memory"),
+    Row(Place.TERMINATED, "OOMKilled", State.LOST, "ran out of memory", "ask for more memory",
+        loss=Loss.MEMORY),
     Row(Place.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
     Row(Place.TERMINATED, "ContainerCannotRun", State.FAILED, "cannot be started", _IMAGE),
-    Row(Place.TERMINATED, "ContainerStatusUnknown", State.LOST, "was lost with its node", _AGAIN),
+    Row(Place.TERMINATED, "ContainerStatusUnknown", State.LOST, "was lost with its node", _AGAIN,
+        loss=Loss.NODE),
 
     # A pod's end that its containers know nothing of, written by its node or by what misses it.
     Row(Place.POD, "DeadlineExceeded", State.LOST, "outlived the deadline of its job",
-        "allow it more, or give it more replicas"),
+        "allow it more, or give it more replicas", loss=Loss.TEMPORARY),
     Row(Place.POD, "Evicted", State.LOST, "was evicted by its node",
-        "ask for as much memory and disk as it uses"),
-    Row(Place.POD, "Preempting", State.LOST, "made room for a critical pod", _AGAIN),
-    Row(Place.POD, "NodeLost", State.LOST, "was lost with its node", _AGAIN),
-    Row(Place.POD, "NodeShutdown", State.LOST, "went down with its node", _AGAIN),
-    Row(Place.POD, "Shutdown", State.LOST, "went down with its node", _AGAIN),
-    Row(Place.POD, "Terminated", State.LOST, "went down with its node", _AGAIN),
+        "ask for as much memory and disk as it uses", loss=Loss.PREEMPTED),
+    Row(Place.POD, "Preempting", State.LOST, "made room for a critical pod", _AGAIN,
+        loss=Loss.PREEMPTED),
+    Row(Place.POD, "NodeLost", State.LOST, "was lost with its node", _AGAIN, loss=Loss.NODE),
+    Row(Place.POD, "NodeShutdown", State.LOST, "went down with its node", _AGAIN, loss=Loss.NODE),
+    Row(Place.POD, "Shutdown", State.LOST, "went down with its node", _AGAIN, loss=Loss.NODE),
+    Row(Place.POD, "Terminated", State.LOST, "went down with its node", _AGAIN, loss=Loss.NODE),
     Row(Place.POD, "NodeAffinity", State.LOST, "was refused by its node, whose labels changed",
-        _AGAIN),
+        _AGAIN, loss=Loss.NODE),
     Row(Place.POD, "UnexpectedAdmissionError", State.LOST,
-        "was refused by its node, as when a device has failed", _AGAIN),
+        "was refused by its node, as when a device has failed", _AGAIN, loss=Loss.START),
     Row(Place.POD, "TopologyAffinityError", State.LOST, "was refused by its node",
-        "ask for less on one node, or for a node that offers it"),
-    Row(Place.POD, "OutOfcpu", State.LOST, "was refused by its node, which was full", _AGAIN),
-    Row(Place.POD, "OutOfmemory", State.LOST, "was refused by its node, which was full", _AGAIN),
-    Row(Place.POD, "OutOfpods", State.LOST, "was refused by its node, which was full", _AGAIN),
+        "ask for less on one node, or for a node that offers it", loss=Loss.START),
+    Row(Place.POD, "OutOfcpu", State.LOST, "was refused by its node, which was full", _AGAIN,
+        loss=Loss.START),
+    Row(Place.POD, "OutOfmemory", State.LOST, "was refused by its node, which was full", _AGAIN,
+        loss=Loss.START),
+    Row(Place.POD, "OutOfpods", State.LOST, "was refused by its node, which was full", _AGAIN,
+        loss=Loss.START),
 
     # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
     Row(Place.DISRUPTION, "PreemptionByScheduler", State.LOST,
-        "was preempted by a pod of higher priority", "give it a priority class, or try again"),
+        "was preempted by a pod of higher priority", "give it a priority class, or try again",
+        loss=Loss.PREEMPTED),
     Row(Place.DISRUPTION, "DeletionByTaintManager", State.LOST,
-        "was driven from its node by a taint", _AGAIN),
+        "was driven from its node by a taint", _AGAIN, loss=Loss.PREEMPTED),
     Row(Place.DISRUPTION, "EvictionByEvictionAPI", State.LOST,
-        "was evicted, as when a node is drained", _AGAIN),
-    Row(Place.DISRUPTION, "DeletionByPodGC", State.LOST, "was lost with its node", _AGAIN),
+        "was evicted, as when a node is drained", _AGAIN, loss=Loss.PREEMPTED),
+    Row(Place.DISRUPTION, "DeletionByPodGC", State.LOST, "was lost with its node", _AGAIN,
+        loss=Loss.NODE),
     Row(Place.DISRUPTION, "TerminationByKubelet", State.LOST,
-        "was ended by its node, for want of resources or a shutdown", _AGAIN),
+        "was ended by its node, for want of resources or a shutdown", _AGAIN, loss=Loss.PREEMPTED),
 
     # Not placed on a node.
     Row(Place.SCHEDULED, "Unschedulable", State.PENDING, "waits, for no node can take it",
@@ -108,10 +117,12 @@ _ROWS: Mapping[tuple[Place, str], Row] = {(row.place, row.reason): row for row i
 #: What a reason means that is not in the table: an end is a loss, as an unknown exit code is a
 #: crash, and a wait is a wait.
 _OTHERS: Mapping[Place, Row] = {
-    Place.DISRUPTION: Row(Place.DISRUPTION, "", State.LOST, "was ended by the cluster", _AGAIN),
+    Place.DISRUPTION: Row(
+        Place.DISRUPTION, "", State.LOST, "was ended by the cluster", _AGAIN, Loss.PREEMPTED
+    ),
     Place.SCHEDULED: Row(Place.SCHEDULED, "", State.PENDING, "waits to be placed on a node"),
     Place.WAITING: Row(Place.WAITING, "", State.PENDING, "waits"),
-    Place.POD: Row(Place.POD, "", State.LOST, "was ended by its node", _AGAIN),
+    Place.POD: Row(Place.POD, "", State.LOST, "was ended by its node", _AGAIN, Loss.NODE),
 }
 
 #: An image which is not there, or not for us, in the words of docker, containerd and CRI-O.

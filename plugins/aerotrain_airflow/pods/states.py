@@ -7,10 +7,11 @@ still an end or a wait; but a phase that nobody knows is an error.
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.status import Observation, State, observed_exit
+from aerotrain.contract.status import Loss, Observation, State, observed_exit
 from aerotrain_airflow.pods.address import CONTAINER
 from aerotrain_airflow.pods.reasons import Place, Row, row_of
 
@@ -24,7 +25,7 @@ _WRONG_IMAGE = {
 }
 
 #: How a replica ends by its own choice.
-_OWN_CODES = (ExitCode.OK, ExitCode.FINAL, ExitCode.TEMPORARY)
+_OWN_CODES = (ExitCode.OK, ExitCode.FINAL, ExitCode.TEMPORARY, ExitCode.FROZEN)
 
 #: How it ends when its pod is deleted: by SIGTERM, or SIGKILL where it does not listen.
 _TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
@@ -37,9 +38,8 @@ def observe_pod(pod: Part | None) -> Observation:
         FinalError: the pod is in a phase that no Kubernetes had when this was written.
     """
     if pod is None:
-        return Observation(
-            state=State.LOST, reason="is gone: somebody else deleted its pod, or its node left"
-        )
+        reason = "is gone: somebody else deleted its pod, or its node left"
+        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
     status = pod.get("status") or {}
     own, others = _containers(status)
     phase = status.get("phase", "Pending")
@@ -51,14 +51,16 @@ def observe_pod(pod: Part | None) -> Observation:
     if phase == "Failed":
         return _taken_down(status) or _failed_beside(others) or _failed_somehow(status)
     if phase == "Unknown":
-        return Observation(state=State.LOST, reason="was lost: its node no longer answers")
+        reason = "was lost: its node no longer answers"
+        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
     if phase not in ("Pending", "Running"):
         raise FinalError(
             f"the pod {pod['metadata']['name']} is in phase {phase!r}; this aerotrain knows "
             "Pending, Running, Succeeded, Failed and Unknown: use a later one"
         )
     if deleted or status.get("reason") == "NodeLost":
-        by_hand = Observation(state=State.LOST, reason="is being deleted by somebody else")
+        reason = "is being deleted by somebody else"
+        by_hand = Observation(state=State.LOST, reason=reason, loss=Loss.PREEMPTED)
         return _taken_down(status) or by_hand
     beside = _failed_beside(others)
     if beside is not None:
@@ -89,7 +91,7 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
             return taken
         if deleted and code in _TOLD_TO_GO:
             reason = "was deleted by somebody else"
-            return Observation(state=State.LOST, exit_code=code, reason=reason)
+            return Observation(state=State.LOST, exit_code=code, reason=reason, loss=Loss.PREEMPTED)
     return known or _exit(code, _message(ended))
 
 
@@ -114,7 +116,7 @@ def _exit(code: int, message: str) -> Observation:
         return seen
     # What a replica says by itself is whole; else the message is the end of its log.
     words = message if code in _OWN_CODES else message.splitlines()[-1]
-    return Observation(state=seen.state, exit_code=code, reason=f"{seen.reason}: {words}")
+    return replace(seen, reason=f"{seen.reason}: {words}")
 
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
@@ -139,7 +141,7 @@ def _failed_beside(others: Mapping[str, Part]) -> Observation | None:
             seen = _known_end(ended) or _exit(ended["exitCode"], _message(ended))
             if seen.state is not State.SUCCEEDED:
                 reason = f"ended with its container {name!r}, which {seen.reason}"
-                return Observation(state=seen.state, reason=reason)
+                return Observation(state=seen.state, reason=reason, loss=seen.loss)
     return None
 
 
@@ -189,4 +191,4 @@ def _observation(row: Row, reason: str, message: str, code: int | None = None) -
     said = ": ".join(filter(None, (reason, message)))
     what = f"{row.what} ({said})" if said else row.what
     todo = f"; {row.todo}" if row.todo else ""
-    return Observation(state=row.state, exit_code=code, reason=what + todo)
+    return Observation(state=row.state, exit_code=code, reason=what + todo, loss=row.loss)

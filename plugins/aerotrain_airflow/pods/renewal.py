@@ -1,0 +1,220 @@
+"""Replicas that come back as pods: the same manifest again, under the same name.
+
+What is decided lies in the set's ledger, with its owner, before anything is done. So a follower
+that is killed in the middle leaves it to the next one, and of two followers one decides.
+"""
+
+import asyncio
+import copy
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.ledger import Entry, What, read
+from aerotrain.contract.status import Loss
+from aerotrain_airflow.pods.address import (
+    GENERATION,
+    INDEX_LABEL,
+    ROLE_LABEL,
+    Address,
+    annotations,
+)
+from aerotrain_airflow.pods.cluster import ApiError, Cluster
+
+Manifest = Mapping[str, Any]
+
+#: Keys of the owner's data: the ledger of the set, and a pod of each role.
+LEDGER, TEMPLATES = "ledger.jsonl", "pods.json"
+
+#: Seconds that a pod which was told to go may take; then it is dropped by force, for its node
+#: does not answer.
+GOING = 20.0
+
+_LOOK_EVERY = 0.5
+
+#: How much more memory a replica gets each time that it ran out.
+_ROOMIER = 1.5
+
+
+class GoneError(TemporaryError):
+    """The set is no longer there: its owner was deleted, or another try has its name."""
+
+
+def templates(pods: Iterable[Manifest]) -> str:
+    """One pod of each role, as the owner keeps them for whoever has to make them again."""
+    by_role: dict[str, Manifest] = {}
+    for pod in pods:
+        by_role.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)
+    return json.dumps(by_role)
+
+
+def generation_of(pod: Manifest) -> int:
+    """How often the replica came back until it was this pod."""
+    return int(annotations(pod).get(GENERATION, "0"))
+
+
+def pod_again(
+    template: Manifest,
+    address: Address,
+    name: ReplicaName,
+    generation: int,
+    *,
+    not_on: str = "",
+    memory_losses: int = 0,
+) -> dict[str, Any]:
+    """The pod of that replica, in its next life: elsewhere or with more memory, if asked for."""
+    pod = copy.deepcopy(dict(template))
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = address.pod(name)
+    metadata["labels"][INDEX_LABEL] = str(name.index)
+    metadata.setdefault("annotations", {})[GENERATION] = str(generation)
+    spec["hostname"] = str(name)
+    container = spec["containers"][0]
+    ours = {"AEROTRAIN_INDEX": str(name.index), "AEROTRAIN_GENERATION": str(generation)}
+    kept = [each for each in container["env"] if each["name"] not in ours]
+    container["env"] = kept + [{"name": each, "value": value} for each, value in ours.items()]
+    if memory_losses:
+        for part in container["resources"].values():
+            if "memory" in part:
+                part["memory"] = _more(part["memory"], _ROOMIER**memory_losses)
+    if not_on:
+        _avoid(spec, not_on)
+    return pod
+
+
+def _avoid(spec: dict[str, Any], node: str) -> None:
+    """Rather not there again; there all the same, if there is nowhere else."""
+    term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
+    preference = {"weight": 100, "preference": {"matchExpressions": [term]}}
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(preference)
+
+
+def _more(quantity: str, factor: float) -> str:
+    """A quantity of memory times ``factor``, in the same unit where that is a whole number."""
+    number = quantity.rstrip("KMGTPEkmi")
+    unit = quantity[len(number) :]
+    smaller = {"Ei": "Pi", "Pi": "Ti", "Ti": "Gi", "Gi": "Mi", "Mi": "Ki"}
+    amount = float(number) * factor
+    while amount != int(amount) and unit in smaller:
+        amount, unit = amount * 1024, smaller[unit]
+    return f"{int(amount)}{unit}"
+
+
+class KeptLedger:
+    """The ledger of a set, with its owner."""
+
+    def __init__(self, cluster: Cluster, owner: Manifest) -> None:
+        self._cluster = cluster
+        self._name = owner["metadata"]["name"]
+        self._uid = owner["metadata"]["uid"]
+        self._version = owner["metadata"]["resourceVersion"]
+        self._text = owner["data"].get(LEDGER, "")
+
+    @property
+    def entries(self) -> list[Entry]:
+        return read(self._text.splitlines())
+
+    async def add(self, entries: Iterable[Entry]) -> bool:
+        """Keep these too; False where somebody else has added some, which this holds now.
+
+        Raises:
+            GoneError: the set is no longer there.
+        """
+        text = self._text + "".join(f"{each.to_json()}\n" for each in entries)
+        while text != self._text:
+            change = {"metadata": {"resourceVersion": self._version}, "data": {LEDGER: text}}
+            try:
+                owner = await self._cluster.patch("ConfigMap", self._name, change)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+                found = await the_owner(self._cluster, self._name, self._uid)
+                self._version = found["metadata"]["resourceVersion"]
+                theirs = found["data"].get(LEDGER, "")
+                if theirs != self._text:
+                    self._text = theirs
+                    return False
+            else:
+                self._version = owner["metadata"]["resourceVersion"]
+                self._text = text
+        return True
+
+
+async def the_owner(cluster: Cluster, name: str, uid: str) -> dict[str, Any]:
+    """The set's owner as it is now.
+
+    Raises:
+        GoneError: it is gone, or another set's by now.
+    """
+    found = await cluster.get("ConfigMap", name)
+    if found is None or found["metadata"]["uid"] != uid:
+        raise GoneError(
+            f"the set {name} is gone: its ConfigMap was deleted, or another try of the task has "
+            "replaced it"
+        )
+    return found
+
+
+class Renewal:
+    """Makes pods again, from what their set's owner knows of them."""
+
+    def __init__(self, cluster: Cluster, address: Address, owner: Manifest, job: Job) -> None:
+        self._cluster = cluster
+        self._address = address
+        self._templates: dict[str, Manifest] = json.loads(owner["data"].get(TEMPLATES, "{}"))
+        self._reference = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+        }
+        self.possible = {name.role.value for name in job.names()} <= self._templates.keys()
+
+    async def renew(self, name: ReplicaName, generation: int, ledger: Iterable[Entry]) -> None:
+        """Have the replica's pod be of that generation, whoever has begun with it.
+
+        Raises:
+            GoneError: the set is no longer there.
+        """
+        losses = [
+            each for each in ledger if each.event is What.DETECT and each.replica == str(name)
+        ]
+        last = Loss(losses[-1].kind) if losses else Loss.CRASH
+        until = time.monotonic() + GOING
+        node = ""
+        while True:
+            # First of all: under the same names there may be pods of another set.
+            await the_owner(self._cluster, self._reference["name"], self._reference["uid"])
+            there = await self._cluster.get("Pod", self._address.pod(name))
+            if there is None:
+                break
+            if generation_of(there) >= generation:
+                return
+            node = there["spec"].get("nodeName", "")
+            if "deletionTimestamp" not in there["metadata"] or time.monotonic() > until:
+                await self._cluster.delete(
+                    "Pod",
+                    self._address.pod(name),
+                    conditions={"uid": there["metadata"]["uid"]},
+                    force=time.monotonic() > until or last is Loss.NODE,
+                )
+            await asyncio.sleep(_LOOK_EVERY)
+        elsewhere = last in (Loss.NODE, Loss.PREEMPTED, Loss.HANG, Loss.START)
+        pod = pod_again(
+            self._templates[name.role.value],
+            self._address,
+            name,
+            generation,
+            not_on=node if elsewhere else "",
+            memory_losses=sum(each.kind == Loss.MEMORY for each in losses),
+        )
+        pod["metadata"]["ownerReferences"] = [self._reference]
+        try:
+            await self._cluster.create(pod)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":  # another follower was quicker
+                raise
