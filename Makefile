@@ -2,15 +2,18 @@
 #
 # Variables, as in `make run CONF='{"epochs": 3}'`:
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
+#   RUNS      how many trainings `chaos` harms              SEED      which, and when
 #   PORT      where the UI of `up` answers                  HOME_DIR  where both keep everything
 
 DAG ?= digits
 CONF ?= {}
+RUNS ?= 20
+SEED ?= 1
 PORT ?= 8080
 HOME_DIR ?= .local
 export CONF
 
-BENCHMARKS := pipeline strategies network
+BENCHMARKS := pipeline strategies network recovery
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -18,7 +21,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test lint format test-cluster bench lock
+.PHONY: help run up down test lint format test-cluster chaos bench lock
 
 help: ## say what there is (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +51,9 @@ format: $(READY) ## let ruff rewrite what it can
 
 test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG names
 	$(BIN)/pytest -m cluster
+
+chaos: $(READY) ## do harm to live trainings, RUNS times, and print what followed
+	PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS) --seed $(SEED)
 
 bench: $(READY) ## measure, and write the tables to benchmarks/results/
 	@mkdir -p benchmarks/results

@@ -1,0 +1,307 @@
+"""Trainings of local processes that something happens to, with a clock on what follows.
+
+The fault is the caller's: a function that is given the live training. What is measured is what
+a user would notice: when the loss was seen, when training was at its full pace again, and how
+many steps were lost or done twice.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+import psutil
+
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
+from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import State
+from aerotrain.prepare import part, plan, seal
+from aerotrain.replica import Replica
+from aerotrain.store import open_store
+from aerotrain_airflow.launchers.base import Ended, LogLine
+from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.recovery.goodput import Goodput
+from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
+
+ROOT = Path(__file__).parent.parent
+
+#: Full pace is so much of the pace before the fault.
+FULL = 0.7
+
+REPLICAS: Mapping[str, tuple[Copies, ...]] = {
+    "one_device": (Copies(role=Role.CHIEF),),
+    "parameter_server": (
+        Copies(role=Role.CHIEF),
+        Copies(role=Role.WORKER, count=2),
+        Copies(role=Role.PS),
+    ),
+    "multi_worker_mirrored": (Copies(role=Role.CHIEF), Copies(role=Role.WORKER)),
+}
+
+
+@dataclass
+class Workshop:
+    """A store with the digits in it, and the folder of all sets."""
+
+    folder: Path
+    data: str = ""
+    launcher: ProcessLauncher = field(init=False)
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+        self.launcher = ProcessLauncher(self.folder / "sets", environment, "mishaps")
+
+    @classmethod
+    def open(cls, stack: ExitStack) -> Self:
+        """A workshop in a temporary folder, with its data prepared."""
+        made = cls(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        sys.path.insert(0, str(ROOT / "dags" / "models"))
+        source = {"kind": "python", "module": "digits"}
+        planned = plan.run(made._alone("prepare.plan", {"source": source, "shards": 4}))
+        for arguments in planned["parts"]:
+            part.run(made._alone("prepare.part", arguments))
+        made.data = seal.run(made._alone("prepare.seal", {"dataset": planned["dataset"]}))
+        return made
+
+    def train(self, strategy: str, *, epochs: int, **more: Any) -> "Training":
+        """A training of the digits under way; ``more`` is of the job, or of its arguments."""
+        self.runs += 1
+        parts = {"deadlines": Deadlines, "restarts": Restarts}
+        of_job = {name: part(**more.pop(name)) for name, part in parts.items() if name in more}
+        arguments = {
+            "model": "digits",
+            "data": self.data,
+            "epochs": epochs,
+            "checkpoint_seconds": 2,
+            "steps_per_execution": 10,
+            **more,
+        }
+        job = self._job("train", arguments, strategy, REPLICAS[strategy], **of_job)
+        return Training(self.launcher, job)
+
+    def _alone(self, module: str, arguments: Mapping[str, Any]) -> Replica:
+        job = self._job(module, arguments, "one_device", REPLICAS["one_device"])
+        self.runs += 1
+        scratch = self.folder / "scratch" / f"{self.runs}"
+        scratch.mkdir(parents=True)
+        [name] = job.names()
+        return Replica(job=job, name=name, attempt="1", scratch=scratch)
+
+    def _job(
+        self,
+        module: str,
+        arguments: Mapping[str, Any],
+        strategy: str,
+        replicas: tuple[Copies, ...],
+        **more: Any,
+    ) -> Job:
+        return Job(
+            name=f"mishap-{self.runs}",
+            module=f"aerotrain.{module}",
+            store=(self.folder / "store").as_uri(),
+            run="prepare" if module.startswith("prepare") else f"run-{self.runs}",
+            task=module.rpartition(".")[2],
+            strategy=strategy,
+            replicas=replicas,
+            arguments=arguments,
+            code=str(ROOT / "dags" / "models"),
+            **more,
+        )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A progress line, and when it came by ``time.time()``."""
+
+    at: float
+    step: int
+
+
+class Training:
+    """A live training, watched in a thread; a context that leaves nothing behind."""
+
+    def __init__(self, launcher: ProcessLauncher, job: Job) -> None:
+        self.launcher = launcher
+        self.job = job
+        self.lines: list[tuple[float, str]] = []
+        self.marks: list[Mark] = []
+        self.harmed = 0.0  # when the fault struck
+        self.address = launcher.start(launcher.plan(job, "1"))
+        self._thread = ThreadPoolExecutor(1)
+        self.end: Future[Ended] = self._thread.submit(
+            lambda: launcher.watch(self.address, self._take, until=None)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.launcher.stop(self.address)
+        self._thread.shutdown()
+
+    def _take(self, line: LogLine) -> None:
+        now = time.time()
+        self.lines.append((now, str(line)))
+        progress = Progress.parse(line.text)
+        if progress is not None:
+            self.marks.append(Mark(now, progress.step))
+
+    def until(self, what: Callable[[], Any], seconds: float = 240.0) -> Any:
+        """What ``what`` gives once it gives something; None where the training ended before."""
+        until = time.monotonic() + seconds
+        while not (found := what()):
+            if self.end.done():
+                return what()
+            if time.monotonic() > until:
+                raise RuntimeError(f"this did not happen in {seconds:.0f} s:\n{self.tail()}")
+            time.sleep(0.05)
+        return found
+
+    def until_under_way(self, lines: int = 5) -> None:
+        self.until(lambda: len(self.marks) >= lines)
+
+    def tail(self) -> str:
+        return "\n".join(line for _, line in self.lines[-40:])
+
+    def process(self, name: str) -> psutil.Process:
+        """The process of a replica: its keeper's child."""
+        keeper = int((Path(self.address) / name / "pid").read_text().split()[0])
+        return psutil.Process(keeper).children()[0]
+
+    def ledger(self) -> list[Entry]:
+        return self.launcher.ledger(self.address)
+
+    def account(self) -> Goodput | None:
+        """Its ledger closed, once it has ended."""
+        return close_ledger(self.ledger(), open_store(self.job.prefix), time.time())
+
+    def pace(self, since: float, until: float) -> float:
+        """Steps a second: the median of what the progress lines of that time say."""
+        return median(self._paces(since, until) or [0.0])
+
+    def _paces(self, since: float, until: float) -> list[float]:
+        marks = [each for each in self.marks if since <= each.at <= until]
+        return [
+            (later.step - mark.step) / (later.at - mark.at)
+            for mark, later in itertools.pairwise(marks)
+            if later.step > mark.step and later.at > mark.at
+        ]
+
+    def at_full_pace(self, since: float, before: float) -> float | None:
+        """When the training was first at full pace again after it was heard of anew."""
+        marks = [each for each in self.marks if each.at > since]
+        for mark, later in itertools.pairwise(marks):
+            seconds = later.at - mark.at
+            if seconds > 0 and (later.step - mark.step) / seconds >= FULL * before:
+                return mark.at
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What followed a fault. None is what did not happen, or could not be seen."""
+
+    state: State
+    verdict: str
+    back: Sequence[str]
+    detect: float | None
+    full_pace: float | None
+    longest_gap: float
+    steps_lost: int
+    steps_twice: int | None
+    imported: float | None
+    goodput: float | None
+    stalls: Sequence[float]
+    left: Sequence[str]
+
+
+def mishap(training: Training, harm: Callable[[Training], None], *, lines: int = 5) -> Outcome:
+    """Do ``harm`` once the training is under way, and follow it to its end."""
+    with training:
+        training.until_under_way(lines)
+        begun = training.marks[0].at
+        before = training.pace(begun, time.time())
+        training.harmed = time.time()
+        harm(training)
+        at = training.harmed  # later, where the harm was preceded by something
+        end = training.end.result(600)
+        entries = training.ledger()
+        detected = [each for each in entries if each.event is What.DETECT and each.at >= at]
+        restarted = [each for each in entries if each.event is What.RESTART and each.at >= at]
+        back = restarted[0].at if restarted else at
+        full = training.at_full_pace(back, before)
+        account = training.account()
+        chiefs = chiefs_ledger(open_store(training.job.prefix))
+        imports = [each for each in chiefs if each.event is What.IMPORT]
+        verdict = restarted[0].because if restarted else "goes on"
+        gaps = _gaps(training.marks, at)
+        outcome = Outcome(
+            state=end.state,
+            verdict=verdict,
+            back=sorted({each.replica for each in restarted}),
+            detect=detected[0].at - at if detected else None,
+            full_pace=None if full is None else full - at,
+            longest_gap=max(gaps, default=0.0),
+            steps_lost=_steps_lost(training.marks),
+            steps_twice=account.steps_twice if account else None,
+            imported=next((each.seconds for each in imports if each.at >= at), None),
+            goodput=account.goodput if account else None,
+            stalls=[each.seconds for each in chiefs if each.event is What.SAVE_STALL],
+            left=(),
+        )
+    return replace(outcome, left=left_behind(training))
+
+
+def _gaps(marks: Sequence[Mark], at: float) -> list[float]:
+    """Seconds between one progress line and the next, from the last before the fault."""
+    later = [each.at for each in marks if each.at >= at]
+    first = [each.at for each in marks if each.at < at][-1:]
+    times = first + later
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+def _steps_lost(marks: Sequence[Mark]) -> int:
+    """By how much the step counter fell, where the chief came back."""
+    falls = [mark.step - later.step for mark, later in itertools.pairwise(marks)]
+    return max(0, *falls)
+
+
+def left_behind(training: Training) -> list[str]:
+    """Processes and files of a set that was stopped."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("AEROTRAIN_SET") == training.address and (
+                process.status() != psutil.STATUS_ZOMBIE
+            ):
+                found.append(f"process {process.pid}")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    folder = Path(training.address)
+    return found + [str(folder)] * folder.exists()
+
+
+def seconds_to_import() -> float:
+    """What a worker imports, in a process of its own, while nothing else trains."""
+    began = time.monotonic()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tasks")}
+    subprocess.run(
+        [sys.executable, "-c", "import aerotrain.training.servers"],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    return time.monotonic() - began

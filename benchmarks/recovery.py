@@ -1,0 +1,140 @@
+"""What failures cost: local trainings of the digits whose processes are killed.
+
+The import that figures are counted without is that of the process which came back: the chief
+notes its own, and a worker's is measured beside the same training, just before the kill. The
+goodput is that of one training of 15 minutes, with a random process killed every 3. ``--quick``
+kills one process a kind and leaves that run out: it projects its goodput from the kills.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from aerotrain.contract.status import State
+from benchmarks.mishaps import Training, Workshop, mishap, seconds_to_import
+from benchmarks.report import print_report
+
+SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
+
+#: Who is killed in which strategy, and in how many epochs of a training that outlives it.
+KILLS = (
+    (SERVED, "worker-1", 150),
+    (SERVED, "ps-0", 150),
+    (SERVED, "chief", 150),
+    (GANG, "worker-0", 150),
+    (ALONE, "chief", 500),
+)
+
+#: The long run: its seconds, and those between two kills.
+WHOLE, BETWEEN = 900.0, 180.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one kill a kind, no long run")
+    quick = parser.parse_args().quick
+    with ExitStack() as stack:
+        workshop = Workshop.open(stack)
+        rounds = 1 if quick else 3
+        rows = [
+            killed(workshop, strategy, victim, epochs)
+            for _ in range(rounds)
+            for strategy, victim, epochs in KILLS
+        ]
+        figures = figures_of(rows)
+        if not quick:
+            figures["goodput"] = long_run(workshop)
+    print_report(rows, figures)
+
+
+def killed(workshop: Workshop, strategy: str, victim: str, epochs: int) -> dict[str, Any]:
+    """One training with one kill: a row of the table."""
+    training = workshop.train(strategy, epochs=epochs)
+    imported: list[float] = []
+
+    def kill(live: Training) -> None:
+        if victim.startswith("worker") and strategy == SERVED:
+            imported.append(seconds_to_import())
+        live.harmed = time.time()
+        live.process(victim).kill()
+
+    outcome = mishap(training, kill)
+    if outcome.state is not State.SUCCEEDED or outcome.left:
+        raise RuntimeError(f"{strategy}, {victim} killed: {outcome}\n{training.tail()}")
+    back = outcome.full_pace
+    if victim.startswith("worker") and strategy == SERVED:
+        back = _serves_again(training, victim)
+    own_import = imported[0] if imported else outcome.imported
+    return {
+        "strategy": strategy,
+        "killed": victim,
+        "detect_s": outcome.detect,
+        "back_s": back,
+        "import_s": own_import,
+        "back_minus_import_s": back - own_import if back and own_import else None,
+        "longest_stop_s": outcome.longest_gap,
+        "steps_lost": outcome.steps_lost,
+        "save_stall_s": max(outcome.stalls, default=None),
+    }
+
+
+def _serves_again(training: Training, worker: str) -> float | None:
+    """Seconds from the kill until the worker's next life serves: the chief gives it work then."""
+    times = [at for at, line in training.lines if line.endswith(f"{worker} serves")]
+    return times[1] - training.harmed if len(times) > 1 else None
+
+
+def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What the issue asks for, of the rows."""
+
+    def median(column: str, **like: str) -> float | None:
+        found = [
+            row[column]
+            for row in rows
+            if row[column] is not None and all(row[name] == value for name, value in like.items())
+        ]
+        return statistics.median(found) if found else None
+
+    stalls = [row["save_stall_s"] for row in rows if row["save_stall_s"] is not None]
+    stops = [row["longest_stop_s"] for row in rows if row["strategy"] == SERVED]
+    starts = median("import_s") or 0.0
+    cost = len(stops) and sum(stops) / len(stops)
+    kills = WHOLE / BETWEEN
+    named = {
+        "detect_seconds": max(row["detect_s"] for row in rows if row["detect_s"] is not None),
+        "worker_back_minus_import_seconds": median(
+            "back_minus_import_s", strategy=SERVED, killed="worker-1"
+        ),
+        "worker_longest_stop_seconds": median("longest_stop_s", strategy=SERVED, killed="worker-1"),
+        "gang_back_minus_import_seconds": median("back_minus_import_s", strategy=GANG),
+        "save_stall_seconds": max(stalls, default=None),
+        "goodput_projected": 1 - (starts + kills * cost) / WHOLE,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def long_run(workshop: Workshop, seed: int = 1) -> float:
+    """The goodput of a long training under parameter servers, killed at random."""
+    chance = random.Random(seed)
+    training = workshop.train(SERVED, epochs=1_000_000, checkpoint_seconds=10)
+    with training:
+        training.until_under_way()
+        end = time.time() + WHOLE
+        while time.time() < end:
+            time.sleep(min(BETWEEN, max(0.0, end - time.time())))
+            if end - time.time() > BETWEEN / 2:
+                training.process(chance.choice(["chief", "worker-0", "worker-1", "ps-0"])).kill()
+            if training.end.done():
+                raise RuntimeError(f"{training.end.result()}\n{training.tail()}")
+        account = training.account()
+    if account is None or account.goodput is None:
+        raise RuntimeError(f"the chief has left no ledger:\n{training.tail()}")
+    return account.goodput
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The chaos tool: ``make chaos``, a seeded schedule of faults against live trainings."""
