@@ -69,7 +69,7 @@ class Imagined:
         self.address = self.launcher.start(
             self.launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
         )
-        self.thread = ThreadPoolExecutor(1)
+        self.thread = ThreadPoolExecutor(2)
         self.end = self.follow()
 
     def follow(self) -> Any:
@@ -121,6 +121,21 @@ def test_a_follower_that_breaks_in_the_middle_leaves_the_rest_to_the_next(
     assert end.result(30).state is State.SUCCEEDED
     entries = imagined.launcher.ledger(imagined.address)
     assert [each.event for each in entries] == [What.START, What.DETECT, What.RESTART]
+
+
+@pytest.mark.process
+def test_of_two_followers_one_decides(imagined: Imagined) -> None:
+    imagined.double.wait_for(lambda: imagined.double.watching, "a watch")
+    other = imagined.follow()
+    imagined.double.wait_for(lambda: imagined.double.watching > 1, "another watch")
+    for life in (1, 2):
+        imagined.become(statuses.exited(138 + life))
+        imagined.until_life(life)
+    imagined.become(statuses.exited(0))
+    assert imagined.end.result(30).state is State.SUCCEEDED
+    assert other.result(30).state is State.SUCCEEDED
+    entries = imagined.launcher.ledger(imagined.address)
+    assert [each.generation for each in entries if each.event is What.RESTART] == [1, 2]
 
 
 @pytest.mark.process

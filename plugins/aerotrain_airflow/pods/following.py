@@ -160,8 +160,9 @@ class Following:
         """Have the pods be as the ledger says, whoever wrote it: of these, or of all replicas."""
         wanted = {name: self._recovery.generation(name) for name in names or job.names()}
         self._renewed = {name for name, generation in wanted.items() if generation}
-        await self._logs.begin_anew(self._renewed)
+        # Before anything is waited for: another follower may be quicker, and its pods run by then.
         self._seen |= dict.fromkeys(self._renewed, Observation(state=State.PENDING))
+        await self._logs.begin_anew(self._renewed)
         entries = self._ledger.entries
         await asyncio.gather(
             *(self._renewal.renew(name, wanted[name], entries) for name in self._renewed)

@@ -78,12 +78,12 @@ class PodLogs:
     async def begin_anew(self, names: Iterable[ReplicaName]) -> None:
         """Read what these replicas have left, and be ready for their next lives."""
         last = [self._streams.pop(name) for name in names if name in self._streams]
+        for name in names:
+            self._ended[name] = asyncio.Event()
         if last:
             await asyncio.wait(last, timeout=_LAST_LINES)
         for stream in last:
             stream.cancel()  # one on a node that is silent would wait for ever
-        for name in names:
-            self._ended[name] = asyncio.Event()
 
     async def finish(self) -> None:
         """Wait for the lines of what has ended, and read those that nobody streamed."""
