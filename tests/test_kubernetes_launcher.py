@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kubernetes.client
@@ -101,13 +102,33 @@ def test_a_second_try_takes_over_what_still_runs_and_the_first_can_no_longer_end
     eventually(lambda: not world.pods())
 
 
-@pytest.mark.usefixtures("running")
-def test_a_set_that_lost_a_replica_is_made_anew(world: World) -> None:
+def test_a_set_that_lost_a_replica_meanwhile_is_taken_over_and_made_whole(
+    world: World, running: tuple[KubernetesLauncher, str]
+) -> None:
+    _, address = running
     before = world.pods()
     world.core.delete_namespaced_pod("job-worker-1", world.namespace)
     eventually(lambda: "job-worker-1" not in world.pods())
     second = world.launcher("try-2")
-    address = second.start(second.plan(world.job(), "try-2"))
+    assert second.start(second.plan(world.job(), "try-2")) == address
+    with ThreadPoolExecutor(1) as thread:
+        end = thread.submit(watched, second, address)
+        eventually(lambda: "job-worker-1" in world.pods())
+        after = world.pods()
+        assert after["job-chief"].metadata.uid == before["job-chief"].metadata.uid
+        second.stop(address)
+        assert end.result(SECONDS)[0].state is State.LOST
+
+
+def test_a_set_that_lost_more_than_its_budget_is_made_anew(world: World) -> None:
+    job = world.job(restarts={"preemptions": 0})
+    first, second = world.launcher(), world.launcher("try-2")
+    first.start(first.plan(job, "try-1"))
+    eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
+    before = world.pods()
+    world.core.delete_namespaced_pod("job-worker-1", world.namespace)
+    eventually(lambda: "job-worker-1" not in world.pods())
+    address = second.start(second.plan(job, "try-2"))
     assert address.endswith("/try-2")
     after = world.pods()
     assert after.keys() == before.keys()

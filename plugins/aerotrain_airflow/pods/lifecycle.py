@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import State
+from aerotrain_airflow.launchers.base import Ended
 from aerotrain_airflow.pods.access import needed
 from aerotrain_airflow.pods.address import (
     ATTEMPT,
@@ -28,8 +28,9 @@ from aerotrain_airflow.pods.address import (
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.pods.plan import PodPlan
-from aerotrain_airflow.pods.renewal import TEMPLATES, templates
+from aerotrain_airflow.pods.renewal import TEMPLATES, KeptLedger, templates
 from aerotrain_airflow.pods.states import observe_pod
+from aerotrain_airflow.recovery.recovery import Recovery
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
@@ -187,7 +188,10 @@ async def _make(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
 
 
 async def _can_be_taken_over(cluster: Cluster, plan: PodPlan, owner: Manifest) -> bool:
-    """Whether the set was made whole, of the same description, and nothing of it was lost."""
+    """Whether the set was made whole, of the same description, and can come to a good end.
+
+    Replicas that were lost while nobody followed the set come back when somebody does.
+    """
     marks = annotations(owner)
     if (
         "deletionTimestamp" in owner["metadata"]
@@ -196,10 +200,14 @@ async def _can_be_taken_over(cluster: Cluster, plan: PodPlan, owner: Manifest) -
     ):
         return False
     pods, _ = await cluster.list("Pod", labels=f"{JOB_LABEL}={plan.job.name}")
-    seen = {replica_of(pod): observe_pod(pod).state for pod in pods}
-    if seen.get(ReplicaName(Role.CHIEF, 0)) is State.SUCCEEDED:
-        return True
-    return seen.keys() == set(plan.job.names()) and not any(state.ended for state in seen.values())
+    seen = dict.fromkeys(plan.job.names(), observe_pod(None))
+    seen |= {replica_of(pod): observe_pod(pod) for pod in pods}
+    ledger = KeptLedger(cluster, owner).entries
+    decision = Recovery(plan.job, ledger, lambda _entry: None).decide(seen, time.time())
+    if isinstance(decision, Ended):
+        return decision.state is State.SUCCEEDED
+    can_come_back = decision is None or TEMPLATES in owner["data"]
+    return can_come_back and any(not each.state.ended for each in seen.values())
 
 
 async def _hold(cluster: Cluster, owner: Manifest, holder: str) -> bool:
