@@ -52,7 +52,8 @@ class Manifest:
         """Read what ``to_json`` wrote.
 
         Raises:
-            FinalError: it is no manifest, or one of another version.
+            CorruptError: it is no manifest.
+            FinalError: it is of another version, or lists what is outside of its prefix.
         """
         try:
             data = json.loads(text)
@@ -64,7 +65,7 @@ class Manifest:
             files = {checked_key(key): StoredFile(**each) for key, each in data["files"].items()}
             return cls(files=files, about=data["about"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise FinalError(f"this is no manifest: {error!r}; publish again") from error
+            raise CorruptError(f"this is no manifest: {error!r}; publish again") from error
 
 
 def publish(store: Store, folder: Path, prefix: str, about: Mapping[str, Any]) -> Manifest:
@@ -107,10 +108,17 @@ def fetch(store: Store, prefix: str, folder: Path) -> Manifest:
 
     Raises:
         MissingError: nothing is published there.
-        CorruptError: an object is not what the manifest says; the message names it.
+        CorruptError: an object is not what the manifest says, or the manifest is none; the
+            message names it.
+        FinalError: the manifest is of another version, or lists what is outside of its prefix.
     """
     source = store.child(prefix) if prefix else store
-    manifest = Manifest.from_json(source.get(MANIFEST))
+    content = source.get(MANIFEST)
+    try:
+        manifest = Manifest.from_json(content)
+    except FinalError as error:
+        kind = CorruptError if isinstance(error, CorruptError) else FinalError
+        raise kind(f"{source.url}/{MANIFEST}: {error}") from error
     for key, expected in manifest.files.items():
         fetch_file(source, key, expected, folder / key)
     return manifest
