@@ -18,7 +18,13 @@ from pathlib import Path
 
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS, TrainArguments
+from aerotrain.contract.steps import (
+    AUTO,
+    COMMUNICATIONS,
+    GRADIENT_DTYPES,
+    PRECISIONS,
+    TrainArguments,
+)
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.replica import Replica, live
 
@@ -111,7 +117,9 @@ def _parser() -> ArgumentParser:
     for each in fields(TrainArguments):
         value = getattr(defaults, each.name)
         flag = f"--{each.name.replace('_', '-')}"
-        if isinstance(value, bool):
+        if each.name == "checkpoint_seconds":
+            parser.add_argument(flag, type=_seconds_or_auto, default=value)
+        elif isinstance(value, bool):
             parser.add_argument(flag, action=BooleanOptionalAction, default=value)
         elif isinstance(value, int | float):
             parser.add_argument(flag, type=type(value), default=value)
@@ -127,6 +135,10 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--tpu", default=defaults.tpu, help="name or address of the TPU")
     parser.add_argument("--learning-rate", type=float, help="goes to build_model, in hparams")
     return parser
+
+
+def _seconds_or_auto(text: str) -> float | str:
+    return AUTO if text == AUTO else float(text)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ COMMUNICATIONS = ("auto", "ring", "nccl")
 GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
 
 
+#: The interval between checkpoints that is set from what they cost and how often they are needed.
+AUTO = "auto"
+
 #: The axes of every mesh: batches are cut along the first, variables along either.
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 
@@ -101,7 +104,9 @@ class TrainArguments(Arguments):
 
     ``batch_size`` is the global batch, over all workers. ``hparams`` goes to the user's
     ``build_model``, together with epochs, batch_size and seed. ``checkpoint_seconds`` is
-    the time between two checkpoints; ``keep`` is how many of them stay in the store.
+    the time between two checkpoints, or "auto" for the one that costs least; ``keep`` is how
+    many of them stay in the store, beside the one of the best validation loss.
+    ``store_seconds`` is for how long the store may be away before the training fails.
     How replicas exchange gradients: ``communication`` is one of ``COMMUNICATIONS``,
     ``gradient_dtype`` of ``GRADIENT_DTYPES``, ``bytes_per_pack`` the bytes that travel at once
     (0 leaves it to TensorFlow). ``jit_compile`` has XLA compile what a replica computes by
@@ -122,7 +127,8 @@ class TrainArguments(Arguments):
     batch_size: int = 32
     seed: int = 0
     steps_per_execution: int = 50
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float | str = 60.0
+    store_seconds: float = 3600.0
     keep: int = 3
     communication: str = COMMUNICATIONS[0]
     gradient_dtype: str = GRADIENT_DTYPES[0]
@@ -161,8 +167,7 @@ class TrainArguments(Arguments):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(f"{name} must be a whole number of 1 or more, got {value!r}")
-        if self.checkpoint_seconds <= 0:
-            raise SpecError(f"checkpoint_seconds must be above zero, got {self.checkpoint_seconds}")
+        _check_seconds(self.checkpoint_seconds, self.store_seconds)
         if not isinstance(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
             raise SpecError(
                 f"bytes_per_pack must be a whole number of 0 or more, got {self.bytes_per_pack!r}"
@@ -194,6 +199,19 @@ class TrainArguments(Arguments):
             "seed": self.seed,
             **self.hparams,
         }
+
+
+def _check_seconds(checkpoint: object, store: object) -> None:
+    if checkpoint != AUTO and not (_is_number(checkpoint) and checkpoint > 0):  # type: ignore[operator]
+        raise SpecError(
+            f"checkpoint_seconds must be a number above zero or {AUTO!r}, got {checkpoint!r}"
+        )
+    if not (_is_number(store) and store > 0):  # type: ignore[operator]
+        raise SpecError(f"store_seconds must be a number above zero, got {store!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_mesh(mesh: Mapping[str, int], layout: Mapping[str, Sequence[str | None]]) -> None:

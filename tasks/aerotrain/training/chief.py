@@ -1,6 +1,7 @@
 """The chief of a training: it puts the parts together, trains, and leaves the manifest."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,11 +9,13 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.job import Role
+from aerotrain.contract.job import Job, Role
+from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.replica import Replica
-from aerotrain.store import Store, open_store
+from aerotrain.replica import BEGAN, Replica
+from aerotrain.training.agreement import Agreement
+from aerotrain.training.attendants import Attendants
 from aerotrain.training.callbacks import Callbacks
 from aerotrain.training.checkpoints import Checkpoints
 from aerotrain.training.code import UserCode
@@ -26,12 +29,13 @@ from aerotrain.training.observer import Observer
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
 from aerotrain.training.report import Report
+from aerotrain.training.saving import Saving
 from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.step import TrainStep
 from aerotrain.training.strategies import ENGINES, wait_for_all
 from aerotrain.training.trained import KEY, TrainedModel
 from aerotrain.training.validation import Validation
-from aerotrain.training.when import Every
+from aerotrain.training.when import BestInterval, Every
 
 
 def train(replica: Replica) -> str:
@@ -58,55 +62,70 @@ def train(replica: Replica) -> str:
         plan=Plan(records=split.records, batch_size=arguments.batch_size, epochs=arguments.epochs),
         scratch=replica.scratch,
     )
-    store = open_store(job.prefix)
     with explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
-        strategy = ENGINES[job.strategy].build(arguments)
-        trained = _train(feed, store, strategy, replica.is_chief)
-        if replica.is_chief:
-            store.put(KEY, trained.to_json().encode())
-        wait_for_all(strategy)
+        attendants = Attendants.of(replica, arguments)
+        attendants.chronicle.note(What.IMPORT, seconds=time.time() - BEGAN)
+        with attendants.last_errand():
+            strategy = ENGINES[job.strategy].build(arguments)
+            trained = _train(feed, strategy, replica, attendants)
+            if replica.is_chief:
+                attendants.deliver(KEY, trained.to_json().encode())
+            wait_for_all(strategy)
     return f"{job.prefix}/{KEY}"
 
 
 def _train(
-    feed: Feed, store: Store, strategy: tf.distribute.Strategy, is_chief: bool
+    feed: Feed, strategy: tf.distribute.Strategy, replica: Replica, attendants: Attendants
 ) -> TrainedModel:
-    arguments, plan = feed.arguments, feed.plan
+    arguments, plan, is_chief = feed.arguments, feed.plan, replica.is_chief
     engine = ENGINES[feed.job.strategy]
+    agreement = Agreement(strategy, is_chief=is_chief)
     warn_of_precision(arguments.precision)
     with strategy.scope():
         model, counter = _variables(feed)
         step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
     checkpoints = (engine.checkpoints if is_chief else engine.peer_checkpoints)(
-        store,
+        attendants.store,
         feed.scratch,
         model,
         counter,
         keep=arguments.keep,
         recipe=recipe_of(arguments),
+        setting=setting_of(feed.job),
         io_device=engine.io_device,
+        courier=attendants.courier,
     )
-    restored = checkpoints.restore()
+    with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
+        restored = checkpoints.restore(agreement.number(checkpoints.choose() if is_chief else None))
     start = int(counter.numpy())
     if start:
         print(f"going on from the checkpoint of step {start}", flush=True)
     drive = engine.drive(strategy, step, feed, start)
     metrics = restored.about.get("metrics", {})
     report = (Report if is_chief else PeerReport)(
-        plan, model, step.metrics, store, feed.scratch, metrics, start
+        plan,
+        model,
+        step.metrics,
+        attendants.store,
+        feed.scratch,
+        metrics,
+        start,
+        attendants.courier,
     )
-    observer = _observer(feed, strategy, step, report, is_chief)
+    observer = _observer(feed, strategy, step, report, agreement)
     observer.begin(restored)
-    checkpoint = Every(arguments.checkpoint_seconds, engine.clock(strategy))
+    saving = _saving(checkpoints, attendants, counter, engine.clock(strategy), feed, replica)
+    watchdog = attendants.watchdog(replica)
+    replica.notice.promise()
     with last_good_named(checkpoints):
-        train_to_the_end(plan, counter, drive, checkpoints, observer, checkpoint)
+        train_to_the_end(plan, counter, drive, saving, observer, watchdog, replica.notice.given)
         if model.optimizer is not None:
             with strategy.scope():
                 # An optimizer that averages the weights hands the averages over only now.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
         observer.end()
-        url = checkpoints.save(*observer.remember())
-    observer.publish()
+        url = saving.finish(observer)
+    attendants.chronicle.note(What.END, step=int(counter.numpy()))
     return TrainedModel(
         module=arguments.model,
         code=feed.job.code,
@@ -143,18 +162,62 @@ def _variables(feed: Feed) -> tuple[keras.Model, Any]:
     return model, counter
 
 
+def setting_of(job: Job) -> dict[str, Any]:
+    """On what a training runs, which may be another when it goes on."""
+    workers, ps = job.count(Role.WORKER), job.count(Role.PS)
+    return {"strategy": job.strategy, "workers": workers, "ps": ps}
+
+
+def _saving(
+    checkpoints: Checkpoints,
+    attendants: Attendants,
+    counter: tf.Variable,
+    clock: Callable[[], float],
+    feed: Feed,
+    replica: Replica,
+) -> Saving:
+    asked = feed.arguments.checkpoint_seconds
+    if isinstance(asked, str):
+        interval: Every = BestInterval(clock, attendants.chronicle.mean_time_between_failures())
+    else:
+        interval = Every(asked, clock)
+    return Saving(
+        checkpoints,
+        attendants.chronicle,
+        interval,
+        lambda: int(counter.numpy()),
+        feed.plan,
+        grace=replica.notice.grace,
+        clock=time.monotonic,
+    )
+
+
 def _observer(
-    feed: Feed, strategy: tf.distribute.Strategy, step: TrainStep, report: Report, is_chief: bool
+    feed: Feed,
+    strategy: tf.distribute.Strategy,
+    step: TrainStep,
+    report: Report,
+    agreement: Agreement,
 ) -> Observer:
     arguments, model = feed.arguments, step.model
     given = feed.code.callbacks(arguments.all_hparams)
     callbacks = Callbacks(feed.code.name, given, model, arguments.epochs)
     validation = None
-    if is_chief and (arguments.validate or callbacks.monitor_validation):
+    validated = arguments.validate or callbacks.monitor_validation
+    if validated and agreement.is_chief:
         # Examples count alike where a model is measured, whatever their class.
         code = UserCode.load(arguments.model)
         validation = Validation(arguments, feed.dataset, code, feed.scratch)
-    return Observer(strategy, model, step.metrics, report, callbacks, validation, is_chief=is_chief)
+    return Observer(
+        strategy,
+        model,
+        step.metrics,
+        report,
+        callbacks,
+        validation,
+        agreement,
+        validated=validated,
+    )
 
 
 @contextmanager
@@ -164,5 +227,5 @@ def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
         yield
     except FinalError as error:
         newest = checkpoints.newest()
-        kept = f"the last good checkpoint is {newest}" if newest else "no checkpoint was made"
-        raise FinalError(f"{error}; {kept}") from error
+        # What is found in weights that were saved before came first, and led to this.
+        raise FinalError(f"{checkpoints.fault() or error}; {newest}") from error

@@ -13,10 +13,22 @@ from aerotrain.training.step import MetricSums, Sums
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run of steps has come to: how many are done, and the sums of their metrics."""
+    """What a run of steps has come to: how many are done, and the sums of their metrics.
+
+    ``told`` is whether any of the replicas that compute together was told to go.
+    """
 
     steps: int
     sums: Sums
+    told: bool = False
+
+
+Told = Callable[[], bool]
+
+
+def nobody() -> bool:
+    """Nobody was told to go."""
+    return False
 
 
 class Step(Protocol):
@@ -30,8 +42,12 @@ class Step(Protocol):
 class Drive(Protocol):
     """Runs training steps under one strategy."""
 
-    def run(self, steps: int) -> Iterator[Ran]:
-        """Run ``steps`` steps, telling after each execution what they have come to so far."""
+    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+        """Run ``steps`` steps, telling after each execution what they have come to so far.
+
+        ``sums`` are those of the steps before, if any count for the same epoch. ``told`` says
+        whether this replica was told to go.
+        """
 
     def settle(self) -> None:
         """Wait until no step is in flight, so that the variables may be saved."""
@@ -48,19 +64,26 @@ class LocalDrive:
         per_execution: int,
     ) -> None:
         together = strategy.num_replicas_in_sync > 1
+        self._agrees = together and strategy.extended._in_multi_worker_mode()
         self._execute = (_execution_together if together else _execution)(strategy, step)
         self._zero = step.metrics.zero
         self._batches = iter(dataset)
         self._per_execution = per_execution
 
-    def run(self, steps: int) -> Iterator[Ran]:
-        sums: Sums = self._zero
+    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+        sums = self._zero if sums is None else sums
         done = 0
         while done < steps:
             size = min(self._per_execution, steps - done)
-            sums = self._execute(self._batches, np.int64(size), sums)
-            done += size
-            yield Ran(done, sums)
+            if self._agrees:
+                word = np.float32(told())
+                sums, words = self._execute(self._batches, np.int64(size), sums, word)
+                done += size
+                yield Ran(done, sums, bool(words > 0))
+            else:
+                sums = self._execute(self._batches, np.int64(size), sums)
+                done += size
+                yield Ran(done, sums, told())
 
     def settle(self) -> None:
         """Nothing is ever in flight: an execution returns when its steps are done."""
@@ -87,13 +110,13 @@ class CoordinatorDrive:
         self._per_execution = per_execution
         self._workers = workers
 
-    def run(self, steps: int) -> Iterator[Ran]:
-        sums = self._zero
+    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+        sums = self._zero if sums is None else sums
         done = 0
         for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
             sums = [sum_ + more for sum_, more in zip(sums, self._fetch(value), strict=True)]
             done += size
-            yield Ran(done, sums)
+            yield Ran(done, sums, told())
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
         """Schedule closures, two a worker at a time: one that runs, and the next at hand."""
@@ -143,19 +166,27 @@ def _execution(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., An
 
 
 def _execution_together(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., Any]:
-    """The same, where each replica sums up by itself and all sums are added at the end."""
+    """The same, where each replica sums up by itself and all sums are added at the end.
+
+    Replicas in several processes take a number more, and return its sum over all replicas.
+    """
+    agrees = strategy.extended._in_multi_worker_mode()
 
     def zero() -> list[tf.Tensor]:
         return [tf.constant(each) for each in step.metrics.zero]
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def execute(batches: Any, steps: tf.Tensor, sums: Sums) -> Sums:
+    def execute(batches: Any, steps: tf.Tensor, sums: Sums, *words: tf.Tensor) -> Any:
         def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
             return done + 1, strategy.run(step, args=(sums, next(batches)))
 
         begin = (tf.zeros_like(steps), strategy.run(zero))
         _, own = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in own]
-        return [sum_ + more for sum_, more in zip(sums, total, strict=True)]
+        sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
+        if not agrees:
+            return sums
+        own_words = strategy.run(lambda: tf.identity(words[0]))
+        return sums, strategy.reduce(tf.distribute.ReduceOp.SUM, own_words, axis=None)
 
     return execute

@@ -15,19 +15,13 @@ import tensorflow as tf
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.store import MissingError, Store, open_store
-from aerotrain.training.checkpoints import (
-    checkpoint_store,
-    restore_weights,
-    sealed_checkpoints,
-)
+from aerotrain.store import CorruptError, MissingError, Store, open_store
+from aerotrain.training.checkpoints import checkpoint_store, restore_weights
 from aerotrain.training.code import UserCode
 from aerotrain.training.failures import explained
+from aerotrain.training.retention import EVALUATIONS, sealed_checkpoints
 from aerotrain.training.trained import KEY
 from aerotrain.training.validation import VALIDATION_SPLIT, Validation
-
-#: One document a checkpoint: ``evaluations/0000000120.json``.
-FOLDER = "evaluations"
 
 _EVENTS = "tensorboard/validation"
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -62,7 +56,7 @@ class Evaluator:
 
     def measure(self, name: str) -> None:
         """Measure the checkpoint of that name, unless that is done or it was dropped since."""
-        key = f"{FOLDER}/{name}.json"
+        key = f"{EVALUATIONS}/{name}.json"
         if self._store.exists(key):
             return
         try:
@@ -73,6 +67,10 @@ class Evaluator:
             )
         except MissingError:
             print(f"the checkpoint of step {int(name)} was dropped before its turn", flush=True)
+            return
+        except CorruptError as error:
+            # Dropped while it was fetched, or damaged: the training does not use it either.
+            print(f"the checkpoint of step {int(name)} is not measured: {error}", flush=True)
             return
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)

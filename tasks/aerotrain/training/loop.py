@@ -1,12 +1,14 @@
 """The training loop."""
 
+from collections.abc import Callable
 from typing import Protocol
 
-from aerotrain.training.checkpoints import Checkpoints
+from aerotrain.departure import ToldToGo
 from aerotrain.training.drive import Drive
 from aerotrain.training.observer import Observer
 from aerotrain.training.plan import Plan
-from aerotrain.training.when import Every
+from aerotrain.training.saving import Saving
+from aerotrain.training.watchdog import Watchdog
 
 
 class Counter(Protocol):
@@ -19,23 +21,39 @@ def train(
     plan: Plan,
     counter: Counter,
     drive: Drive,
-    checkpoints: Checkpoints,
+    saving: Saving,
     observer: Observer,
-    checkpoint: Every,
+    watchdog: Watchdog,
+    told: Callable[[], bool],
 ) -> None:
-    """Train from where ``counter`` stands to the end of ``plan``, or until told to stop."""
+    """Train from where ``counter`` stands to the end of ``plan``, or until told to stop.
+
+    Raises:
+        ToldToGo: this replica, or one that it computes with, is to go, and all is saved.
+    """
+    epoch, done = plan.position(int(counter.numpy()))
+    if observer.sums is not None and not done:
+        observer.epoch_ends(epoch - 1, observer.sums)  # it was saved when that was yet to come
     while not observer.stop and (step := int(counter.numpy())) < plan.steps:
         epoch, done = plan.position(step)
         observer.epoch_begins(epoch)
         before = 0
-        for ran in drive.run(plan.left_in_epoch(step)):
+        for ran in watchdog.over(drive.run(plan.left_in_epoch(step), observer.sums, told), step):
             observer.ran(step, done, ran, before)
             before = ran.steps
-            if checkpoint.due():
-                drive.settle()
-                checkpoints.save(*observer.remember())
-                observer.publish()
+            if saving.due() or ran.told:
+                with watchdog.watching():
+                    drive.settle()
+                saving.save(observer)
+            if ran.told:
+                saving.hurry()
+                raise ToldToGo(f"told to go after step {int(counter.numpy())}, which is saved")
             if observer.stop:
                 break
-        drive.settle()
+        with watchdog.watching():
+            drive.settle()
+        if not observer.stop:
+            saving.note_doubled(int(counter.numpy()) - step - ran.steps)
         observer.epoch_ends(epoch, ran.sums)
+        if observer.is_best and not observer.stop and int(counter.numpy()) < plan.steps:
+            saving.save(observer)

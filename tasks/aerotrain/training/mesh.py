@@ -28,6 +28,8 @@ class MeshStrategy:
         self.layouts = layouts
         #: The loop's "replicas" are the processes: devices have no loop of their own.
         self.num_replicas_in_sync = dtensor.num_clients()
+        self._told = 0.0
+        self._agreed = False
 
     @property
     def extended(self) -> "MeshStrategy":
@@ -57,6 +59,21 @@ class MeshStrategy:
         with dtensor.default_mesh(self.mesh):
             total = tf.reduce_sum(parts, axis=list(range(len(self.mesh.dim_names))))
         return tf.constant(host(total))
+
+    def agreed(self, told: bool) -> bool:
+        """Whether any process had been told to go when the chief's clock was last read.
+
+        ``told`` is whether this one is now; it is said to the others with the next reading.
+        """
+        self._told = float(told)
+        return told if not self._in_multi_worker_mode() else self._agreed
+
+    def read_clock(self) -> float:
+        """The chief's clock in seconds; every process must call this."""
+        own = [time.monotonic() if dtensor.client_id() == 0 else 0.0, self._told]
+        clock, told = self.reduce(None, tf.constant(own, tf.float64), axis=None).numpy()
+        self._agreed = told > 0
+        return float(clock) / self.mesh.num_local_devices()
 
     def on_mesh(self, batch: tf.Tensor) -> tf.Tensor:
         """A batch that is whole in this process, with its examples cut over the mesh.
@@ -98,12 +115,7 @@ def chiefs_clock(strategy: MeshStrategy) -> Callable[[], float]:
     if not strategy._in_multi_worker_mode():
         return time.monotonic
 
-    def clock() -> float:
-        own = time.monotonic() if dtensor.client_id() == 0 else 0.0
-        total = strategy.reduce(None, tf.constant(own, tf.float64), axis=None)
-        return float(total) / strategy.mesh.num_local_devices()
-
-    return clock
+    return strategy.read_clock
 
 
 def _join(environment: Any) -> int:

@@ -3,17 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import BATCH_AXIS, TrainArguments
-from aerotrain.training.drive import Ran
+from aerotrain.contract.steps import AUTO, BATCH_AXIS, TrainArguments
+from aerotrain.training.drive import Ran, Told, nobody
 from aerotrain.training.feed import Feed
 from aerotrain.training.layouts import host, replicated
 from aerotrain.training.mesh import MeshStrategy
 from aerotrain.training.mesh_step import MeshStep
 from aerotrain.training.refusals import refuse_uncut
+from aerotrain.training.step import Sums
 
 #: Steps in one execution at most. DTensor has no loops, so each is compiled by itself.
 _UNROLLED = 4
@@ -37,6 +39,7 @@ def _refuse_arguments(arguments: TrainArguments) -> None:
         ("accumulate_steps", arguments.accumulate_steps > 1, "lower batch_size"),
         ("jit_compile", arguments.jit_compile, "DTensor compiles its steps in its own way"),
         ("gradient_dtype", arguments.gradient_dtype != "float32", "use mixed_bfloat16"),
+        ("checkpoint_seconds", arguments.checkpoint_seconds == AUTO and several, "give a number"),
         ("validate", arguments.validate and several, "ask for an evaluator, which is a replica"),
     ):
         if asked:
@@ -59,11 +62,10 @@ class MeshDrive:
         self._batches = iter(dataset)
         self._per_execution = min(per_execution, _UNROLLED)
 
-    def run(self, steps: int) -> Iterator[Ran]:
+    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
         mesh = self._strategy.mesh
-        sums = [
-            dtensor.relayout(tf.constant(each), replicated(mesh, each.ndim)) for each in self._zero
-        ]
+        begin = self._zero if sums is None else [np.asarray(each) for each in sums]
+        sums = [dtensor.relayout(tf.constant(each), replicated(mesh, each.ndim)) for each in begin]
         done = 0
         for batches in self._executions(steps):
             before = int(self._counter.numpy())
@@ -72,7 +74,7 @@ class MeshDrive:
                 sums = self._execute(sums, first, batches)
             self._counter.assign(before + len(batches))
             done += len(batches)
-            yield Ran(done, [host(each) for each in sums])
+            yield Ran(done, [host(each) for each in sums], self._strategy.agreed(told()))
 
     def _executions(self, steps: int) -> Iterator[list[Any]]:
         """The batches of ``steps`` steps, in lists of full length of one shape, or of one each.

@@ -1,5 +1,6 @@
 """Everything that looks on while a job trains: the report, callbacks, and validation."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,13 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.agreement import Agreement
+from aerotrain.training.beside import (
+    optimizer_state,
+    random_state,
+    restore_random,
+    sums_as_file,
+    sums_of,
+)
 from aerotrain.training.callback_state import Files
 from aerotrain.training.callbacks import Callbacks
 from aerotrain.training.checkpoints import Restored
@@ -32,8 +40,9 @@ class Observer:
         report: Report,
         callbacks: Callbacks,
         validation: Validation | None,
+        agreement: Agreement,
         *,
-        is_chief: bool,
+        validated: bool,
     ) -> None:
         self._strategy = strategy
         self._model = model
@@ -41,17 +50,28 @@ class Observer:
         self._report = report
         self._callbacks = callbacks
         self._validation = validation
-        self._is_chief = is_chief
-        self._agreement = Agreement(strategy, model, is_chief)
+        self._is_chief = agreement.is_chief
+        self._agreement = agreement
+        #: Whether the chief measures the model at each epoch's end, if this is not the chief.
+        self._validated = validated
         #: Whether the training is to end before its plan does.
         self.stop = False
+        #: The sums of the epoch so far, None between two epochs.
+        self.sums: Sums | None = None
+        #: Whether the model of now is the best that was measured.
+        self.is_best = False
+        self._best = math.inf
+        self._loss: float | None = None
 
     def begin(self, restored: Restored) -> None:
         """Begin, or go on from a checkpoint."""
         if self._is_chief:
             with self._strategy.scope():
                 self._callbacks.begin(restored.about, restored.files)
-        self.stop = self._agreement.reach(self._callbacks.stop)
+        restore_random(restored.files)
+        self.sums = sums_of(restored.files, self._sums.zero)
+        self._best = restored.about.get("best_val_loss") or math.inf
+        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
         if self.stop:
             print("a callback has ended this training before; it stays as it is", flush=True)
 
@@ -70,6 +90,7 @@ class Observer:
             FinalError: the loss is no finite number any more.
         """
         refuse_bad_loss(self._sums, ran.sums)
+        self.sums, self.is_best, self._loss = ran.sums, False, None
         self._report.progress(step + ran.steps, ran.sums)
         if not self._callbacks.by_batch:
             return
@@ -77,20 +98,25 @@ class Observer:
             logs = self._sums.results(ran.sums)
             with self._strategy.scope():
                 self._callbacks.execution(done + before, done + ran.steps - 1, logs)
-        self.stop = self._agreement.reach(self._callbacks.stop)
+        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
 
     def epoch_ends(self, epoch: int, sums: Sums) -> None:
+        self.sums = None
         metrics = self._sums.results(sums)
         if self._validation is not None:
             measured = self._validation.measure(weights_of(self._model))
             metrics |= {f"val_{name}": value for name, value in measured.items()}
+            self._loss = metrics.get("val_loss", math.inf)
+            self.is_best = self._loss < self._best
+            self._best = min(self._loss, self._best)
         self._report.epoch(epoch, metrics)
-        if not self._callbacks.given:
+        if not (self._callbacks.given or self._validated):
             return
         if self._is_chief:
             with self._strategy.scope():
                 self._callbacks.epoch_ends(epoch, metrics)
-        self.stop = self._agreement.reach(self._callbacks.stop)
+        # Who has nothing to measure waits here for who has, and not in the next step.
+        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
 
     def end(self) -> None:
         """The training has ended; a callback may still change the weights that are saved."""
@@ -100,8 +126,13 @@ class Observer:
 
     def remember(self) -> tuple[Mapping[str, Any], Files]:
         """What goes into a checkpoint beside the variables."""
-        about, files = self._callbacks.remember() if self._is_chief else ({}, {})
-        return {"metrics": self._report.metrics, **about}, files
+        if not self._is_chief:
+            return {}, {}
+        about, files = self._callbacks.remember()
+        best = None if math.isinf(self._best) else self._best
+        values = {"val_loss": self._loss, "best_val_loss": best, **optimizer_state(self._model)}
+        about = {"metrics": self._report.metrics, **values, **about}
+        return about, {**files, **random_state(), **sums_as_file(self.sums)}
 
     def publish(self) -> None:
         """Bring what was logged, as it is now, to the store."""

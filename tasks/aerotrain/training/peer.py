@@ -16,9 +16,8 @@ class PeerCheckpoints(Checkpoints):
     can write them without its peers.
     """
 
-    def save(self, *_about: Any) -> str:
+    def save(self, *_about: Any) -> None:
         """Leave it to the chief."""
-        return ""
 
 
 class PeerReport(Report):

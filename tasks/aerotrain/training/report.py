@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from aerotrain.contract.progress import Progress
 from aerotrain.store import Store
+from aerotrain.training.courier import Courier
 from aerotrain.training.plan import Plan
 from aerotrain.training.step import MetricSums, Sums
 from aerotrain.training.when import Every
@@ -59,6 +60,7 @@ class Report:
         scratch: Path,
         metrics: Mapping[str, float],
         start: int,
+        courier: Courier,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = dict(metrics)
@@ -68,6 +70,7 @@ class Report:
         self._store = store
         self._events = scratch / _FOLDER
         self._writer = tf.summary.create_file_writer(str(self._events))
+        self._courier = courier
         self._clock = clock
         self._line = Every(_SECONDS_BETWEEN_LINES, clock)
         self._pace = Pace(plan.batch_size, clock(), start)
@@ -109,12 +112,16 @@ class Report:
         self._write(step, {f"epoch/{name}": value for name, value in self.metrics.items()})
 
     def publish(self, logs: Sequence[Path] = ()) -> None:
-        """Bring the event files, and ``logs``, as they are now, to the store."""
-        for file in logs:
-            self._store.upload(file, f"{_LOGS}/{file.name}")
+        """Have the event files, and ``logs``, brought to the store, as they are then."""
         self._writer.flush()
-        for file in self._events.iterdir():
-            self._store.upload(file, f"{_FOLDER}/{file.name}")
+
+        def upload() -> None:
+            for file in logs:
+                self._store.upload(file, f"{_LOGS}/{file.name}")
+            for file in self._events.iterdir():
+                self._store.upload(file, f"{_FOLDER}/{file.name}")
+
+        self._courier.send("events", upload)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         with self._writer.as_default(step=step):

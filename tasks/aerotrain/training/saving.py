@@ -1,0 +1,114 @@
+"""When the state of a training is saved, and what that costs."""
+
+from collections.abc import Callable
+
+from aerotrain.contract.ledger import What
+from aerotrain.training.checkpoints import Checkpoints
+from aerotrain.training.chronicle import Chronicle
+from aerotrain.training.observer import Observer
+from aerotrain.training.plan import Plan
+from aerotrain.training.when import Every
+
+#: Seconds between two entries of the ledger that tell of steps.
+_BETWEEN_ENTRIES = 30.0
+
+#: Seconds after which the pace is known, and those that are not worth a warning.
+_PACE_KNOWN, _SHORT = 5.0, 60.0
+
+#: The part of the grace that may pass until the last checkpoint is in the store.
+_MOST_OF_GRACE = 0.8
+
+
+class Saving:
+    """Saves a training every so often, and keeps the ledger of its steps and its stalls."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        chronicle: Chronicle,
+        interval: Every,
+        step: Callable[[], int],
+        plan: Plan,
+        *,
+        grace: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._chronicle = chronicle
+        self._interval = interval
+        self._step = step
+        self._plan = plan
+        self._grace = grace
+        self._clock = clock
+        self._began: tuple[float, int] | None = None
+        self._warned = False
+        self._entry = Every(_BETWEEN_ENTRIES, clock)
+        self._since = clock()
+
+    def due(self) -> bool:
+        """Whether it is time to save; to be asked after each execution."""
+        self._checkpoints.check()
+        self._warn_of_interval()
+        if self._entry.due():
+            self._note_steps()
+        return self._interval.due()
+
+    def save(self, observer: Observer) -> None:
+        """Save the state of now; the store gets it by and by."""
+        self._note_steps()
+        began = self._clock()
+        self._checkpoints.save(*self._state(observer))
+        stall = self._clock() - began
+        self._interval.cost(stall)
+        self._chronicle.note(What.SAVE_STALL, seconds=stall, step=self._step())
+        self._since = self._clock()
+        observer.publish()
+
+    def finish(self, observer: Observer) -> str:
+        """Save, and return the URL of the checkpoint once it is in the store."""
+        self._note_steps()
+        url = self._checkpoints.finish(*self._state(observer))
+        observer.publish()
+        self._checkpoints.hurry(self._grace)
+        return url
+
+    def hurry(self) -> None:
+        """Have what was saved in the store before the grace is over."""
+        self._chronicle.note(What.TOLD_TO_GO, step=self._step())
+        if not self._checkpoints.hurry(self._grace * _MOST_OF_GRACE):
+            print("warning: the last checkpoint did not reach the store in time", flush=True)
+
+    def note_doubled(self, steps: int) -> None:
+        """So many steps have run twice: closures of a lost worker, some of which it had done."""
+        if steps > 0:
+            why = f"{steps} steps ran twice, on a worker that was lost and on another"
+            self._chronicle.note(What.REWORK, step=self._step(), because=why)
+            print(f"{why}, by step {self._step()}", flush=True)
+
+    def _state(self, observer: Observer) -> tuple[dict[str, object], dict[str, bytes]]:
+        about, files = observer.remember()
+        epoch, batches = self._plan.position(self._step())
+        return {"epoch": epoch, "batches": batches, **about}, dict(files)
+
+    def _warn_of_interval(self) -> None:
+        """Say once, when the pace is known, that the training will be over before a save."""
+        if self._began is None:
+            self._began = self._clock(), self._step()
+        since, first = self._began
+        seconds = self._clock() - since
+        if self._warned or seconds < _PACE_KNOWN or (steps := self._step() - first) <= 0:
+            return
+        self._warned = True
+        whole = seconds / steps * (self._plan.steps - first)
+        if self._interval.seconds > max(whole, _SHORT):
+            print(
+                f"warning: checkpoint_seconds is {self._interval.seconds:g}, and this training "
+                f"takes about {whole:.0f} s: a failure would lose all of it; choose a shorter "
+                "interval, or 'auto'",
+                flush=True,
+            )
+
+    def _note_steps(self) -> None:
+        now = self._clock()
+        self._chronicle.note(What.TRAIN, seconds=now - self._since, step=self._step())
+        self._since = now

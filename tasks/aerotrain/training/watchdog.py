@@ -1,0 +1,126 @@
+"""Ends this replica when its training makes no progress, and says who does not answer.
+
+TensorFlow waits for a silent peer for a quarter of an hour, and for a stopped one for ever.
+Whoever launched the replica then brings it back, from the last checkpoint.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from aerotrain.training.drive import Ran
+
+#: How an HTTP/2 client begins, with an empty frame of settings. A gRPC server that is alive
+#: answers with its own; one that is stopped has at most its kernel take the connection.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_ANSWER_SECONDS = 2.0
+
+#: Between two looks. After a much longer pause this process was itself stopped.
+_SECONDS_BETWEEN_LOOKS = 1.0
+_STOPPED_SECONDS = 5.0
+
+#: How many times the slowest execution so far one may take, if that is more than the patience.
+_SLOWER = 3.0
+
+
+class Watchdog:
+    """Calls ``end`` with the reason when no execution ends within ``patience`` seconds.
+
+    It rests unless an execution is being waited for. The first one, in which TensorFlow traces
+    and compiles, may take ``first`` seconds. ``peers`` are addresses by the names of replicas.
+    """
+
+    def __init__(
+        self,
+        *,
+        patience: float,
+        first: float,
+        peers: Mapping[str, str],
+        end: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patience = patience
+        self._first = max(first, patience)
+        self._peers = peers
+        self._end = end
+        self._clock = clock
+        self._since: float | None = None
+        self._executions = 0
+        self._slowest = 0.0
+        self._step = 0
+        self._looked = clock()
+
+    def start(self) -> None:
+        """Look from now on, once a second, in a thread of its own."""
+        threading.Thread(target=self._work, name="watchdog", daemon=True).start()
+
+    def over(self, executions: Iterator[Ran], step: int) -> Iterator[Ran]:
+        """``executions``, each watched while it is waited for; they begin after ``step`` steps."""
+        while True:
+            with self.watching():
+                ran = next(executions, None)
+            if ran is None:
+                return
+            self._step = step + ran.steps
+            yield ran
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """A scope in which progress is waited for."""
+        self._since = began = self._clock()
+        try:
+            yield
+        finally:
+            # It may have been put off by as long as this process stood still.
+            since, self._since = self._since or began, None
+            if self._executions:
+                self._slowest = max(self._slowest, self._clock() - since)
+            self._executions += 1
+
+    @property
+    def allowance(self) -> float:
+        """How many seconds may pass now without progress."""
+        usual = max(self._patience, _SLOWER * self._slowest)
+        return usual if self._executions else max(self._first, usual)
+
+    def look(self) -> None:
+        """End this replica if it has waited for too long."""
+        now, before = self._clock(), self._looked
+        self._looked = now
+        since = self._since
+        if since is None:
+            return
+        if now - before > _STOPPED_SECONDS:
+            # The whole process stood still: what it waits for had no chance either.
+            self._since = since + (now - before)
+        elif now - since > self.allowance:
+            self._end(
+                f"no progress for {now - since:.0f} s after step {self._step}, where "
+                f"{self.allowance:.0f} s are allowed: {self._whom_to_blame()}; this replica "
+                "ends itself, to be started again from the last checkpoint"
+            )
+
+    def _whom_to_blame(self) -> str:
+        silent = [name for name, address in self._peers.items() if not answers(address)]
+        if silent:
+            return f"{' and '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer"
+        return "all other replicas answer" if self._peers else "the execution does not end"
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            self.look()
+
+
+def answers(address: str, seconds: float = _ANSWER_SECONDS) -> bool:
+    """Whether the gRPC server at ``host:port`` says anything within ``seconds``."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), seconds) as connection:
+            connection.settimeout(seconds)
+            connection.sendall(_GREETING)
+            return bool(connection.recv(1))
+    except OSError:
+        return False

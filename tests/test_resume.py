@@ -1,0 +1,244 @@
+"""Nothing lost: a training that is ended at any step, by any means, goes on where it was."""
+
+import json
+import random
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.ledger import What, read
+from aerotrain.contract.progress import Progress
+from aerotrain.dataset import load_dataset
+from aerotrain.store import open_store
+from aerotrain.train import run
+from aerotrain.training.chronicle import KEY
+from aerotrain.training.code import UserCode
+from aerotrain.training.input import batch_spec
+from aerotrain.training.retention import sealed_checkpoints
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import MODELS, read_until, start
+
+pytestmark = pytest.mark.process
+
+EPOCHS = 6
+STEPS = EPOCHS * 40
+
+#: How a gang trains here: it may be ended at any of its executions.
+GANG = {
+    "strategy": "multi_worker_mirrored",
+    "model": "tallying",
+    "epochs": EPOCHS,
+    "steps_per_execution": 7,
+    "checkpoint_seconds": 0.05,
+}
+
+#: Steps after which a training is ended; drawn once, so that a failure can be had again.
+RANDOM = random.Random(5)
+
+
+def store_of(digits, name):
+    return open_store(f"{digits.store}/runs/{name}/train")
+
+
+def weights_of(digits, name):
+    trained = TrainedModel.load(f"{store_of(digits, name).url}/model.json")
+    spec = batch_spec(load_dataset(digits.data).schema, UserCode.load("tallying").transform)
+    digits.started.append(name)
+    scratch = digits.folder / "weights" / str(len(digits.started))
+    return trained.restore(UserCode.load("tallying"), spec, scratch).get_weights()
+
+
+def assert_never_ended(digits, name, whole):
+    """The run ``name`` has come to what the uninterrupted run ``whole`` came to."""
+    one, other = (
+        TrainedModel.load(f"{store_of(digits, each).url}/model.json") for each in (name, whole)
+    )
+    assert one.step == other.step == STEPS
+    # The tally is exact: each record of the last epoch was seen once, whoever saw it.
+    assert one.metrics["tally"] == other.metrics["tally"]
+    assert one.metrics == pytest.approx(other.metrics, rel=1e-3)
+    for mine, theirs in zip(weights_of(digits, name), weights_of(digits, whole), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def whole(digits):
+    """A function that gives the name of a run under a strategy that nobody has ended."""
+    done = {}
+
+    def run(strategy):
+        name = f"whole-{strategy.replace('_', '-')}"
+        if strategy in done:
+            return name
+        done[strategy] = name
+        if strategy == "multi_worker_mirrored":
+            with digits.cluster(name, **GANG) as processes:
+                assert processes["chief"].wait(200) == ExitCode.OK
+        else:
+            with by_hand(digits, name, strategy, **{"checkpoint-seconds": 3600}) as process:
+                read_until(process, "the trained model is")
+        return name
+
+    return run
+
+
+def by_hand(digits, name, strategy, **arguments):
+    """The process of a run by hand, on two devices where the strategy takes several."""
+    given = {"checkpoint-seconds": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
+    words = ["--run", name, "--strategy", strategy, "--model", "tallying"]
+    words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]
+    words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
+    devices = 2 if strategy == "mirrored" else 1
+    code = (
+        "import tensorflow as tf; from aerotrain.train import main\n"
+        "[cpu] = tf.config.list_physical_devices('CPU')\n"
+        f"devices = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
+        "tf.config.set_logical_device_configuration(cpu, devices)\n"
+        f"main({words})"
+    )
+    return start([sys.executable, "-c", code], digits.folder)
+
+
+def saved_after(process, step):
+    """Read until a checkpoint of ``step`` steps or more is in the store."""
+    while True:
+        said = read_until(process, "is in the store").splitlines()[-1]
+        if int(said.split("of step ")[1].split()[0]) >= step:
+            return
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_one_that_is_killed_at_any_step_ends_as_one_that_never_was(digits, whole, strategy):
+    name = f"killed-{strategy.replace('_', '-')}"
+    with by_hand(digits, name, strategy) as process:
+        saved_after(process, RANDOM.randrange(20, STEPS - 60))
+        process.kill()
+    with by_hand(digits, name, strategy) as process:
+        said = read_until(process, "the trained model is")
+    assert "going on from the checkpoint of step" in said
+    assert_never_ended(digits, name, whole(strategy))
+
+
+def test_a_gang_whose_member_is_killed_ends_as_one_that_never_was(digits, whole):
+    with digits.cluster("killed-gang", **GANG) as processes:
+        saved_after(processes["chief"], RANDOM.randrange(20, STEPS - 100))
+        processes["worker-0"].kill()
+        assert processes["chief"].wait(60) == ExitCode.TEMPORARY
+    with digits.cluster("killed-gang", **GANG) as processes:
+        said = processes["chief"].communicate(timeout=200)[0]
+        assert "going on from the checkpoint of step" in said
+        assert processes["chief"].returncode == ExitCode.OK, said
+    assert_never_ended(digits, "killed-gang", whole("multi_worker_mirrored"))
+
+
+def test_one_that_is_told_to_go_saves_what_it_has_done_and_leaves(digits, whole):
+    with by_hand(digits, "told", "one_device", **{"checkpoint-seconds": 3600}) as process:
+        read_until(process, "epoch 2 of")
+        process.terminate()
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == ExitCode.TERMINATED, said
+    step = int(said.split("told to go after step ")[1].split(",")[0])
+    store = store_of(digits, "told")
+    assert sealed_checkpoints(store) == [f"{step:010d}"]
+    with by_hand(digits, "told", "one_device") as process:
+        assert f"going on from the checkpoint of step {step}" in read_until(
+            process, "trained model"
+        )
+    assert_never_ended(digits, "told", whole("one_device"))
+    entries = read(store.get(KEY).decode().splitlines())
+    events = [each.event for each in entries]
+    assert events.count(What.START) == 2
+    assert [each.step for each in entries if each.event is What.TOLD_TO_GO] == [step]
+    assert [each.step for each in entries if each.event is What.RESTORE] == [0, step]
+    assert (events[-1], entries[-1].step) == (What.END, STEPS)
+
+
+@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "dtensor"])
+def test_a_gang_of_which_one_is_told_to_go_saves_and_leaves_together(digits, strategy):
+    name = f"told-{strategy.replace('_', '-')}"
+    common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_seconds": 3600}
+    with digits.cluster(name, steps_per_execution=7, **common) as processes:
+        read_until(processes["chief"], "epoch 2 of")
+        processes["worker-0"].send_signal(signal.SIGTERM)
+        said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
+        codes = {each: process.returncode for each, process in processes.items()}
+    assert set(codes.values()) == {ExitCode.TERMINATED}, said
+    [saved] = sealed_checkpoints(store_of(digits, name))
+    for words in said.values():
+        assert f"told to go after step {int(saved)}, which is saved" in words
+
+
+def test_a_chief_of_servers_saves_before_it_goes_and_a_worker_goes_at_once(digits):
+    arguments = {"model": "small", "epochs": 2000, "checkpoint_seconds": 3600}
+    with digits.cluster("told-servers", **arguments) as processes:
+        read_until(processes["chief"], "epoch 2 of")
+        processes["worker-1"].terminate()
+        assert processes["worker-1"].wait(30) == ExitCode.TERMINATED
+        processes["chief"].terminate()
+        said = processes["chief"].communicate(timeout=60)[0]
+        assert processes["chief"].returncode == ExitCode.TERMINATED, said
+    assert len(sealed_checkpoints(store_of(digits, "told-servers"))) == 1
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, capfd):
+    common = {"model": "small", "data": digits.data, "checkpoint_seconds": 1e-6}
+    run(digits.replica("train", "damaged", epochs=2, steps_per_execution=20, **common))
+    folder = digits.folder / "store/runs/damaged/train/checkpoints"
+    before, newest = sorted(path.name for path in folder.iterdir())[-2:]
+    [content] = (folder / newest).glob("checkpoint.data*")
+    damaged = bytearray(content.read_bytes())
+    damaged[100] ^= 1
+    content.write_bytes(damaged)
+    (folder / "0000000999").mkdir()
+    (folder / "0000000999" / "checkpoint.index").write_bytes(b"cut short")
+    capfd.readouterr()
+    url = run(digits.replica("train", "damaged", epochs=3, steps_per_execution=20, **common))
+    said = capfd.readouterr().out
+    assert f"the checkpoint of step {int(newest)} is damaged" in said
+    assert "the checkpoint of step 999 was not uploaded to its end" in said
+    assert f"going on from the checkpoint of step {int(before)}" in said
+    assert TrainedModel.load(url).step == 120
+    names = sealed_checkpoints(store_of(digits, "damaged"))
+    assert (len(names), names[-1]) == (3, "0000000120")
+    assert not (folder / "0000000999" / "checkpoint.index").exists()
+
+
+def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
+    common = {"model": "small", "data": digits.data}
+    run(digits.replica("train", "outside", epochs=1, **common))
+    path = digits.folder / "store/runs/outside/train/checkpoints/0000000040/manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"]["../../model.json"] = next(iter(manifest["files"].values()))
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FinalError, match=r"0000000040/manifest.json.*'../../model.json' is no key"):
+        run(digits.replica("train", "outside", epochs=2, **common))
+
+
+@pytest.mark.parametrize(
+    ("hparams", "message"),
+    [
+        ({"units": 48}, r"kernel was of shape \(64, 32\) and is of shape \(64, 48\); undo the"),
+    ],
+)
+def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, message):
+    from aerotrain.training.sameness import described, refuse_another_model
+
+    one, other = (UserCode.load("small").build_model(each) for each in ({}, hparams))
+    for model in (one, other):
+        model.build((None, 8, 8))
+    about = {"model": described(one), "setting": {"strategy": "mirrored"}}
+    with pytest.raises(FinalError, match=f"file:///c, made under 'mirrored', is of .*{message}"):
+        refuse_another_model("file:///c", about, {"strategy": "one_device"}, other)
+    refuse_another_model("file:///c", about, {"strategy": "one_device"}, one)
+
+
+def test_a_training_may_go_on_under_another_strategy_and_says_what_changes(digits):
+    run(digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2))
+    with by_hand(digits, "elsewhere", "mirrored") as process:
+        said = read_until(process, "the trained model is")
+    assert "in another setting: strategy was 'one_device' and is 'mirrored'" in said
+    lines = [seen for line in said.splitlines() if (seen := Progress.parse(line))]
+    assert lines[-1].step == STEPS

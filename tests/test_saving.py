@@ -1,0 +1,219 @@
+"""Saving in the background: what waits, what stays, how often, and what is said of it."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.ledger import What, read
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.store import StoreUnavailable, open_store
+from aerotrain.training.beside import random_state, restore_random, sums_as_file, sums_of
+from aerotrain.training.chronicle import KEY, Chronicle
+from aerotrain.training.courier import Courier
+from aerotrain.training.retention import Retention, kept, sealed_checkpoints
+from aerotrain.training.when import (
+    BestInterval,
+    Every,
+    best_interval,
+    mean_time_between_failures,
+)
+
+pytestmark = pytest.mark.process
+
+
+class Gate:
+    """An errand that waits until it is opened, and notes that it ran."""
+
+    def __init__(self, ran, name="gate"):
+        self.begun, self.opened, self.ran, self.name = (
+            threading.Event(),
+            threading.Event(),
+            ran,
+            name,
+        )
+
+    def __call__(self):
+        self.begun.set()
+        assert self.opened.wait(30)
+        self.ran.append(self.name)
+
+
+def test_of_what_waits_under_one_name_only_the_newest_is_brought():
+    ran = []
+    courier, first = Courier(deadline=60), Gate(ran, "first")
+    courier.send("checkpoint", first)
+    assert first.begun.wait(30)
+    for name in ("second", "third"):
+        courier.send("checkpoint", lambda name=name: ran.append(name))
+    assert not courier.wait(0)
+    first.opened.set()
+    assert courier.wait(30)
+    assert ran == ["first", "third"]
+
+
+def test_what_a_store_that_is_away_does_not_take_is_brought_when_it_is_back(capsys):
+    away, ran = [True], []
+    tried = threading.Event()
+
+    def errand():
+        if away[0]:
+            tried.set()
+            raise StoreUnavailable("s3://digits did not answer")
+        ran.append("brought")
+
+    courier = Courier(deadline=60)
+    courier.send("checkpoint", errand)
+    assert tried.wait(30)
+    away[0] = False
+    assert courier.wait(30)
+    courier.check()
+    assert ran == ["brought"]
+    said = capsys.readouterr().out
+    assert said.count("warning: s3://digits did not answer; training goes on") == 1
+
+
+def test_past_its_deadline_a_store_that_is_away_is_an_error():
+    now, tried = [0.0], threading.Event()
+
+    def errand():
+        tried.set()
+        raise StoreUnavailable("s3://digits did not answer")
+
+    courier = Courier(deadline=60, clock=lambda: now[0])
+    courier.send("checkpoint", errand)
+    assert tried.wait(30)
+    now[0] = 59.0
+    courier.check()
+    now[0] = 61.0
+    with pytest.raises(TemporaryError, match="failed for more than 60 s: s3://digits did not"):
+        courier.check()
+    assert not courier.wait(30)
+
+
+def test_what_no_other_try_can_mend_is_raised_where_training_is():
+    def errand():
+        raise FinalError("kernel is no finite number")
+
+    courier = Courier(deadline=60)
+    courier.send("checkpoint", errand)
+    assert not courier.wait(30)
+    with pytest.raises(FinalError, match="kernel is no finite number"):
+        courier.check()
+
+
+@pytest.mark.parametrize(
+    ("losses", "names"),
+    [
+        ({}, {"30", "40"}),
+        ({"10": 0.5, "20": 0.1, "40": 0.3}, {"20", "30", "40"}),
+        ({"40": 0.1, "10": 0.5}, {"30", "40"}),
+    ],
+)
+def test_the_newest_checkpoints_stay_and_the_best(losses, names):
+    assert kept(["40", "10", "30", "20"], losses, 2) == names
+
+
+def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp_path, capsys):
+    store = open_store(tmp_path.as_uri())
+    manifest = json.dumps({"version": 1, "files": {}, "about": {}}).encode()
+    for step, loss in ((10, 0.4), (20, 0.2), (30, 0.3)):
+        store.put(f"checkpoints/{step:010d}/manifest.json", manifest)
+        evaluation = json.dumps({"step": step, "metrics": {"loss": loss}}).encode()
+        store.put(f"evaluations/{step:010d}.json", evaluation)
+    store.put("checkpoints/0000000035/checkpoint.index", b"cut short")
+    retention = Retention(store, keep=1)
+    retention.name_leftovers()
+    assert "the checkpoint of step 35 was not uploaded to its end" in capsys.readouterr().out
+    store.put("checkpoints/0000000040/manifest.json", manifest)
+    retention.published("0000000040", {"val_loss": None})
+    retention.drop()
+    assert sealed_checkpoints(store) == ["0000000020", "0000000040"]
+    assert not list(store.list("checkpoints/0000000035"))
+
+
+@pytest.mark.parametrize(
+    ("cost", "mtbf", "seconds"),
+    [
+        (0.1, 20_000, (2 * 0.1 * 20_000) ** 0.5),  # 63 s
+        (0.01, 300, 10),  # never more often than that
+        (20, 600, 1000),  # at most 2 % of the time
+        (0.1, 1e9, 3600),  # never more seldom
+        (100, 1e9, 5000),
+    ],
+)
+def test_the_best_interval_follows_young_within_bounds(cost, mtbf, seconds):
+    assert best_interval(cost, mtbf) == pytest.approx(seconds)
+
+
+def test_an_interval_that_is_not_fixed_follows_what_saving_costs():
+    now = [0.0]
+    interval = BestInterval(lambda: now[0], mtbf=20_000)
+    assert interval.seconds == 60
+    interval.cost(0.4)
+    assert interval.seconds == pytest.approx((2 * 0.4 * 20_000) ** 0.5)
+    now[0] = interval.seconds
+    assert interval.due()
+
+
+def test_failures_that_were_seen_shorten_the_time_between_them():
+    assert mean_time_between_failures(0, 0) == 6 * 3600
+    assert mean_time_between_failures(3600, 6) == 3600
+
+
+def test_the_ledger_goes_on_after_what_an_earlier_process_has_left(tmp_path):
+    store, now = open_store(tmp_path.as_uri()), [100.0]
+    for generation in range(3):
+        courier = Courier(deadline=60)
+        chronicle = Chronicle(store, courier, generation=generation, clock=lambda: now[0])
+        chronicle.note(What.START)
+        now[0] += 50
+        chronicle.note(What.TRAIN, seconds=50, step=40)
+        if generation == 1:
+            chronicle.note(What.END)
+        assert courier.wait(30)
+    entries = read(store.get(KEY).decode().splitlines())
+    assert [each.generation for each in entries] == [0, 0, 1, 1, 1, 2, 2]
+    assert (entries[1].event, entries[1].at, entries[1].step) == (What.TRAIN, 150, 40)
+    fresh = Chronicle(store, Courier(deadline=60))
+    assert fresh.mean_time_between_failures() == (6 * 3600 + 150) / 3
+
+
+def test_random_numbers_go_on_where_they_were():
+    import random
+
+    state = random_state()
+    first = random.random(), np.random.normal(), np.random.random()
+    restore_random(state)
+    assert (random.random(), np.random.normal(), np.random.random()) == first
+
+
+def test_the_sums_of_an_epoch_go_on_unless_its_metrics_are_others(capsys):
+    sums = [np.float32(3.5), np.array([1.0, 2.0]), np.zeros(2)]
+    zero = [np.zeros((), np.float32), np.zeros(2), np.zeros(2)]
+    again = sums_of(sums_as_file(sums), zero)
+    assert all(np.array_equal(one, other) for one, other in zip(again, sums, strict=True))
+    assert sums_of(sums_as_file(None), zero) is None
+    assert sums_of(sums_as_file(sums), zero[:2]) is None
+    assert "the epoch's begin anew" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"checkpoint_seconds": 0}, "a number above zero or 'auto', got 0"),
+        ({"checkpoint_seconds": "soon"}, "a number above zero or 'auto', got 'soon'"),
+        ({"store_seconds": -1}, "store_seconds must be a number above zero, got -1"),
+    ],
+)
+def test_an_interval_that_cannot_be_is_refused(wrong, message):
+    with pytest.raises(SpecError, match=message):
+        TrainArguments(model="m", data="d", **wrong)
+
+
+def test_a_fixed_interval_costs_what_it_costs():
+    interval = Every(60, lambda: 0.0)
+    interval.cost(10)
+    assert interval.seconds == 60

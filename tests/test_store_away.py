@@ -1,0 +1,129 @@
+"""A store that is away while a job trains: nothing stops, and nothing is lost."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.progress import Progress
+from aerotrain.store import open_store
+from aerotrain.training.retention import sealed_checkpoints
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import MODELS, read_until, start
+
+pytestmark = pytest.mark.process
+
+
+class Wire:
+    """A port that leads to another one, until it is cut."""
+
+    def __init__(self, to: tuple[str, int]) -> None:
+        self._to = to
+        self._is_cut = threading.Event()
+        self._ends: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Close what is open, and take nothing new."""
+        self._is_cut.set()
+        for each in list(self._ends):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._is_cut.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if self._is_cut.is_set():
+                    near.close()
+                    continue
+                far = socket.create_connection(self._to)
+                for one, other in ((near, far), (far, near)):
+                    self._ends.add(one)
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for each in (source, target):
+            self._ends.discard(each)
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def wire(s3) -> Iterator[Wire]:
+    address = urlsplit(s3.environment["AWS_ENDPOINT_URL"])
+    with closing(Wire((address.hostname, address.port))) as wire:
+        yield wire
+
+
+def train(digits, wire, store, **arguments):
+    """The process of a run by hand whose store is behind the wire."""
+    given = {"epochs": 400, "checkpoint-seconds": 0.5, "steps-per-execution": 10, **arguments}
+    words = [sys.executable, "-m", "aerotrain.train", "--run", "away", "--model", "small"]
+    words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
+    words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
+    return start(words, digits.folder, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}"})
+
+
+def step_of(said):
+    return Progress.parse(said.splitlines()[-1]).step
+
+
+def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_url, wire):
+    with train(digits, wire, s3_url) as process:
+        read_until(process, "is in the store")
+        wire.cut()
+        said = read_until(process, "training goes on, and tries it again")
+        assert said.splitlines()[-1].startswith("warning: ")
+        first = step_of(read_until(process, "progress step="))
+        assert step_of(read_until(process, "progress step=")) > first
+        wire.mend()
+        read_until(process, "what has failed to reach the store is there now")
+        process.terminate()
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == ExitCode.TERMINATED, said
+    last = int(said.split("told to go after step ")[1].split(",")[0])
+    assert sealed_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1] == f"{last:010d}"
+
+
+def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
+    digits, s3_url, wire
+):
+    with train(digits, wire, s3_url, **{"store-seconds": 2}) as process:
+        read_until(process, "is in the store")
+        wire.cut()
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == ExitCode.TEMPORARY, said
+    assert "the store has failed for more than 2 s" in said
+    local = said.split("on this machine are the checkpoints ")[1].split()[0].rstrip(",;")
+    assert "/checkpoints/0000" in local
+
+
+def test_a_training_that_ends_while_its_store_is_away_waits_for_it(digits, s3_url, wire):
+    with train(digits, wire, s3_url, epochs=60) as process:
+        read_until(process, "is in the store")
+        wire.cut()
+        read_until(process, "epoch 60 of 60")
+        wire.mend()
+        said = process.communicate(timeout=120)[0]
+        assert process.returncode == ExitCode.OK, said
+    assert TrainedModel.load(f"{s3_url}/runs/away/train/model.json").step == 60 * 40
+    assert os.environ["AWS_ENDPOINT_URL"]  # by which this test has just read it

@@ -1,0 +1,122 @@
+"""The watchdog: it ends what makes no progress, names who is silent, and rests in between."""
+
+import os
+import signal
+import socket
+import sys
+
+import pytest
+
+from aerotrain.training.attendants import peers_of
+from aerotrain.training.drive import Ran
+from aerotrain.training.watchdog import Watchdog, answers
+from training_fixtures import read_until, start
+
+pytestmark = pytest.mark.process
+
+
+class World:
+    """A clock, a watchdog by it, and what it has said when it ended the replica."""
+
+    def __init__(self, peers=None):
+        self.now = 0.0
+        self.said = []
+        self.watchdog = Watchdog(
+            patience=60,
+            first=600,
+            peers=peers or {},
+            end=self.said.append,
+            clock=lambda: self.now,
+        )
+
+    def wait(self, seconds):
+        for _ in range(seconds):
+            self.now += 1
+            self.watchdog.look()
+
+    def execute(self, seconds):
+        """An execution that takes so long."""
+        with self.watchdog.watching():
+            self.wait(seconds)
+
+
+def test_it_ends_what_makes_no_progress_within_its_patience():
+    world = World()
+    world.execute(300)  # the first: TensorFlow compiles
+    assert list(world.watchdog.over(iter([Ran(10, []), Ran(20, [])]), 100)) != []
+    assert world.said == []
+    world.execute(61)
+    assert len(world.said) == 1
+    assert world.said[0].startswith("no progress for 61 s after step 120, where 60 s are allowed")
+
+
+def test_the_first_execution_may_take_longer_and_not_for_ever():
+    world = World()
+    world.execute(600)
+    assert world.said == []
+    world = World()
+    world.execute(601)
+    assert len(world.said) == 1
+
+
+def test_it_rests_between_two_executions():
+    world = World()
+    world.execute(1)
+    world.wait(3600)  # a long validation, or a save
+    world.execute(1)
+    assert world.said == []
+
+
+def test_executions_that_are_slow_by_themselves_are_given_time():
+    world = World()
+    for seconds in (100, 50, 140):
+        world.execute(seconds)
+    assert world.said == []
+    world.execute(421)
+    assert len(world.said) == 1
+
+
+def test_a_process_that_was_itself_stopped_is_not_to_blame():
+    world = World()
+    world.execute(1)
+    with world.watchdog.watching():
+        world.wait(10)
+        world.now += 3600
+        world.watchdog.look()
+        world.wait(49)
+        assert world.said == []
+        world.wait(2)
+        assert len(world.said) == 1
+
+
+SERVER = (
+    "import tensorflow as tf\n"
+    "server = tf.distribute.Server({'worker': ['127.0.0.1:%d']}, protocol='grpc')\n"
+    "print('serves', flush=True)\n"
+    "server.join()\n"
+)
+
+
+def test_it_tells_a_replica_that_serves_from_one_that_is_stopped_or_gone(tmp_path):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    with start([sys.executable, "-c", SERVER % port], tmp_path) as process:
+        read_until(process, "serves")
+        assert answers(address)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert not answers(address, seconds=0.5)
+        world = World({"worker-0": address})
+        world.execute(1)
+        world.execute(61)
+        assert "worker-0 does not answer; this replica ends itself" in world.said[0]
+        process.kill()
+        process.wait(30)
+        assert not answers(address)
+
+
+def test_its_peers_are_all_of_the_cluster_but_itself():
+    cluster = '{"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}'
+    assert peers_of(cluster, "worker-1") == {"chief": "c:1", "worker-0": "a:1", "ps-0": "p:1"}
+    assert peers_of("{}", "chief") == {}
