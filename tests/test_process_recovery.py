@@ -13,7 +13,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.process import ProcessLauncher
-from aerotrain_airflow.launchers.process_set import Pulses
+from aerotrain_airflow.launchers.process_set import ProcessSet, Pulses
 from live_sets import Live, replica_environment, task
 from test_process_launcher import CHIEF, _processes_naming
 
@@ -130,6 +130,9 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         said = [first.stdout.readline().strip()]
         while sum("hello" in line for line in said) < 4:
             said.append(first.stdout.readline().strip())
+        kept = ProcessSet(Path(said[0].removeprefix("at ")))
+        while sum(position > 0 for position in kept.positions().values()) < 4:
+            pass  # it notes how far it told right after it has told
         first.kill()
         first.wait()
     live = watched(described, "try-2")
