@@ -96,8 +96,15 @@ def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
     assert loss.because == "gave no sign of life for 6 s, and was ended"
 
 
-def test_a_clock_that_jumps_makes_nobody_silent() -> None:
-    pulses = Pulses(patience=60)
+def test_a_gang_that_forms_is_given_the_time_of_its_start(tmp_path: Path) -> None:
+    pulses = Pulses(job(tmp_path, GANG, {}, deadlines={"start": 300, "patience": 60}))
+    assert not pulses.silent({CHIEF: 1.0}, now=0, trains=False)
+    assert not pulses.silent({CHIEF: 1.0}, now=299, trains=False)
+    assert pulses.silent({CHIEF: 1.0}, now=299, trains=True) == [CHIEF]
+
+
+def test_a_clock_that_jumps_makes_nobody_silent(tmp_path: Path) -> None:
+    pulses = Pulses(job(tmp_path, ALONE, {}, deadlines={"patience": 60}))
     assert not pulses.silent({CHIEF: 1000.0}, now=0)
     assert not pulses.silent({CHIEF: 9_000_000.0}, now=59)
     assert not pulses.silent({CHIEF: 9_000_000.0}, now=118)

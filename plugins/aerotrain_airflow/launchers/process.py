@@ -36,8 +36,7 @@ from aerotrain_airflow.recovery.recovery import Recovery, Restart
 #: long beside the look itself (about 1 ms a replica).
 LOOK_EVERY = 0.2
 
-#: A training run's scratch holds its shards and a few checkpoints.
-LEAST_FREE_BYTES = 1 << 30
+LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
 
 _LOG = getLogger(__name__)
 
@@ -189,26 +188,26 @@ class ProcessLauncher:
         job = of.job
         deadline = min(of.born + job.deadlines.run, until or float("inf"))
         recovery = Recovery(job, of.ledger(), of.note)
-        pulses, positions, step = Pulses(job.deadlines.patience), of.positions(), None
+        pulses, positions, step, trains = Pulses(job), of.positions(), None, False
         while True:
-            self._end_silent(of, pulses)
+            self._end_silent(of, pulses, trains)
             seen = self.observe(address)  # before the logs: what ended has all its lines there
             for line in self.logs(address, positions):
                 emit(line)
-                step = _step_of(line) or step
+                step, trains = _step_of(line) or step, trains or _step_of(line) is not None
             of.keep_positions(positions)
             if len(seen) < len(list(job.names())):
                 return Ended(state=State.LOST, reason=f"{job.name} was ended from outside")
             if not of.is_held_by(self._holder):
-                return Ended(
-                    state=State.LOST, reason=f"{job.name} was taken over by another try of its task"
-                )
+                reason = f"{job.name} was taken over by another try of its task"
+                return Ended(state=State.LOST, reason=reason)
             decision = recovery.decide(seen, time.time(), step)
             if isinstance(decision, Ended):
                 return decision
             if decision is not None and time.time() >= decision.not_before:
                 self._carry_out(decision, address)
                 recovery.restarted(decision, time.time(), step)
+                trains = False
             if time.time() > deadline:
                 return Ended(
                     state=State.LOST,
@@ -218,8 +217,8 @@ class ProcessLauncher:
             time.sleep(LOOK_EVERY)
 
     def _carry_out(self, decision: Restart, address: str) -> None:
-        with_them = ", ".join(map(str, sorted(decision.names)))
-        _LOG.warning("%s; starting anew: %s", decision.because, with_them)
+        names = ", ".join(map(str, sorted(decision.names)))
+        _LOG.warning("%s; starting anew: %s", decision.because, names)
         self.respawn(address, decision.names)
 
     def respawn(self, address: str, names: Collection[ReplicaName]) -> None:
@@ -240,14 +239,14 @@ class ProcessLauncher:
         if not of.is_started():
             self._end(of.path)  # somebody stopped it meanwhile, and may have missed the new ones
 
-    def _end_silent(self, of: ProcessSet, pulses: Pulses) -> None:
+    def _end_silent(self, of: ProcessSet, pulses: Pulses, trains: bool) -> None:
         """End whoever runs and gives no sign of life."""
         beats = {
             folder.name: folder.heartbeat()
             for folder in of.replicas()
             if folder.observe().state is State.RUNNING
         }
-        for name in pulses.silent(beats):
+        for name in pulses.silent(beats, trains=trains):
             with suppress(FileNotFoundError):  # the set was stopped meanwhile
                 of.replica(name).silence(
                     f"gave no sign of life for {of.job.deadlines.patience:.0f} s, and was ended"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, read
+from aerotrain.contract.recovery import Formation
 from aerotrain_airflow.launchers.keeper import ReplicaFolder, replica_folders
 
 #: How far the log of each replica was read, in bytes, by the replica's name.
@@ -154,17 +155,25 @@ class Pulses:
     """Who has given no sign of life for longer than ``patience`` seconds.
 
     Counted by this process's own clock from what it saw change: a machine that slept, or a disk
-    whose clock is wrong, makes nobody look dead.
+    whose clock is wrong, makes nobody look dead. The members of a gang that has not trained yet
+    have ``start`` seconds: TensorFlow lets no Python run while they wait for each other.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, job: Job) -> None:
+        self._patience = job.deadlines.patience
+        self._start = max(job.deadlines.start, self._patience)
+        self._is_gang = Formation.of(job) is Formation.GANG
         self._last: dict[ReplicaName, tuple[float | None, float]] = {}
 
     def silent(
-        self, beats: dict[ReplicaName, float | None], now: float | None = None
+        self,
+        beats: dict[ReplicaName, float | None],
+        now: float | None = None,
+        *,
+        trains: bool = True,
     ) -> list[ReplicaName]:
         """Those of them who are silent, if these are their last signs of life."""
+        patience = self._start if self._is_gang and not trains else self._patience
         now = time.monotonic() if now is None else now
         self._last = {
             name: last
@@ -172,4 +181,4 @@ class Pulses:
             else (beat, now)
             for name, beat in beats.items()
         }
-        return [name for name, (_, seen) in self._last.items() if now - seen > self._patience]
+        return [name for name, (_, seen) in self._last.items() if now - seen > patience]

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, Replica, Resources, Role
+from aerotrain.contract.recovery import Formation
 from aerotrain_airflow.pods.address import CONTAINER, JOB_LABEL, ROLE_LABEL
 from aerotrain_airflow.pods.template import Template, checked, merge
 
@@ -127,12 +128,15 @@ def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
 def _liveness(job: Job) -> dict[str, Any]:
     """Ends a replica that is alive and gives no sign of life: it touches a file as long as it can.
 
-    Before it has begun to, it is not asked for more.
+    Before it has begun to, it is not asked for more. TensorFlow lets no Python run while the
+    members of a gang wait for each other, so they are not asked before all should have started.
     """
+    forms = Formation.of(job) is Formation.GANG
     beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
     age = f"$(($(date +%s) - $({beat})))"
     return {
         "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.patience)}"]},
+        **({"initialDelaySeconds": int(job.deadlines.start)} if forms else {}),
         "periodSeconds": 10,
         "timeoutSeconds": 10,
         "failureThreshold": 1,
