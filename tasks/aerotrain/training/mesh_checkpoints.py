@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
+from tensorflow.python.eager import context
 
 from aerotrain.store import fetch, publish
 from aerotrain.training.checkpoints import FILE, Checkpoints, bad_weights
@@ -36,11 +37,10 @@ class MeshCheckpoints(Checkpoints):
     def _write(self, folder: Path) -> None:
         if dtensor.num_clients() == 1:
             self._checkpoint.write(str(folder / FILE))
-            self._meet("saved")
+            context.async_wait()
             return
         own = folder.with_name(f"{folder.name}-own")
         self._checkpoint.write(str(own / FILE))
-        self._meet("saved")
         self._meet("published")
         prefixes = [str(own / FILE)]
         for client in range(1, dtensor.num_clients()):
@@ -61,10 +61,7 @@ class MeshCheckpoints(Checkpoints):
         return f"{_PARTS}/{name}/{client}"
 
     def _meet(self, what: str) -> None:
-        """Wait until every process has come here, and what it began is done.
-
-        Operations on a mesh, a save among them, return before they are done.
-        """
+        """Wait until every process has come here, and what it began is done."""
         mesh = self._counter.layout.mesh
         dtensor.barrier(mesh, what)
 
@@ -85,7 +82,7 @@ class PeerMeshCheckpoints(MeshCheckpoints):
         name = f"{int(self._counter.numpy()):010d}"
         folder = self._scratch / name
         self._checkpoint.write(str(folder / FILE))
-        self._meet("saved")
+        context.async_wait()  # operations on a mesh return before they are done
         # What every process holds whole, the chief alone has written: this may be all there is.
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _NOTHING).write_text("")
