@@ -200,17 +200,19 @@ class Cluster:
             yield event
 
     async def log(
-        self, pod: str, *, container: str, since: str = "", follow: bool = False
+        self, pod: str, *, container: str, since: str = "", follow: bool = False, tail: int = 0
     ) -> AsyncIterator[tuple[str, str]]:
         """The lines of a container, each with its time (RFC 3339, UTC, nanoseconds).
 
         ``since`` is a time as this gives it; the API knows seconds only, so lines of that
-        second come again.
+        second come again. ``tail`` is how many of the last lines there are to be, 0 for all.
 
         Raises:
             ApiError, AwayError: as for ``watch``.
         """
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+        if tail:
+            query["tailLines"] = str(tail)
         if since:
             query["sinceTime"] = since[:19] + "Z"
         async for line in self._lines(self._path("Pod", pod) + "/log", query, silence=None):

@@ -34,6 +34,9 @@ WATCH_SECONDS = 60
 #: Seconds between two lists of all pods, which find what a watch may have missed.
 RESYNC_SECONDS = 300
 
+#: Replicas of which more is told when the job failed, and lines of each failed side-car.
+_TOLD_CAUSES, _LAST_LINES = 5, 20
+
 #: Seconds between two tries to reach an API that is away, the shortest and the longest.
 _PAUSES = (0.5, 5.0)
 
@@ -75,7 +78,7 @@ class Following:
             ended = await self._end_of(job, born=_time(owner["metadata"]["creationTimestamp"]))
             await self._logs.finish()
             if ended.state is not State.SUCCEEDED:
-                await self._tell_events(ended)
+                await self._tell_causes(ended)
             return ended
         finally:
             watching.cancel()
@@ -197,18 +200,33 @@ class Following:
             self._say(f"{name} {seen.reason}")
         self._changed.set()
 
-    async def _tell_events(self, ended: Ended) -> None:
-        """What Kubernetes itself has to say of the replicas that the job ended with."""
-        for name in ended.causes[:5]:
+    async def _tell_causes(self, ended: Ended) -> None:
+        """What there is to know of the replicas that the job ended with, beside their own lines."""
+        for name in ended.causes[:_TOLD_CAUSES]:
             pod = self._address.pod(name)
             try:
                 events, _ = await self._cluster.list("Event", fields=f"involvedObject.name={pod}")
+                for event in events:
+                    if event.get("type") == "Warning":
+                        self._say(f"{name} {event.get('reason')}: {event.get('message')}")
+                await self._tell_side_cars(name, await self._cluster.get("Pod", pod))
             except (ApiError, AwayError) as error:
-                self._say(f"the events of {pod} cannot be read: {error}")
-                continue
-            for event in events:
-                if event.get("type") == "Warning":
-                    self._say(f"{name} {event.get('reason')}: {event.get('message')}")
+                self._say(f"no more can be told of {pod}: {error}")
+
+    async def _tell_side_cars(self, name: ReplicaName, pod: Mapping[str, Any] | None) -> None:
+        """The last lines of the containers beside the replica that have failed."""
+        status = pod["status"] if pod else {}
+        for each in (
+            *(status.get("initContainerStatuses") or ()),
+            *(status.get("containerStatuses") or ()),
+        ):
+            ended = each["state"].get("terminated") or {}
+            if each["name"] != CONTAINER and ended.get("exitCode"):
+                log = self._cluster.log(
+                    self._address.pod(name), container=each["name"], tail=_LAST_LINES
+                )
+                async for _, line in log:
+                    self._say(f"{name} {each['name']}: {line}")
 
 
 def _has_begun(pod: Mapping[str, Any]) -> bool:
