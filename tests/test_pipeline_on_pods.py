@@ -109,10 +109,12 @@ def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str)
 
     def told() -> list[str]:
         try:
-            log = core.read_namespaced_pod_log(chief, namespace, timestamps=True)
+            answer = core.read_namespaced_pod_log(
+                chief, namespace, timestamps=True, _preload_content=False
+            )
         except kubernetes.client.ApiException:
             return []  # it is not there yet, or its container is not
-        return [line for line in log.splitlines() if "progress step=" in line]
+        return [line for line in answer.data.decode().splitlines() if "progress step=" in line]
 
     until(told)
     return datetime.fromisoformat(told()[0].split()[0])
@@ -133,10 +135,12 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
         if each.metadata.name.startswith("train-")
     ]
     job = Job.from_json(owner.data["job.json"])
-    stepped = first_step_of(core, namespace, f"{job.name}-chief")
+    try:
+        stepped = first_step_of(core, namespace, f"{job.name}-chief")
+    finally:
+        digits.mark_failed(run, "train")
     [task] = [each for each in digits.instances(run) if each["task_id"] == "train"]
     began = datetime.fromisoformat(task["start_date"])
-    digits.mark_failed(run, "train")
     until(lambda: not uids(core, namespace))
     record_figure("seconds_from_task_start_to_first_step", (stepped - began).total_seconds())
 

@@ -99,11 +99,13 @@ class JobOperator(BaseOperator):
         """Start the job's replicas, and return their address."""
         launcher = choose_launcher(settings, _holder(context))
         plan = launcher.plan(with_code_packed(job, settings), _holder(context))
-        self.log.info("starting %s" if not self.is_dry_run else "would start\n%s", plan)
         if self.is_dry_run:
+            self.log.info("would start\n%s", plan)
             raise AirflowSkipException("this was a dry run: nothing was started")
         if self._killed:
             raise TemporaryError(f"{job.name} was ended before it started")
+        replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
+        self.log.info("starting %s at %s", replicas, plan.address)
         self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
         try:
             address = launcher.start(plan)

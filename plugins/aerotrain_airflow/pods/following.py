@@ -150,12 +150,15 @@ class Following:
                 if away:
                     self._say(f"the Kubernetes API is back after {time.monotonic() - away:.0f} s")
                     away, pause = 0.0, _PAUSES[0]
+                began = time.monotonic()
                 async for event in self._cluster.watch(
                     "Pod", labels=labels, version=version, seconds=WATCH_SECONDS
                 ):
                     version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
                         self._take(event["object"], gone=event["type"] == "DELETED")
+                if time.monotonic() < began + _PAUSES[0]:  # some proxies let no watch live
+                    await asyncio.sleep(_PAUSES[1])
             except (ApiError, AwayError) as error:
                 version = ""
                 if not (isinstance(error, ApiError) and error.status == 410):
