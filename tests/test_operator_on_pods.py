@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
+from aerotrain_airflow import operator
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.local.s3_server import S3Server
+from aerotrain_airflow.pods import trigger
 from aerotrain_airflow.pods.plan import PodSettings
 from aerotrain_airflow.pods.trigger import JobTrigger
 from kubernetes_double import KubernetesDouble
@@ -39,6 +41,13 @@ def namespace(
     }.items():
         monkeypatch.setenv(name, value)
     return namespace
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks defer, and triggers fire, without waiting for Airflow's scheduler: there is none."""
+    monkeypatch.setattr(operator, "DEFER_AFTER", 0.0)
+    monkeypatch.setattr(trigger, "FIRE_AFTER", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def _cluster() -> dict[str, Param]:
             {},
             title="Resources",
             description="Of each role's replicas as pods, as "
-            '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 1 core and 2Gi.',
+            '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 0.25 cores and 1536Mi.',
             type="object",
             propertyNames={"enum": list(Role)},
             section=_CLUSTER,

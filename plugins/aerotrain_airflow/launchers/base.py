@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
+from airflow.triggers.base import BaseTrigger
+
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.status import Observation, State, job_state
@@ -113,11 +115,17 @@ class Launcher(Protocol[PlanT]):
             TemporaryError: it may be startable later.
         """
 
-    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
+    def watch(
+        self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
+    ) -> Ended | None:
         """Pass on every line that the replicas write, once, until their job has ended.
 
-        ``until`` is a time of ``time.time()`` after which the caller would not wait.
+        ``until`` is a time of ``time.time()`` at which the job is to have ended. ``at_most`` is
+        for how many seconds the caller watches; None is returned where the job goes on.
         """
+
+    def trigger(self, address: str, until: float | None) -> BaseTrigger | None:
+        """What goes on watching in a triggerer, where this launcher's sets can be seen there."""
 
     def stop(self, address: str) -> None:
         """End every replica of the set and what they started, and leave nothing behind.

@@ -18,6 +18,7 @@ from aerotrain_airflow.pods.cluster import Cluster
 from aerotrain_airflow.pods.following import Following
 from aerotrain_airflow.pods.lifecycle import end, refuse_what_is_refused, start
 from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.pods.trigger import JobTrigger
 
 T = TypeVar("T")
 
@@ -54,15 +55,26 @@ class KubernetesLauncher:
         """Make all objects of the plan, or take over the same job's set of an earlier try."""
         return str(self._do(plan.namespace, lambda cluster: start(cluster, plan, self._holder)))
 
-    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
-        """Follow the set from here; ``pods.trigger.JobTrigger`` does the same while deferred."""
+    def watch(
+        self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
+    ) -> Ended | None:
+        """Follow the set from here; the trigger does the same while its task is deferred."""
         where = Address.parse(address)
         log = getLogger(__name__)
 
-        def follow(cluster: Cluster) -> Coroutine[Any, Any, Ended]:
-            return Following(cluster, where, emit=emit, say=log.info, until=until).run()
+        async def follow(cluster: Cluster) -> Ended | None:
+            following = Following(cluster, where, emit=emit, say=log.info, until=until)
+            try:
+                async with asyncio.timeout(at_most):
+                    return await following.run()
+            except TimeoutError:
+                return None
 
         return self._do(where.namespace, follow)
+
+    def trigger(self, address: str, until: float | None) -> JobTrigger:
+        """What follows the set while its task is deferred."""
+        return JobTrigger(address, self._conn_id, self._holder, until)
 
     def stop(self, address: str) -> None:
         """Have the set deleted if it is still this try's; its pods leave within seconds."""

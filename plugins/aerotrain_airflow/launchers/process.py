@@ -183,8 +183,14 @@ class ProcessLauncher:
         (folder / "pid").write_text(f"{keeper.pid} {psutil.Process(keeper.pid).create_time()}")
         self._keepers.append(keeper)
 
-    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
+    def trigger(self, address: str, until: float | None) -> None:
+        """None: a triggerer may run on another machine, and cannot see local processes."""
+
+    def watch(
+        self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
+    ) -> Ended | None:
         """Look at the set's folder every ``LOOK_EVERY`` seconds until its job has ended."""
+        enough = time.monotonic() + (float("inf") if at_most is None else at_most)
         described = Path(address, "job.json")
         job = Job.from_json(described.read_text())
         deadline = min(described.stat().st_mtime + job.deadlines.run, until or float("inf"))
@@ -203,6 +209,8 @@ class ProcessLauncher:
                     reason=f"{job.name} ran for longer than its deadline of "
                     f"{job.deadlines.run:.0f} s; allow it more, or give it more replicas",
                 )
+            if time.monotonic() > enough:
+                return None
             time.sleep(LOOK_EVERY)
 
     def observe(self, address: str) -> Mapping[ReplicaName, Observation]:

@@ -1,5 +1,7 @@
 """What follows a set while its task is deferred and holds no slot."""
 
+import asyncio
+import time
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,6 +21,11 @@ _PATIENCE = 600.0
 
 #: Seconds for the end of a killed task's set, of the 30 that Airflow gives it.
 _LAST_PATIENCE = 20.0
+
+#: Seconds from a trigger's beginning to its event, at least. Where a task resumes before the
+#: scheduler has read that it had deferred, Airflow 3.3 takes that for the end of the resumed
+#: one, and fails it: https://github.com/apache/airflow/issues/72716
+FIRE_AFTER = 10.0
 
 
 class JobTrigger(BaseTrigger):
@@ -46,11 +53,13 @@ class JobTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        began = time.monotonic()
         try:
             ended = await self._follow()
         except Exception as error:  # noqa: BLE001 -- without an event nobody would end the set
             reason = "".join(traceback.format_exception(error))
             ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")
+        await asyncio.sleep(began + FIRE_AFTER - time.monotonic())
         event = {"address": self.address, "ended": ended.to_dict()}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
