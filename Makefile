@@ -3,14 +3,24 @@
 # Variables, as in `make run CONF='{"epochs": 3}'`:
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
 #   PORT      where the UI of `up` answers                  HOME_DIR  where both keep everything
+# and of `images`:
+#   BASE      what they are built on, for example the image of your platform team
+#   TAG       what they are tagged                          EXTRAS    of the training image
+#   DOCKER_BUILD  the command, if it is to have more options, or to be podman's
+#   ACCELERATOR   gpu makes the training image one for GPUs
 
 DAG ?= digits
 CONF ?= {}
 PORT ?= 8080
 HOME_DIR ?= .local
 export CONF
+BASE ?=
+TAG ?= dev
+EXTRAS ?= tensorflow examples
+ACCELERATOR ?= cpu
+DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network
+BENCHMARKS := pipeline strategies network triggerer
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -18,7 +28,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test lint format test-cluster bench lock
+.PHONY: help run up down test lint format test-cluster images env bench lock
 
 help: ## say what there is (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +59,24 @@ format: $(READY) ## let ruff rewrite what it can
 test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG names
 	$(BIN)/pytest -m cluster
 
+# Packages come from where pip takes them here; the address is a secret of the build, because
+# there may be a password in it.
+images: ## the images of Airflow and of a replica: aerotrain-airflow, aerotrain-training
+	@export PIP_INDEX_URL="$${PIP_INDEX_URL:-$$(python3 -m pip config get global.index-url 2>/dev/null)}"; \
+	build() { $(DOCKER_BUILD) $(if $(BASE),--build-arg "BASE=$(BASE)") \
+		$${PIP_INDEX_URL:+--secret id=index,env=PIP_INDEX_URL} "$$@" .; }; \
+	build --build-arg "EXTRAS=$(EXTRAS)" --build-arg "ACCELERATOR=$(ACCELERATOR)" \
+		--file images/training/Dockerfile --tag "aerotrain-training:$(TAG)" && \
+	build --file images/airflow/Dockerfile --tag "aerotrain-airflow:$(TAG)"
+
+env: .env ## the .env that `docker compose up` wants, with fresh secrets
+
+.env:
+	@umask 077; while IFS= read -r line; do \
+		case $$line in *=) line="$$line$$(openssl rand -base64 32 | tr '+/' '-_')";; esac; \
+		printf '%s\n' "$$line"; \
+	done < .env.example > $@
+
 bench: $(READY) ## measure, and write the tables to benchmarks/results/
 	@mkdir -p benchmarks/results
 	@for name in $(BENCHMARKS); do \
@@ -58,9 +86,13 @@ bench: $(READY) ## measure, and write the tables to benchmarks/results/
 		cat benchmarks/results/$$name.md; \
 	done
 
-lock: | $(UV) ## requirements.lock anew, after a change of dependencies in pyproject.toml
+lock: | $(UV) ## every requirements.lock anew, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \
 		--quiet pyproject.toml -o requirements.lock
+	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-config \
+		--quiet pyproject.toml --extra tensorflow --extra examples images/training/gpu/requirements.in \
+		--override images/training/gpu/overrides.txt --constraint requirements.lock \
+		-o images/training/gpu/requirements.lock
 
 # Bytecode is compiled here, because TensorFlow without it takes 16 s to import instead of 6,
 # in every replica, wherever PYTHONDONTWRITEBYTECODE is set.
