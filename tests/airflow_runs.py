@@ -64,7 +64,7 @@ class Runs:
 
     def mark_failed(self, run: str, task: str) -> None:
         """Do what the button in the UI does."""
-        client = httpx.Client(base_url=self.api.url, trust_env=False)
+        client = httpx.Client(base_url=self.api.url, trust_env=False, timeout=60)
         token = client.post(
             "/auth/token", json={"username": "admin", "password": self.stack.password}
         ).json()["access_token"]
