@@ -118,7 +118,7 @@ class JobOperator(BaseOperator):
         self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
         try:
             address = launcher.start(plan)
-        except BaseException:
+        except BaseException:  # a timeout or a signal, too, must leave no replica behind
             self._stop()
             raise
         self._running = (launcher, address)
@@ -132,7 +132,7 @@ class JobOperator(BaseOperator):
             return launcher.watch(
                 address, lambda line: log_line(self.log, line), until=until, at_most=at_most
             )
-        except BaseException:
+        except BaseException:  # as above
             self._stop()
             raise
 

@@ -85,7 +85,7 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for what is no param.
     """
-    params = _cluster() | _training() | _speed() | _data_and_gate()
+    params = _cluster() | _where() | _training() | _speed() | _data_and_gate()
     for name, value in defaults.items():
         if name not in params:
             raise SpecError(
@@ -117,6 +117,29 @@ def _cluster() -> dict[str, Param]:
             "while training goes on.",
             _CLUSTER,
         ),
+        "mesh": _mapping(
+            "Mesh",
+            'Of dtensor: devices along each axis, over all processes, as {"batch": 1, "model": '
+            "2}. Empty: all that there are.",
+        ),
+        "layout": _mapping(
+            "Layout",
+            "Of dtensor: patterns of variables' paths, each with an axis or null for each "
+            'dimension, as {"dense/kernel": [null, "model"]}. What none names is not cut.',
+        ),
+        "tpu": Param(
+            "local",
+            title="TPU",
+            description="Of tpu: its name, or its address as grpc://host:port.",
+            type="string",
+            section=_CLUSTER,
+        ),
+    }
+
+
+def _where() -> dict[str, Param]:
+    """What runs the replicas, and how much of it they get."""
+    return {
         "resources": Param(
             {},
             title="Resources",
@@ -139,23 +162,6 @@ def _cluster() -> dict[str, Param]:
             "Dry run",
             "Show in the log of the first task what would be started, and start nothing.",
             _CLUSTER,
-        ),
-        "mesh": _mapping(
-            "Mesh",
-            'Of dtensor: devices along each axis, over all processes, as {"batch": 1, "model": '
-            "2}. Empty: all that there are.",
-        ),
-        "layout": _mapping(
-            "Layout",
-            "Of dtensor: patterns of variables' paths, each with an axis or null for each "
-            'dimension, as {"dense/kernel": [null, "model"]}. What none names is not cut.',
-        ),
-        "tpu": Param(
-            "local",
-            title="TPU",
-            description="Of tpu: its name, or its address as grpc://host:port.",
-            type="string",
-            section=_CLUSTER,
         ),
     }
 

@@ -140,7 +140,7 @@ async def _make_rest(cluster: Cluster, plan: PodPlan, owner: Manifest) -> Addres
         await cluster.patch(
             "ConfigMap", plan.job.name, {"metadata": {"annotations": {STARTED: "true"}}}
         )
-    except BaseException:
+    except BaseException:  # half a set is of no use to anybody
         await cluster.delete(
             "ConfigMap", plan.job.name, conditions={"uid": owner["metadata"]["uid"]}
         )
