@@ -90,6 +90,20 @@ def frozen():
     return model
 
 
+def looked_up():
+    """A table of four rows, each of which a batch looks up many times."""
+    model = keras.Sequential(
+        [
+            layers.Discretization([-1.0, 0.0, 1.0]),
+            layers.Embedding(4, 5),
+            layers.Flatten(),
+            layers.Dense(3),
+        ]
+    )
+    model.compile(optimizers.AdamW(0.05), CROSS_ENTROPY, metrics=["accuracy"])
+    return model
+
+
 def two_outputs():
     inputs = keras.Input((8,))
     hidden = layers.Dense(12, activation="relu")(inputs)
@@ -142,6 +156,7 @@ MODELS = {
     ),
     "a loss of its own": lambda: classifier(model=OwnLoss),
     "a frozen layer": frozen,
+    "a table of embeddings": looked_up,
 }
 
 

@@ -20,6 +20,8 @@ import numpy as np
 import tensorflow as tf
 from keras.src.losses.loss import unscale_loss_for_distribution
 
+from aerotrain.training.fused import fuse
+
 #: The state of every metric of a model, in the order of ``MetricSums.variables``, and last
 #: what ``MetricSums.bad_step`` reads.
 Sums = Sequence[tf.Tensor]
@@ -96,6 +98,7 @@ class TrainStep:
         self.metrics = MetricSums(model)
         self.model = model
         self._counter = counter
+        fuse(getattr(model.optimizer, "inner_optimizer", model.optimizer))
         if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
             # It counts the steps that it did not skip. Keras adds by reading and writing,
             # which loses counts when two workers do it at once; TensorFlow's add does not.
