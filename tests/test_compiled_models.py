@@ -15,6 +15,7 @@ from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
 from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
+from aerotrain.training.fused import LARGE
 from aerotrain.training.own_step import OwnStep, has_own_step
 from aerotrain.training.step import TrainStep
 from aerotrain.training.strategies import ENGINES
@@ -91,12 +92,12 @@ def frozen():
 
 
 def looked_up():
-    """A table of four rows, each of which a batch looks up many times."""
+    """A large table of four rows, each of which a batch looks up many times."""
     model = keras.Sequential(
         [
             layers.Discretization([-1.0, 0.0, 1.0]),
-            layers.Embedding(4, 5),
-            layers.Flatten(),
+            layers.Embedding(4, LARGE // 4),
+            layers.GlobalAveragePooling1D(),
             layers.Dense(3),
         ]
     )
@@ -157,6 +158,7 @@ MODELS = {
     "a loss of its own": lambda: classifier(model=OwnLoss),
     "a frozen layer": frozen,
     "a table of embeddings": looked_up,
+    "large weights": lambda: classifier(layers.Dense(LARGE // 12 + 1), optimizer="adam"),
 }
 
 

@@ -151,7 +151,7 @@ def _execution(
                 return done + many, sums
 
             # One at a time: TensorFlow would otherwise start steps before others have ended.
-            return tf.while_loop(  # type: ignore[no-any-return]
+            return tf.while_loop(
                 lambda done, _: done + many <= steps, body, (done, sums), parallel_iterations=1
             )
 

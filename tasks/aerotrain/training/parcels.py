@@ -29,7 +29,8 @@ class Parcels:
 
     def fetched(self) -> tuple[tf.Tensor, dict[int, tf.Tensor]]:
         """The counter and ``variables`` as they are now, the latter by the variable's ``id``."""
-        values, count = {}, None
+        values: dict[int, tf.Tensor] = {}
+        count = None
         for group in self._groups:
             device, dtype = _place(group[0])
             with tf.device(device):
@@ -58,7 +59,9 @@ class Parcels:
 
 def _apart(flat: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
     parts = tf.split(flat, [each.shape.num_elements() for each in variables])
-    return [tf.reshape(*pair) for pair in zip(parts, (each.shape for each in variables), strict=True)]
+    return [
+        tf.reshape(*pair) for pair in zip(parts, (each.shape for each in variables), strict=True)
+    ]
 
 
 def _bytes(variable: Any) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from aerotrain.training.compiled import inner
+from aerotrain.training.fused import fuse
 from aerotrain.training.parcels import Parcels
 from aerotrain.training.step import MetricScope, MetricSums, Sums, TrainStep
 
@@ -20,6 +22,8 @@ class RemoteStep(TrainStep):
 
     def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
         super().__init__(model, counter)
+        # On a ps every operation counts, and what comes of others' updates is more than rounding.
+        fuse(inner(model.optimizer), least=0)
         self._parcels = Parcels(model.trainable_weights, counter)
         together = {id(each) for each in self._parcels.variables}
         for weight in model.trainable_weights:
@@ -32,7 +36,7 @@ class RemoteStep(TrainStep):
         self._number = scope.count + 1
         return scope
 
-    def _losses(self, scope: MetricScope) -> list[tf.Tensor]:
+    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
         regular = [
             each.regularizer(scope.fetched.get(id(each), each))
             for each in self.model.trainable_weights

@@ -137,7 +137,7 @@ class TrainStep:
             tape.watch(list(scope.fetched.values()))
             y_pred = self._forward(x, scope)
             # In a stateless scope, models see no losses of their layers unless handed to them.
-            model._losses_override = self._losses(scope)
+            model._losses_override = self._added_losses(scope)
             with scope:
                 loss = model._compute_loss(x, y, y_pred, weight, training=True)
                 whole = unscale_loss_for_distribution(loss)
@@ -156,7 +156,7 @@ class TrainStep:
     def _scope(self, sums: Sums) -> MetricScope:
         return self.metrics.scope(sums)
 
-    def _losses(self, scope: MetricScope) -> list[tf.Tensor]:
+    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
         return [*scope.losses, *self.model.losses]
 
     def _forward(self, x: Any, scope: MetricScope) -> Any:
