@@ -13,10 +13,12 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
+from aerotrain.training import parcels
 from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
 from aerotrain.training.fused import LARGE
 from aerotrain.training.own_step import OwnStep, has_own_step
+from aerotrain.training.remote_step import RemoteStep
 from aerotrain.training.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
@@ -172,7 +174,7 @@ def trained_by_fit(user, data, precision="float32", **options):
     return model, history
 
 
-def trained_by_us(user, data, precision="float32", per_execution=1):
+def trained_by_us(user, data, precision="float32", per_execution=1, step_of=TrainStep):
     """The model, and the metrics after each execution."""
     strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
     with strategy.scope():
@@ -182,7 +184,7 @@ def trained_by_us(user, data, precision="float32", per_execution=1):
         if has_own_step(model):
             step = OwnStep(model, counter, data.element_spec)
         else:
-            step = TrainStep(model, counter)
+            step = step_of(model, counter)
     drive = LocalDrive(strategy, step, data, per_execution)
     results = [step.metrics.results(ran.sums) for ran in drive.run(STEPS)]
     assert counter.numpy() == STEPS
@@ -212,6 +214,16 @@ def user_of(build):
 def test_it_trains_as_fit_does_step_for_step(kind):
     user, data = user_of(MODELS[kind]), batches()
     assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [*((kind, parcels.PARCEL_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
+)
+def test_what_a_worker_does_in_few_messages_is_a_step_of_fit(kind, size, monkeypatch):
+    monkeypatch.setattr(parcels, "PARCEL_BYTES", size)
+    user, data = user_of(MODELS[kind]), batches()
+    assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
 
 
 def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():
