@@ -21,7 +21,7 @@ EPOCHS = 2
 #: Arguments of the training that a strategy needs besides, to do on two devices what they do.
 ALSO = {"dtensor": {"mesh": {"batch": 2}}}
 
-#: The shares of records, of which nearly all are to train on.
+#: The shares of records: where speed is measured, nearly all are to train on.
 SPLITS = {"train": 0.98, "test": 0.02}
 
 #: Strategies by the Keras whose ``fit`` works under them, of those that are compared.
@@ -56,8 +56,9 @@ SHARDED = Workload(
 class Jobs:
     """Makes jobs, each a run of its own, on data sets that it prepares in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, splits: Mapping[str, float] = SPLITS) -> None:
         self._folder = folder
+        self._splits = splits
         self._runs = 0
         self._data: dict[str, str] = {}
         sys.path.insert(0, str(MODELS))
@@ -107,8 +108,9 @@ class Jobs:
             return Running(job=job, name=chief, attempt="1", scratch=scratch)
 
         source = {"kind": "python", "module": module}
+        asked = {"source": source, "splits": self._splits, "shards": 4}
         with redirect_stdout(sys.stderr):
-            planned = plan.run(running("plan", {"source": source, "splits": SPLITS, "shards": 4}))
+            planned = plan.run(running("plan", asked))
             for arguments in planned["parts"]:
                 part.run(running("part", arguments))
             return seal.run(running("seal", {"dataset": planned["dataset"]}))
