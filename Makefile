@@ -4,6 +4,11 @@
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
 #   RUNS      how many trainings `chaos` harms              SEED      which, and when
 #   PORT      where the UI of `up` answers                  HOME_DIR  where both keep everything
+# and of `images`:
+#   BASE      what they are built on, for example the image of your platform team
+#   TAG       what they are tagged                          EXTRAS    of the training image
+#   DOCKER_BUILD  the command, if it is to have more options, or to be podman's
+#   ACCELERATOR   gpu makes the training image one for GPUs
 
 DAG ?= digits
 CONF ?= {}
@@ -12,8 +17,13 @@ SEED ?= 1
 PORT ?= 8080
 HOME_DIR ?= .local
 export CONF
+BASE ?=
+TAG ?= dev
+EXTRAS ?= tensorflow examples
+ACCELERATOR ?= cpu
+DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network recovery
+BENCHMARKS := pipeline strategies network seeds triggerer recovery
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -21,7 +31,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test lint format test-cluster chaos bench lock
+.PHONY: help run up down test lint format test-cluster chaos images env bench lock
 
 help: ## say what there is (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +65,24 @@ test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG nam
 chaos: $(READY) ## do harm to live trainings, RUNS times, and print what followed
 	PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS) --seed $(SEED)
 
+# Packages come from where pip takes them here; the address is a secret of the build, because
+# there may be a password in it.
+images: ## the images of Airflow and of a replica: aerotrain-airflow, aerotrain-training
+	@export PIP_INDEX_URL="$${PIP_INDEX_URL:-$$(python3 -m pip config get global.index-url 2>/dev/null)}"; \
+	build() { $(DOCKER_BUILD) $(if $(BASE),--build-arg "BASE=$(BASE)") \
+		$${PIP_INDEX_URL:+--secret id=index,env=PIP_INDEX_URL} "$$@" .; }; \
+	build --build-arg "EXTRAS=$(EXTRAS)" --build-arg "ACCELERATOR=$(ACCELERATOR)" \
+		--file images/training/Dockerfile --tag "aerotrain-training:$(TAG)" && \
+	build --file images/airflow/Dockerfile --tag "aerotrain-airflow:$(TAG)"
+
+env: .env ## the .env that `docker compose up` wants, with fresh secrets
+
+.env:
+	@umask 077; while IFS= read -r line; do \
+		case $$line in *=) line="$$line$$(openssl rand -base64 32 | tr '+/' '-_')";; esac; \
+		printf '%s\n' "$$line"; \
+	done < .env.example > $@
+
 bench: $(READY) ## measure, and write the tables to benchmarks/results/
 	@mkdir -p benchmarks/results
 	@for name in $(BENCHMARKS); do \
@@ -64,9 +92,13 @@ bench: $(READY) ## measure, and write the tables to benchmarks/results/
 		cat benchmarks/results/$$name.md; \
 	done
 
-lock: | $(UV) ## requirements.lock anew, after a change of dependencies in pyproject.toml
+lock: | $(UV) ## every requirements.lock anew, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \
 		--quiet pyproject.toml -o requirements.lock
+	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-config \
+		--quiet pyproject.toml --extra tensorflow --extra examples images/training/gpu/requirements.in \
+		--override images/training/gpu/overrides.txt --constraint requirements.lock \
+		-o images/training/gpu/requirements.lock
 
 # Bytecode is compiled here, because TensorFlow without it takes 16 s to import instead of 6,
 # in every replica, wherever PYTHONDONTWRITEBYTECODE is set.

@@ -98,7 +98,7 @@ def steps_a_second(
     module = importlib.import_module(arguments.model)
     with strategy.scope():
         model = module.build_model({**arguments.all_hparams, "steps_per_execution": per_execution})
-    steps = min(given.records // arguments.batch_size, arguments.hparams["fit_steps"])
+    steps = given.records // arguments.batch_size
     steps -= steps % per_execution
     if name == "parameter_server":
         x = tf.keras.utils.experimental.DatasetCreator(given.batches)

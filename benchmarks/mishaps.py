@@ -29,8 +29,9 @@ from aerotrain.contract.status import State
 from aerotrain.prepare import part, plan, seal
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.base import Ended, LogLine
+from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.goodput import Goodput
 from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
 

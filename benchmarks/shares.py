@@ -2,7 +2,7 @@
 
 The same steps are timed with records that are read, parsed and shuffled, with one batch that
 is at hand, and with one batch and one step per execution. Their differences are what input and
-what Python takes.
+what Python takes. With a word, a number of seconds, the first is timed alone, for so long.
 """
 
 import json
@@ -52,6 +52,10 @@ def main() -> None:
     read = feed.local(0)
     at_hand = read.take(1).cache().repeat().prefetch(1)
     many = arguments.steps_per_execution
+    if sys.argv[1:]:
+        drive = LocalDrive(strategy, step, read, many)
+        print(json.dumps({"read": milliseconds(drive, float(sys.argv[1]))}), flush=True)
+        return
     taken = {
         name: milliseconds(LocalDrive(strategy, step, batches, per_execution))
         for name, batches, per_execution in (
@@ -63,14 +67,16 @@ def main() -> None:
     print(json.dumps(taken), flush=True)
 
 
-def milliseconds(drive: LocalDrive) -> float:
-    """Of one step, once it is traced and warm."""
+def milliseconds(drive: LocalDrive, seconds: float = 0.0) -> float:
+    """Of one step, once it is traced and warm; over ``STEPS`` steps, or more, for ``seconds``."""
     for _ in drive.run(WARM_STEPS):
         pass
-    begin = time.monotonic()
-    *_, last = drive.run(STEPS)
-    last.sums[0].numpy()  # an execution is done when its values are there
-    return 1000 * (time.monotonic() - begin) / STEPS
+    begin, steps = time.monotonic(), 0
+    while not steps or time.monotonic() < begin + seconds:
+        *_, last = drive.run(STEPS)
+        last.sums[0].numpy()  # an execution is done when its values are there
+        steps += STEPS
+    return 1000 * (time.monotonic() - begin) / steps
 
 
 if __name__ == "__main__":

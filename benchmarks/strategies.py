@@ -1,8 +1,8 @@
 """Training as this project does it, beside ``fit`` of Keras 3 and of tf_keras.
 
 The same job, model, batches and number of replicas, in real processes of this machine, one
-after another: steps a second of the second of two epochs. ``fit`` is run with one step per
-execution, which is its default, and with as many as ours.
+after another, each training in processes of its own: steps a second of the second of two epochs.
+``fit`` is run with one step per execution, which is its default, and with as many as ours.
 """
 
 import argparse
@@ -12,32 +12,34 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.job import Job, Replica, ReplicaName, Role
-from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.prepare import part, plan, seal
-from aerotrain.replica import Replica as Running
+from aerotrain.contract.job import Job, Role
 from benchmarks.models import fashion
 from benchmarks.replicas import Ended, run_job
 from benchmarks.report import print_report, print_table
 from benchmarks.tf_keras import make_environment
+from benchmarks.workloads import (
+    BATCH,
+    CONVOLUTIONS,
+    DENSE,
+    EMBEDDING,
+    EPOCHS,
+    FIT_WORKS,
+    PER_EXECUTION,
+    SHARDED,
+    Jobs,
+    Workload,
+)
 
-MODELS = Path(__file__).parent / "models"
-PER_EXECUTION = 50
 SAME = "same_steps_per_execution"
-BATCH = 32
-EPOCHS = 2
+WORKLOADS = (DENSE, CONVOLUTIONS, EMBEDDING, SHARDED)
 
 #: CPU devices by strategy, 1 where nothing is said: there are no others here to mirror on.
 DEVICES = {"mirrored": 2, "central_storage": 2}
-
-#: Arguments of the training that a strategy needs besides, to do on two devices what they do.
-ALSO = {"dtensor": {"mesh": {"batch": 2}}}
 
 #: Params of a training, each of which is measured beside the same job without it.
 PARAMS: Sequence[Mapping[str, Any]] = (
@@ -50,67 +52,49 @@ PARAMS: Sequence[Mapping[str, Any]] = (
 #: How often all is measured, by strategy: what takes more than a process is measured once.
 ROUNDS = {"one_device": 2}
 
-#: Steps of each of the two epochs that ``fit`` is given.
-FIT_STEPS = {"parameter_server": 300}
-FIT_STEPS_ELSE = 600
+#: How long processes that compute side by side are watched.
+ALONE_SECONDS = 10
 
 _PLANNED = re.compile(r"progress .*\bsteps=(\d+)")
 _RATE = re.compile(r"steps_per_second=(\S+)")
-
-#: Strategies by the Keras whose ``fit`` works under them, of those that are compared.
-FIT_WORKS = {
-    "keras3": ("one_device", "mirrored"),
-    "tf_keras": ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server"),
-}
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A model and its data, and the strategies that train it; ``suffix`` ends its figures."""
-
-    name: str
-    module: str
-    suffix: str
-    strategies: Sequence[str]
-    hparams: Mapping[str, Any]
-
-
-EVERY = (*FIT_WORKS["tf_keras"], "central_storage", "dtensor")
-DENSE = Workload("dense", "fashion", "", EVERY, {})
-CONVOLUTIONS = {"convolutions": True}
-WORKLOADS = (
-    DENSE,
-    Workload("convolutions", "fashion", "_convolutions", ("one_device",), CONVOLUTIONS),
-    Workload("embedding", "words", "_embedding", ("one_device", "parameter_server"), {}),
-)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one device beside Keras 3 alone")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "--only", nargs="+", metavar="MODEL/STRATEGY", help="these rows, such as dense/mirrored"
+    )
+    asked = parser.parse_args()
     if not fashion.IMAGES.exists():
         sys.exit(f"{fashion.IMAGES} is missing: install Debian's package dataset-fashion-mnist")
+    every = {f"{each.name}/{name}": (each, name) for each in WORKLOADS for name in each.strategies}
+    if unknown := set(asked.only or ()) - every.keys():
+        sys.exit(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(every)}")
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))
-        if quick:
+        if asked.quick:
             rows = bench.compared(DENSE, "one_device", ["keras3"], rounds=1)
-            print_report(rows, figures(rows))
-            return
-        rows = [
-            row
-            for workload in WORKLOADS
-            for strategy in workload.strategies
-            for row in bench.compared(
-                workload, strategy, bench.flavours(strategy), ROUNDS.get(strategy, 1)
-            )
-        ]
-        print_table(bench.memory)
-        print()
-        print_table([bench.shares(workload) for workload in WORKLOADS])
-        print()
-        print_table([row for workload in WORKLOADS[:2] for row in bench.params(workload)])
-        print()
+        else:
+            rows = [
+                row
+                for workload, strategy in map(every.__getitem__, asked.only or every)
+                for row in bench.compared(
+                    workload, strategy, bench.flavours(strategy), ROUNDS.get(strategy, 1)
+                )
+            ]
+        if not asked.quick and not asked.only:
+            for table in (
+                bench.memory,
+                [bench.shares(each) for each in WORKLOADS[:3]],
+                [
+                    bench.communication(DENSE, "multi_worker_mirrored"),
+                    *(bench.communication(each, "parameter_server") for each in (DENSE, EMBEDDING)),
+                ],
+                [row for workload in WORKLOADS[:2] for row in bench.params(workload)],
+            ):
+                print_table(table)
+                print()
         print_report(rows, figures(rows))
 
 
@@ -131,9 +115,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.memory: list[dict[str, Any]] = []
         self._folder = folder
-        self._runs = 0
-        self._data: dict[str, str] = {}
-        sys.path.insert(0, str(MODELS))
+        self._jobs = Jobs(folder)
 
     def flavours(self, strategy: str) -> list[str]:
         """The Keras whose ``fit`` can be run beside ``strategy``."""
@@ -182,34 +164,38 @@ class Bench:
         return rows
 
     def _ours(self, workload: Workload, strategy: str, **arguments: Any) -> float:
-        job = self._job(workload, strategy, **arguments)
+        job = self._jobs.train(workload, strategy, **arguments)
         ended = run_job(job, self._folder, devices=DEVICES.get(strategy, 1))
         self._remember(job, "ours", workload, ended)
         [begin, end] = [each.seconds for each in ended.said if each.line.startswith("epoch ")]
         [steps] = {each[1] for said in ended.said if (each := _PLANNED.search(said.line))}
         return int(steps) / EPOCHS / (end - begin)
 
-    def _fit(self, workload: Workload, strategy: str, flavour: str) -> tuple[float, ...]:
+    def _fit(self, workload: Workload, strategy: str, flavour: str) -> tuple[float, float]:
         """Steps a second with one step per execution, and with as many as ours; 0 if it fails."""
-        job = self._job(workload, strategy)
-        ended = run_job(
-            job,
-            self._folder,
-            "benchmarks.fit",
-            ["1", str(PER_EXECUTION)],
-            devices=DEVICES.get(strategy, 1),
-            may_fail=True,
-            **((self._tf_keras or {}) if flavour == "tf_keras" else {}),
-        )
-        self._remember(job, f"fit of {flavour}", workload, ended)
-        rates = [float(each[1]) for said in ended.said if (each := _RATE.search(said.line))]
-        if len(rates) < 2:
-            print(*(each.line for each in ended.said[-20:]), file=sys.stderr)
-        return (*rates, 0.0, 0.0)[:2]
+
+        def rate(per_execution: int) -> float:
+            job = self._jobs.train(workload, strategy)
+            ended = run_job(
+                job,
+                self._folder,
+                "benchmarks.fit",
+                [str(per_execution)],
+                devices=DEVICES.get(strategy, 1),
+                may_fail=True,
+                **((self._tf_keras or {}) if flavour == "tf_keras" else {}),
+            )
+            self._remember(job, f"fit of {flavour}", workload, ended)
+            rates = [float(each[1]) for said in ended.said if (each := _RATE.search(said.line))]
+            if not rates:
+                print(*(each.line for each in ended.said[-20:]), file=sys.stderr)
+            return sum(rates)
+
+        return rate(1), rate(PER_EXECUTION)
 
     def shares(self, workload: Workload) -> dict[str, Any]:
         """What a step on one device is made of."""
-        ended = run_job(self._job(workload, "one_device"), self._folder, "benchmarks.shares")
+        ended = run_job(self._jobs.train(workload, "one_device"), self._folder, "benchmarks.shares")
         taken = json.loads(ended.said[-1].line)
         each = (taken["one_by_one"] - taken["at_hand"]) / (1 - 1 / PER_EXECUTION)
         python = each / PER_EXECUTION
@@ -223,63 +209,39 @@ class Bench:
             "python at one step per execution": each / (step - python + each),
         }
 
+    def communication(self, workload: Workload, strategy: str) -> dict[str, Any]:
+        """What a step takes of replicas that train together, over one that nobody waits for.
+
+        The latter is timed in as many processes, which compute side by side, each by itself.
+        """
+        job = self._jobs.train(workload, strategy)
+        workers = job.count(Role.WORKER)
+        shared = strategy == "multi_worker_mirrored"  # by the chief, too
+        processes, size = (workers + 1, BATCH // (workers + 1)) if shared else (workers, BATCH)
+        rate = self._ours(workload, strategy)
+        step = 1000 / rate * (1 if shared else workers)
+        jobs = [self._jobs.train(workload, "one_device", batch_size=size) for _ in range(processes)]
+
+        def alone(job: Job) -> float:
+            ended = run_job(job, self._folder, "benchmarks.shares", [str(ALONE_SECONDS)])
+            return float(json.loads(ended.said[-1].line)["read"])
+
+        with ThreadPoolExecutor(processes) as pool:
+            own = statistics.mean(pool.map(alone, jobs))
+        return {
+            "model": workload.name,
+            "strategy": strategy,
+            "step of a replica, ms": step,
+            "the same by itself, ms": own,
+            "communication": 1 - own / step,
+        }
+
     def _remember(self, job: Job, who: str, workload: Workload, ended: Ended) -> None:
         for name, mebibytes in ended.memory.items():
             row = {"model": workload.name, "strategy": job.strategy, "by": who, "replica": name}
             known = [each for each in self.memory if row.items() <= each.items()]
             if not known:
                 self.memory.append({**row, "peak memory, MiB": round(mebibytes)})
-
-    def _job(self, workload: Workload, strategy: str, **more: Any) -> Job:
-        if workload.module not in self._data:
-            self._data[workload.module] = self._prepared(workload.module)
-        rules = STRATEGIES[strategy]
-        replicas = [Replica(role=Role.CHIEF)]
-        for role, count in ((Role.WORKER, rules.workers), (Role.PS, rules.ps)):
-            replicas += [Replica(role=role, count=count)] if count else []
-        self._runs += 1
-        arguments = {
-            "model": workload.module,
-            "data": self._data[workload.module],
-            "epochs": EPOCHS,
-            "batch_size": BATCH,
-            "steps_per_execution": PER_EXECUTION,
-            "hparams": {**workload.hparams, "fit_steps": FIT_STEPS.get(strategy, FIT_STEPS_ELSE)},
-            **ALSO.get(strategy, {}),
-            **more,
-        }
-        return self._any_job(
-            "train", f"run-{self._runs}", arguments, strategy=strategy, replicas=tuple(replicas)
-        )
-
-    def _any_job(self, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:
-        return Job(
-            name="strategies",
-            module=f"aerotrain.{module}",
-            store=(self._folder / "store").as_uri(),
-            run=run,
-            task=module.rpartition(".")[2],
-            arguments=arguments,
-            code=str(MODELS),
-            **more,
-        )
-
-    def _prepared(self, module: str) -> str:
-        """The URL of the data set that ``module`` is the source of; nearly all is to train on."""
-
-        def running(step: str, arguments: Mapping[str, Any]) -> Running:
-            scratch = Path(tempfile.mkdtemp(dir=self._folder))
-            job = self._any_job(f"prepare.{step}", module, arguments)
-            chief = ReplicaName(Role.CHIEF, 0)
-            return Running(job=job, name=chief, attempt="1", scratch=scratch)
-
-        source = {"kind": "python", "module": module}
-        splits = {"train": 0.98, "test": 0.02}
-        with redirect_stdout(sys.stderr):
-            planned = plan.run(running("plan", {"source": source, "splits": splits, "shards": 4}))
-            for arguments in planned["parts"]:
-                part.run(running("part", arguments))
-            return seal.run(running("seal", {"dataset": planned["dataset"]}))
 
 
 def _medians(ours: Sequence[float], of_fit: Sequence[float]) -> tuple[Any, Any]:

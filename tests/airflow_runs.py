@@ -38,12 +38,16 @@ class Runs:
     def result(self, run: str, task: str) -> Any:
         return self.api.result(self.dag, run, task)
 
+    def instances(self, run: str) -> list[dict[str, Any]]:
+        """The task instances of a run, as the API has them."""
+        return self.api.task_instances(self.dag, run)
+
     def states(self, run: str) -> dict[str, str]:
-        return {each["task_id"]: each["state"] for each in self.api.task_instances(self.dag, run)}
+        return {each["task_id"]: each["state"] for each in self.instances(run)}
 
     def log(self, run: str, task: str) -> str:
         """What the last try of a task has written so far."""
-        for instance in self.api.task_instances(self.dag, run):
+        for instance in self.instances(run):
             if instance["task_id"] == task and instance["try_number"]:
                 return "\n".join(str(event.get("event")) for event in self.api.log(instance).events)
         return ""
@@ -52,7 +56,7 @@ class Runs:
         """What the failed tasks of a run say."""
         return "\n".join(
             str(event)
-            for instance in self.api.task_instances(self.dag, run)
+            for instance in self.instances(run)
             if instance["state"] == "failed"
             for event in self.api.log(instance).events
             if event.get("level") == "error"
@@ -60,7 +64,7 @@ class Runs:
 
     def mark_failed(self, run: str, task: str) -> None:
         """Do what the button in the UI does."""
-        client = httpx.Client(base_url=self.api.url, trust_env=False)
+        client = httpx.Client(base_url=self.api.url, trust_env=False, timeout=60)
         token = client.post(
             "/auth/token", json={"username": "admin", "password": self.stack.password}
         ).json()["access_token"]

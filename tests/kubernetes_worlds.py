@@ -12,9 +12,9 @@ import selectors
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,7 +70,6 @@ class World:
     core: kubernetes.client.CoreV1Api
     store: str
     double: KubernetesDouble | None = None
-    made: list[str] = field(default_factory=list)
 
     def settings(self, **more: Any) -> PodSettings:
         return PodSettings(
@@ -221,3 +220,26 @@ def world(
     namespace = make_namespace(core, environment)
     yield World(namespace, image, kubeconfig, core, s3_url, double)
     core.delete_namespace(namespace)
+
+
+_FIGURES = pytest.StashKey[dict[str, float]]()
+
+
+@pytest.fixture
+def record_figure(pytestconfig: pytest.Config) -> Callable[[str, float], None]:
+    """Takes what was measured on the way, to be told at the end of the session."""
+    figures = pytestconfig.stash.setdefault(_FIGURES, {})
+
+    def record(name: str, value: float) -> None:
+        figures[name] = round(value, 2)
+
+    return record
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tell the figures as one JSON object."""
+    if _FIGURES in config.stash:
+        terminalreporter.section("figures")
+        terminalreporter.line(json.dumps(config.stash[_FIGURES]))

@@ -14,8 +14,9 @@ import pytest
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
-from aerotrain_airflow.launchers.base import Ended, LogLine
+from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.recovery.ended import Ended
 
 
 def replica_environment() -> dict[str, str]:

@@ -13,9 +13,12 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
+from aerotrain.training import parcels
 from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
+from aerotrain.training.fused import LARGE
 from aerotrain.training.own_step import OwnStep, has_own_step
+from aerotrain.training.remote_step import RemoteStep
 from aerotrain.training.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
@@ -90,6 +93,20 @@ def frozen():
     return model
 
 
+def looked_up():
+    """A large table of four rows, each of which a batch looks up many times."""
+    model = keras.Sequential(
+        [
+            layers.Discretization([-1.0, 0.0, 1.0]),
+            layers.Embedding(4, LARGE // 4),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(3),
+        ]
+    )
+    model.compile(optimizers.AdamW(0.05), CROSS_ENTROPY, metrics=["accuracy"])
+    return model
+
+
 def two_outputs():
     inputs = keras.Input((8,))
     hidden = layers.Dense(12, activation="relu")(inputs)
@@ -142,6 +159,8 @@ MODELS = {
     ),
     "a loss of its own": lambda: classifier(model=OwnLoss),
     "a frozen layer": frozen,
+    "a table of embeddings": looked_up,
+    "large weights": lambda: classifier(layers.Dense(LARGE // 12 + 1), optimizer="adam"),
 }
 
 
@@ -155,7 +174,7 @@ def trained_by_fit(user, data, precision="float32", **options):
     return model, history
 
 
-def trained_by_us(user, data, precision="float32", per_execution=1):
+def trained_by_us(user, data, precision="float32", per_execution=1, step_of=TrainStep):
     """The model, and the metrics after each execution."""
     strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
     with strategy.scope():
@@ -165,7 +184,7 @@ def trained_by_us(user, data, precision="float32", per_execution=1):
         if has_own_step(model):
             step = OwnStep(model, counter, data.element_spec)
         else:
-            step = TrainStep(model, counter)
+            step = step_of(model, counter)
     drive = LocalDrive(strategy, step, data, per_execution)
     results = [step.metrics.results(ran.sums) for ran in drive.run(STEPS)]
     assert counter.numpy() == STEPS
@@ -195,6 +214,16 @@ def user_of(build):
 def test_it_trains_as_fit_does_step_for_step(kind):
     user, data = user_of(MODELS[kind]), batches()
     assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [*((kind, parcels.PARCEL_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
+)
+def test_what_a_worker_does_in_few_messages_is_a_step_of_fit(kind, size, monkeypatch):
+    monkeypatch.setattr(parcels, "PARCEL_BYTES", size)
+    user, data = user_of(MODELS[kind]), batches()
+    assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
 
 
 def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():
@@ -349,16 +378,21 @@ def test_a_model_of_mixed_precision_is_evaluated_and_exported(digits, precision,
     export.verify(saved, check)
 
 
-def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpoint(digits):
-    replica = digits.replica(
+def exploding(digits, run_id, steps_per_execution):
+    """The chief of a training that explodes, and saves after each execution."""
+    return digits.replica(
         "train",
-        "exploding",
+        run_id,
         model="exploding",
         data=digits.data,
         epochs=4,
-        steps_per_execution=7,
+        steps_per_execution=steps_per_execution,
         checkpoint_seconds=1e-6,
     )
+
+
+def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpoint(digits):
+    replica = exploding(digits, "exploding", steps_per_execution=7)
     with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
         run(replica)
     folder = digits.folder / "store/runs/exploding/train/checkpoints"
@@ -366,15 +400,7 @@ def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpo
 
 
 def test_weights_that_a_last_gradient_spoilt_are_not_saved(digits):
-    replica = digits.replica(
-        "train",
-        "spoilt",
-        model="exploding",
-        data=digits.data,
-        epochs=4,
-        steps_per_execution=1,
-        checkpoint_seconds=1e-6,
-    )
+    replica = exploding(digits, "spoilt", steps_per_execution=1)
     with pytest.raises(FinalError, match=r"is no finite number after step 60,.*00000000[1-5]\d$"):
         run(replica)
 

@@ -1,5 +1,6 @@
 """What the launcher of pods does while the API fails in the ways that real ones do."""
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers import kubernetes as launcher_module
-from aerotrain_airflow.launchers.base import Ended, LogLine
+from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.pods import following
 from aerotrain_airflow.pods.plan import PodSettings
+from aerotrain_airflow.recovery.ended import Ended
 from kubernetes_double import KubernetesDouble, statuses
 from kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person
 
@@ -143,6 +145,17 @@ def test_a_credential_that_is_renewed_in_the_middle_is_found(followed: Followed)
     followed.hears("one", "two")
     followed.become(statuses.exited(0))
     assert followed.end().state is State.SUCCEEDED
+
+
+def test_what_kubernetes_says_of_a_failure_is_told(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    namespace = followed.namespace
+    followed.double.tell(POD, "FailedMount", "the volume is busy", namespace=namespace)
+    followed.become(statuses.exited(137))
+    assert followed.end().state is State.LOST
+    assert "chief FailedMount: the volume is busy" in caplog.messages
 
 
 def test_who_waits_asks_at_most_twelve_times_a_minute(

@@ -10,8 +10,8 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.base import Ended
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.recovery.ended import Ended
 from kubernetes_worlds import ALONE, SECRET, World
 
 #: Seconds that a real cluster may take for what the double does in a moment.
@@ -209,7 +209,7 @@ class TestWhatCannotStart:
     def test_a_namespace_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher(namespace="nowhere-to-be-found")
         with pytest.raises(FinalError, match="there is no namespace nowhere-to-be-found"):
-            launcher.check(launcher.plan(world.job(), "try-1"))
+            launcher.check([launcher.plan(world.job(), "try-1")])
 
     def test_an_image_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher()
@@ -254,7 +254,7 @@ class TestWhatCannotStart:
         if world.double:
             pytest.skip("the double admits every pod")
         with pytest.raises(FinalError, match="violates PodSecurity"):
-            launcher.check(launcher.plan(job, "try-1"))
+            launcher.check([launcher.plan(job, "try-1")])
 
 
 def quota_of(world: World) -> Any:

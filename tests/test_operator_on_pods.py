@@ -1,14 +1,20 @@
 """Tasks whose jobs are pods, each run as Airflow runs it, against the stand-in API."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 
+from aerotrain_airflow import operator
+from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.local.s3_server import S3Server
+from aerotrain_airflow.pods import trigger
+from aerotrain_airflow.pods.plan import PodSettings
+from aerotrain_airflow.pods.trigger import JobTrigger
 from kubernetes_double import KubernetesDouble
-from kubernetes_worlds import SECRET, connection, make_namespace, person
+from kubernetes_worlds import SECRET, connection, described, make_namespace, person
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("airflow_database")]
 
@@ -35,6 +41,13 @@ def namespace(
     }.items():
         monkeypatch.setenv(name, value)
     return namespace
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks defer, and triggers fire, without waiting for Airflow's scheduler: there is none."""
+    monkeypatch.setattr(operator, "DEFER_AFTER", 0.0)
+    monkeypatch.setattr(trigger, "FIRE_AFTER", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +83,30 @@ def test_a_job_that_fails_says_why_and_leaves_no_pod(
     assert run.get_task_instance("job").state == "failed"
     assert "chief exited with 65: the label 7 is outside 0 to 3" in "".join(capfd.readouterr())
     double.wait_for(lambda: not double.all("pods", namespace))
+
+
+def test_a_task_that_is_deferred_past_its_timeout_is_ended(
+    pipelines: DagBag,
+    namespace: str,
+    double: KubernetesDouble,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = pipelines.dags["timed_pods"].test(run_conf={"chief": "serve"})
+    assert run.get_task_instance("job").state == "failed"
+    assert "ran for longer than its task's execution_timeout" in "".join(capfd.readouterr())
+    double.wait_for(lambda: not double.all("pods", namespace))
+
+
+@pytest.mark.parametrize(("holder", "left"), [("try-1", 0), ("try-2", 4)])
+def test_killing_a_deferred_task_ends_its_set_and_no_later_trys(
+    namespace: str, double: KubernetesDouble, holder: str, left: int
+) -> None:
+    settings = PodSettings(namespace=namespace, image="imagined:1")
+    launcher = KubernetesLauncher(settings, "kubernetes_default", holder)
+    address = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
+    asyncio.run(JobTrigger(address, "kubernetes_default", "try-1").on_kill())
+    double.wait_for(lambda: len(double.all("pods", namespace)) == left)
+    launcher.stop(address)
 
 
 def test_a_dry_run_shows_everything_and_makes_nothing(

@@ -2,16 +2,21 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import kubernetes.client
+import kubernetes.utils
 import pytest
+import yaml
 
+from aerotrain.contract.job import Job
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
+from aerotrain_airflow.pods.plan import PodSettings, plan_pods
 from airflow_runs import Runs, free_port, until
 from kubernetes_worlds import SECRET, connection, forwarded_to_pods, given, make_namespace, person
 
@@ -96,6 +101,58 @@ def test_the_pipeline_trains_evaluates_and_exports_on_pods(
     told = [line for line in lines if "progress step=" in line]
     assert told
     assert len(told) == len(set(told))
+    until(lambda: not uids(core, namespace))
+
+
+def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str) -> datetime:
+    """When the chief told of its first steps, by its node's clock."""
+
+    def told() -> list[str]:
+        try:
+            answer = core.read_namespaced_pod_log(
+                chief, namespace, timestamps=True, _preload_content=False
+            )
+        except kubernetes.client.ApiException:
+            return []  # it is not there yet, or its container is not
+        return [line for line in answer.data.decode().splitlines() if "progress step=" in line]
+
+    until(told)
+    return datetime.fromisoformat(told()[0].split()[0])
+
+
+def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
+    digits: Runs,
+    core: kubernetes.client.CoreV1Api,
+    namespace: str,
+    record_figure: Callable[[str, float], None],
+) -> None:
+    endless = {"resources": SMALL, "epochs": 100_000, "checkpoint_seconds": 100_000}
+    run = digits.trigger(endless)
+    until(lambda: digits.states(run)["train"] == "deferred")
+    [owner] = [
+        each
+        for each in core.list_namespaced_config_map(namespace, label_selector="aerotrain/job").items
+        if each.metadata.name.startswith("train-")
+    ]
+    job = Job.from_json(owner.data["job.json"])
+    try:
+        stepped = first_step_of(core, namespace, f"{job.name}-chief")
+    finally:
+        digits.mark_failed(run, "train")
+    [task] = [each for each in digits.instances(run) if each["task_id"] == "train"]
+    began = datetime.fromisoformat(task["start_date"])
+    until(lambda: not uids(core, namespace))
+    record_figure("seconds_from_task_start_to_first_step", (stepped - began).total_seconds())
+
+    settings = PodSettings(
+        namespace=namespace, image=given("AEROTRAIN_TEST_IMAGE"), store_secret=SECRET
+    )
+    began = datetime.now(UTC)
+    for manifest in yaml.safe_load_all(str(plan_pods(job, "by-hand", settings))):
+        kubernetes.utils.create_from_dict(core.api_client, manifest)
+    stepped = first_step_of(core, namespace, f"{job.name}-chief")
+    record_figure("seconds_from_apply_to_first_step", (stepped - began).total_seconds())
+    core.delete_collection_namespaced_pod(namespace, label_selector=f"aerotrain/job={job.name}")
     until(lambda: not uids(core, namespace))
 
 

@@ -7,7 +7,7 @@ import pytest
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.ledger import Entry
 from aerotrain.contract.status import Loss, Observation, State
-from aerotrain_airflow.launchers.base import Ended
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import SETTLE, SETTLE_TOLD, Recovery, Restart
 from aerotrain_airflow.recovery.verdicts import RULES
 from test_recovery_matrix import GANG, SERVED, job

@@ -29,10 +29,15 @@ def build_model(hparams):
     import tensorflow as tf
 
     keras = tf.keras  # Keras 3, or tf_keras where TF_USE_LEGACY_KERAS says so
+    embedding = keras.layers.Embedding
+    if hparams.get("sharded") and keras.__version__ >= "3":
+        from aerotrain.layers import ShardedEmbedding
+
+        embedding = ShardedEmbedding
     model = keras.Sequential(
         [
             keras.Input((LENGTH,), dtype="int32"),
-            keras.layers.Embedding(WORDS, 32),
+            embedding(WORDS, 32),
             keras.layers.GlobalAveragePooling1D(),
             keras.layers.Dense(32, activation="relu"),
             keras.layers.Dense(1),

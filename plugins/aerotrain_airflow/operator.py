@@ -24,10 +24,15 @@ from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import nearest
 from aerotrain.store import MissingError, Store, open_store
 from aerotrain_airflow.credentials import store_environment
-from aerotrain_airflow.launchers.base import Ended, Launcher, attempt_of, log_line
+from aerotrain_airflow.launchers.base import Launcher, attempt_of, log_line
 from aerotrain_airflow.launchers.choice import choose_launcher
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.run_ledger import close_ledger
 from aerotrain_airflow.settings import Settings
+
+#: Seconds for which a task watches its pods before it defers: most steps but a training have
+#: ended by then, and to defer costs a turn through triggerer, scheduler and worker.
+DEFER_AFTER = 10.0
 
 
 class JobOperator(BaseOperator):
@@ -42,8 +47,8 @@ class JobOperator(BaseOperator):
             (``expand`` maps over nothing else); its other keys become XComs of their own.
         launcher: ``process`` or ``kubernetes``; None leaves it to the administrator. Templated.
         dry_run: show what would be started, start nothing, and skip. Templated.
-        deferrable: let a triggerer wait for pods, and hold no worker's slot meanwhile. Local
-            processes are waited for by the task itself.
+        deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``,
+            and hold no worker's slot meanwhile. Local processes are waited for by the task.
 
     Raises:
         AirflowFailException: the job failed for good, and another try would fail the same way.
@@ -82,11 +87,16 @@ class JobOperator(BaseOperator):
             settings = Settings.read().with_launcher(self.launcher)
             refuse_unknown_conf(context)
             job = describe(self, self.job, self.arguments, context, settings)
-            address = self._start(job, context, settings)
+            launcher, address = self._start(job, context, settings)
             until = self._timeout(context)
-            if self.deferrable and settings.launcher == "kubernetes":
-                self._defer(address, context, settings, until)
-            return self._end(job, address, self._watch(address, until), settings)
+            trigger = launcher.trigger(address, until) if self.deferrable else None
+            ended = self._watch(until, DEFER_AFTER if trigger else None)
+            if ended is None:
+                assert trigger is not None  # only then was there a limit to watching
+                self._running = None
+                self.defer(trigger=trigger, method_name="resume")
+            assert ended is not None
+            return self._end(job, address, ended, settings)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on where ``execute`` deferred: the job has ended."""
@@ -97,46 +107,40 @@ class JobOperator(BaseOperator):
             self._running = (launcher, event["address"])
             return self._end(job, event["address"], Ended.from_dict(event["ended"]), settings)
 
-    def _start(self, job: Job, context: Context, settings: Settings) -> str:
-        """Start the job's replicas, and return their address."""
+    def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
+        """Start the job's replicas, and return who runs them and where."""
         launcher = choose_launcher(settings, _holder(context))
         plan = launcher.plan(with_code_packed(job, settings), _holder(context))
-        self.log.info("starting %s" if not self.is_dry_run else "would start\n%s", plan)
         if self.is_dry_run:
+            self.log.info("would start\n%s", plan)
             raise AirflowSkipException("this was a dry run: nothing was started")
         if self._killed:
             raise TemporaryError(f"{job.name} was ended before it started")
+        replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
+        self.log.info("starting %s at %s", replicas, plan.address)
         self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
         try:
             address = launcher.start(plan)
-        except BaseException:
+        except BaseException:  # a timeout or a signal, too, must leave no replica behind
             self._stop()
             raise
         self._running = (launcher, address)
         if self._killed:  # while it started, by a signal that this thread answered in between
             self._stop()
             raise TemporaryError(f"{job.name} was ended while it started")
-        return address
+        return self._running
 
-    def _watch(self, address: str, until: float | None) -> Ended:
-        """Wait for the job's end here, passing on what its replicas say."""
-        launcher, _ = self._running or (None, "")
-        assert launcher is not None
+    def _watch(self, until: float | None, at_most: float | None) -> Ended | None:
+        """Watch the job from here, passing on what its replicas say."""
+        assert self._running is not None
+        launcher, address = self._running
         try:
-            return launcher.watch(address, lambda line: log_line(self.log, line), until=until)
-        except BaseException:
+            return launcher.watch(
+                address, lambda line: log_line(self.log, line), until=until, at_most=at_most
+            )
+        except BaseException:  # as above
             self._stop()
             raise
-
-    def _defer(
-        self, address: str, context: Context, settings: Settings, until: float | None
-    ) -> None:
-        """Leave the job to a triggerer; ``resume`` goes on when it has ended."""
-        from aerotrain_airflow.pods.trigger import JobTrigger
-
-        trigger = JobTrigger(address, settings.kubernetes_conn_id, _holder(context), until)
-        self._running = None
-        self.defer(trigger=trigger, method_name="resume")
 
     def _end(self, job: Job, address: str, ended: Ended, settings: Settings) -> Any:
         """Take the result of a job that ended well, and leave nothing behind in any case."""

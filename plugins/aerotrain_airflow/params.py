@@ -18,6 +18,7 @@ from aerotrain.contract.strategy import STRATEGIES, nearest
 from aerotrain_airflow.settings import LAUNCHERS
 
 _CLUSTER = "Cluster"
+_LAUNCHER = "Launcher"
 _TRAINING = "Training"
 _SPEED = "Speed"
 _DATA = "Data"
@@ -85,7 +86,7 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for what is no param.
     """
-    params = _cluster() | _training() | _speed() | _data_and_gate()
+    params = _cluster() | _where() | _training() | _speed() | _data_and_gate()
     for name, value in defaults.items():
         if name not in params:
             raise SpecError(
@@ -117,29 +118,6 @@ def _cluster() -> dict[str, Param]:
             "while training goes on.",
             _CLUSTER,
         ),
-        "resources": Param(
-            {},
-            title="Resources",
-            description="Of each role's replicas as pods, as "
-            '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 1 core and 2Gi.',
-            type="object",
-            propertyNames={"enum": list(Role)},
-            section=_CLUSTER,
-        ),
-        "launcher": Param(
-            None,
-            title="Launcher",
-            description="What replicas are: local processes, or pods. Empty: as this Airflow "
-            "is set.",
-            type=["null", "string"],
-            enum=[None, *LAUNCHERS],
-            section=_CLUSTER,
-        ),
-        "dry_run": _switch(
-            "Dry run",
-            "Show in the log of the first task what would be started, and start nothing.",
-            _CLUSTER,
-        ),
         "mesh": _mapping(
             "Mesh",
             'Of dtensor: devices along each axis, over all processes, as {"batch": 1, "model": '
@@ -156,6 +134,35 @@ def _cluster() -> dict[str, Param]:
             description="Of tpu: its name, or its address as grpc://host:port.",
             type="string",
             section=_CLUSTER,
+        ),
+    }
+
+
+def _where() -> dict[str, Param]:
+    """What runs the replicas, and how much of it they get."""
+    return {
+        "resources": Param(
+            {},
+            title="Resources",
+            description="Of each role's replicas as pods, as "
+            '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 0.25 cores and 1536Mi.',
+            type="object",
+            propertyNames={"enum": list(Role)},
+            section=_LAUNCHER,
+        ),
+        "launcher": Param(
+            None,
+            title="Launcher",
+            description="What replicas are: local processes, or pods. Empty: as this Airflow "
+            "is set.",
+            type=["null", "string"],
+            enum=[None, *LAUNCHERS],
+            section=_LAUNCHER,
+        ),
+        "dry_run": _switch(
+            "Dry run",
+            "Show in the log of the first task what would be started, and start nothing.",
+            _LAUNCHER,
         ),
     }
 

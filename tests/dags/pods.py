@@ -1,5 +1,6 @@
 """Pipelines of airflow jobs that run as pods, for the tests of the operator."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,4 @@ def one_job(dag_id: str, **operator: Any) -> DAG:
 
 pods = one_job("pods")
 waiting_pods = one_job("waiting_pods", deferrable=False)
+timed_pods = one_job("timed_pods", execution_timeout=timedelta(seconds=4))

@@ -13,7 +13,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 
 
 def run(replica: Replica) -> Any:

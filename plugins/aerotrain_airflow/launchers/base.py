@@ -5,14 +5,15 @@ address, and whoever holds it can watch the set and stop it.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from airflow.triggers.base import BaseTrigger
+
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry
-from aerotrain.contract.status import Observation, State, job_state
+from aerotrain_airflow.recovery.ended import Ended
 
 #: What every TensorFlow says at its start, twice, whatever its log level: no news to anybody.
 _BANNER = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
@@ -47,45 +48,6 @@ class Plan(Protocol):
 PlanT = TypeVar("PlanT", bound=Plan)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a job ended: its state, whose doing it was, and what is told to the user."""
-
-    state: State
-    reason: str = ""
-    causes: tuple[ReplicaName, ...] = ()
-
-    def to_dict(self) -> dict[str, str]:
-        """The state and the reason, as an event of Airflow's carries them."""
-        return {"state": self.state.value, "reason": self.reason}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, str]) -> Self:
-        """Read what ``to_dict`` wrote."""
-        return cls(state=State(data["state"]), reason=data["reason"])
-
-    def raise_unless_succeeded(self) -> None:
-        """Turn a bad end into the exception that says whether another try may help.
-
-        Raises:
-            FinalError: a replica failed for good.
-            TemporaryError: a replica was lost, or the job outlived a deadline.
-        """
-        if self.state is not State.SUCCEEDED:
-            raise (FinalError if self.state is State.FAILED else TemporaryError)(self.reason)
-
-
-def job_ended(seen: Mapping[ReplicaName, Observation]) -> Ended:
-    """The end of a job whose replicas are in these states.
-
-    A failure comes before a loss: the peers of a replica that failed are lost to it.
-    """
-    state = job_state(seen)
-    causes = tuple(name for name, each in seen.items() if each.state is state)
-    reason = "; ".join(f"{name} {seen[name].reason}" for name in causes)
-    return Ended(state=state, reason=reason, causes=causes)
-
-
 class Launcher(Protocol[PlanT]):
     """Runs the replicas of a job."""
 
@@ -96,8 +58,8 @@ class Launcher(Protocol[PlanT]):
             SpecError: this launcher cannot run such a job.
         """
 
-    def check(self, plan: PlanT) -> None:
-        """Ask the world whether ``start`` would be let do it, and change nothing.
+    def check(self, plans: Sequence[PlanT]) -> None:
+        """Ask the world whether ``start`` would be let do all of these, and change nothing.
 
         Raises:
             FinalError, TemporaryError: as for ``start``.
@@ -114,12 +76,18 @@ class Launcher(Protocol[PlanT]):
             TemporaryError: it may be startable later.
         """
 
-    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
+    def watch(
+        self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
+    ) -> Ended | None:
         """Pass on every line that the replicas write, once, until their job has ended.
 
         Replicas that are lost meanwhile come back in place, as ``recovery`` decides.
-        ``until`` is a time of ``time.time()`` after which the caller would not wait.
+        ``until`` is a time of ``time.time()`` at which the job is to have ended. ``at_most`` is
+        for how many seconds the caller watches; None is returned where the job goes on.
         """
+
+    def trigger(self, address: str, until: float | None) -> BaseTrigger | None:
+        """What goes on watching in a triggerer, where this launcher's sets can be seen there."""
 
     def ledger(self, address: str) -> list[Entry]:
         """What happened to the set until now; nothing where it is gone."""

@@ -6,20 +6,22 @@ the set, and deleting it takes all the rest along, also when nobody is left to d
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from typing import Any, TypeVar
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import Entry
-from aerotrain_airflow.launchers.base import Emit, Ended
+from aerotrain_airflow.launchers.base import Emit
 from aerotrain_airflow.pods.address import ATTEMPT, Address, annotations
 from aerotrain_airflow.pods.cluster import Cluster
 from aerotrain_airflow.pods.following import Following
 from aerotrain_airflow.pods.lifecycle import end, refuse_what_is_refused, start
 from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.pods.renewal import KeptLedger
+from aerotrain_airflow.pods.trigger import JobTrigger
+from aerotrain_airflow.recovery.ended import Ended
 
 T = TypeVar("T")
 
@@ -43,28 +45,40 @@ class KubernetesLauncher:
         """The manifests, as a value."""
         return plan_pods(job, attempt, self._settings)
 
-    def check(self, plan: PodPlan) -> None:
+    def check(self, plans: Sequence[PodPlan]) -> None:
         """Ask the API for every permission that is needed, and to try the manifests dry.
 
         Raises:
             FinalError: a permission, the namespace or something that pods need is missing.
             TemporaryError: the API does not answer, or has no room.
         """
-        self._do(plan.namespace, lambda cluster: refuse_what_is_refused(cluster, plan))
+        namespace = self._settings.namespace
+        self._do(namespace, lambda cluster: refuse_what_is_refused(cluster, plans))
 
     def start(self, plan: PodPlan) -> str:
         """Make all objects of the plan, or take over the same job's set of an earlier try."""
         return str(self._do(plan.namespace, lambda cluster: start(cluster, plan, self._holder)))
 
-    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
-        """Follow the set from here; ``pods.trigger.JobTrigger`` does the same while deferred."""
+    def watch(
+        self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
+    ) -> Ended | None:
+        """Follow the set from here; the trigger does the same while its task is deferred."""
         where = Address.parse(address)
         log = getLogger(__name__)
 
-        def follow(cluster: Cluster) -> Coroutine[Any, Any, Ended]:
-            return Following(cluster, where, emit=emit, say=log.info, until=until).run()
+        async def follow(cluster: Cluster) -> Ended | None:
+            following = Following(cluster, where, emit=emit, say=log.info, until=until)
+            try:
+                async with asyncio.timeout(at_most):
+                    return await following.run()
+            except TimeoutError:
+                return None
 
         return self._do(where.namespace, follow)
+
+    def trigger(self, address: str, until: float | None) -> JobTrigger:
+        """What follows the set while its task is deferred."""
+        return JobTrigger(address, self._conn_id, self._holder, until)
 
     def ledger(self, address: str) -> list[Entry]:
         """What happened to the set, as its owner keeps it."""

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
@@ -20,7 +20,7 @@ from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import Observation, State
-from aerotrain_airflow.launchers.base import Emit, Ended, LogLine
+from aerotrain_airflow.launchers.base import Emit, LogLine
 from aerotrain_airflow.launchers.keeper import end_all, kill_all
 from aerotrain_airflow.launchers.ports import Port, hold, release, reserve
 from aerotrain_airflow.launchers.process_plan import ProcessPlan
@@ -30,6 +30,7 @@ from aerotrain_airflow.launchers.process_set import (
     Pulses,
     turn,
 )
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Recovery, Restart
 
 #: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
@@ -74,7 +75,7 @@ class ProcessLauncher:
             command=self._command,
         )
 
-    def check(self, plan: ProcessPlan) -> None:
+    def check(self, plans: Sequence[ProcessPlan]) -> None:
         """Refuse a disk that cannot take the replicas' scratch.
 
         Raises:
@@ -179,11 +180,17 @@ class ProcessLauncher:
         keeper = folder.spawn(self._command, {**self._environment, **told}, [held[name].lock])
         self._keepers.append(keeper)
 
-    def watch(self, address: str, emit: Emit, *, until: float | None) -> Ended:
+    def trigger(self, address: str, until: float | None) -> None:
+        """None: a triggerer may run on another machine, and cannot see local processes."""
+
+    def watch(
+        self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
+    ) -> Ended | None:
         """Look at the set's folder every ``LOOK_EVERY`` seconds until its job has ended.
 
         Replicas that are lost meanwhile come back, as ``recovery`` decides.
         """
+        enough = time.monotonic() + (float("inf") if at_most is None else at_most)
         of = ProcessSet(Path(address))
         job = of.job
         deadline = min(of.born + job.deadlines.run, until or float("inf"))
@@ -214,6 +221,8 @@ class ProcessLauncher:
                     reason=f"{job.name} ran for longer than its deadline of "
                     f"{job.deadlines.run:.0f} s; allow it more, or give it more replicas",
                 )
+            if time.monotonic() > enough:
+                return None
             time.sleep(LOOK_EVERY)
 
     def _carry_out(self, decision: Restart, address: str) -> None:

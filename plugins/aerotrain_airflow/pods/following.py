@@ -15,7 +15,7 @@ from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import Observation, State, job_state
-from aerotrain_airflow.launchers.base import Ended, LogLine, job_ended
+from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.pods.address import (
     ATTEMPT,
     CONTAINER,
@@ -28,6 +28,7 @@ from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.pods.logs import PodLogs
 from aerotrain_airflow.pods.renewal import GoneError, KeptLedger, Renewal, generation_of
 from aerotrain_airflow.pods.states import observe_pod
+from aerotrain_airflow.recovery.ended import Ended, job_ended
 from aerotrain_airflow.recovery.recovery import Decision, Recovery, Restart
 
 Emit = Callable[[LogLine], None]
@@ -38,6 +39,9 @@ WATCH_SECONDS = 60
 
 #: Seconds between two lists of all pods, which find what a watch may have missed.
 RESYNC_SECONDS = 300
+
+#: Replicas of which more is told when the job failed, and lines of each failed side-car.
+_TOLD_CAUSES, _LAST_LINES = 5, 20
 
 #: Seconds between two tries to reach an API that is away, the shortest and the longest.
 _PAUSES = (0.5, 5.0)
@@ -92,7 +96,7 @@ class Following:
                 await self._ledger.add(self._news)
             await self._logs.finish()
             if ended.state is not State.SUCCEEDED:
-                await self._tell_events(ended)
+                await self._tell_causes(ended)
             return ended
         finally:
             watching.cancel()
@@ -210,12 +214,15 @@ class Following:
                 if away:
                     self._say(f"the Kubernetes API is back after {time.monotonic() - away:.0f} s")
                     away, pause = 0.0, _PAUSES[0]
+                began = time.monotonic()
                 async for event in self._cluster.watch(
                     "Pod", labels=labels, version=version, seconds=WATCH_SECONDS
                 ):
                     version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
                         self._take(event["object"], gone=event["type"] == "DELETED")
+                if time.monotonic() < began + _PAUSES[0]:  # some proxies let no watch live
+                    await asyncio.sleep(_PAUSES[1])
             except (ApiError, AwayError) as error:
                 version = ""
                 if not (isinstance(error, ApiError) and error.status == 410):
@@ -227,16 +234,15 @@ class Following:
 
     async def _list(self, labels: str) -> str:
         """Take all pods as they are now; the version to watch on from."""
-        pods, version = await self._cluster.list("Pod", labels=labels)
-        self._take_all(pods)
-        return version
-
-    def _take_all(self, pods: list[dict[str, Any]]) -> None:
-        there = {replica_of(pod) for pod in pods}
-        for pod in pods:
-            self._take(pod)
+        there: set[ReplicaName] = set()
+        version = ""
+        async for pods, version in self._cluster.pages("Pod", labels=labels):  # noqa: B007
+            for pod in pods:
+                there.add(replica_of(pod))
+                self._take(pod)
         for name in self._seen.keys() - there - self._renewed:
             self._see(name, observe_pod(None))
+        return version
 
     def _take(self, pod: Mapping[str, Any], *, gone: bool = False) -> None:
         name = replica_of(pod)
@@ -262,18 +268,33 @@ class Following:
             self._say(f"{name} {seen.reason}")
         self._changed.set()
 
-    async def _tell_events(self, ended: Ended) -> None:
-        """What Kubernetes itself has to say of the replicas that the job ended with."""
-        for name in ended.causes[:5]:
+    async def _tell_causes(self, ended: Ended) -> None:
+        """What there is to know of the replicas that the job ended with, beside their own lines."""
+        for name in ended.causes[:_TOLD_CAUSES]:
             pod = self._address.pod(name)
             try:
                 events, _ = await self._cluster.list("Event", fields=f"involvedObject.name={pod}")
+                for event in events:
+                    if event.get("type") == "Warning":
+                        self._say(f"{name} {event.get('reason')}: {event.get('message')}")
+                await self._tell_side_cars(name, await self._cluster.get("Pod", pod))
             except (ApiError, AwayError) as error:
-                self._say(f"the events of {pod} cannot be read: {error}")
-                continue
-            for event in events:
-                if event.get("type") == "Warning":
-                    self._say(f"{name} {event.get('reason')}: {event.get('message')}")
+                self._say(f"no more can be told of {pod}: {error}")
+
+    async def _tell_side_cars(self, name: ReplicaName, pod: Mapping[str, Any] | None) -> None:
+        """The last lines of the containers beside the replica that have failed."""
+        status = pod["status"] if pod else {}
+        for each in (
+            *(status.get("initContainerStatuses") or ()),
+            *(status.get("containerStatuses") or ()),
+        ):
+            ended = each["state"].get("terminated") or {}
+            if each["name"] != CONTAINER and ended.get("exitCode"):
+                log = self._cluster.log(
+                    self._address.pod(name), container=each["name"], tail=_LAST_LINES
+                )
+                async for _, line in log:
+                    self._say(f"{name} {each['name']}: {line}")
 
 
 def _has_begun(pod: Mapping[str, Any]) -> bool:

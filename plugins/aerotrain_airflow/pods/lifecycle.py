@@ -7,13 +7,12 @@ end nothing.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.base import Ended
 from aerotrain_airflow.pods.access import needed
 from aerotrain_airflow.pods.address import (
     ATTEMPT,
@@ -30,6 +29,7 @@ from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.pods.plan import PodPlan
 from aerotrain_airflow.pods.renewal import TEMPLATES, KeptLedger, templates
 from aerotrain_airflow.pods.states import observe_pod
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Recovery
 
 Manifest = Mapping[str, Any]
@@ -46,7 +46,7 @@ _GOING = 20.0
 _LOOK_EVERY = 0.5
 
 
-async def refuse_what_is_refused(cluster: Cluster, plan: PodPlan) -> None:
+async def refuse_what_is_refused(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
     """Ask for every permission, and have the API try each kind of object dry.
 
     Raises:
@@ -54,7 +54,7 @@ async def refuse_what_is_refused(cluster: Cluster, plan: PodPlan) -> None:
         TemporaryError: the API is away or has no room.
     """
     async with _explained(cluster):
-        needs = needed(plan)
+        needs = list(dict.fromkeys(need for plan in plans for need in needed(plan)))
         granted = await _together(cluster.may(need) for need in needs)
         missing = [f"{need}" for need, may in zip(needs, granted, strict=True) if not may]
         if missing:
@@ -62,8 +62,7 @@ async def refuse_what_is_refused(cluster: Cluster, plan: PodPlan) -> None:
                 f"Airflow may not {', '.join(missing)} in namespace {cluster.namespace}; have "
                 "deploy/role.yaml applied there and bound to the account that Airflow uses"
             )
-        tried = {_kind_and_role(manifest): manifest for manifest in (plan.owner, *plan.others)}
-        for manifest in tried.values():
+        for manifest in [each for plan in plans for each in _one_of_each(plan)]:
             try:
                 await cluster.create(manifest, dry_run=True)
             except ApiError as error:
@@ -148,7 +147,7 @@ async def _make_rest(cluster: Cluster, plan: PodPlan, owner: Manifest) -> Addres
         await cluster.patch(
             "ConfigMap", plan.job.name, {"metadata": {"annotations": {STARTED: "true"}}}
         )
-    except BaseException:
+    except BaseException:  # half a set is of no use to anybody
         await cluster.delete(
             "ConfigMap", plan.job.name, conditions={"uid": owner["metadata"]["uid"]}
         )
@@ -280,8 +279,13 @@ def _explanation(error: ApiError, namespace: str) -> AerotrainError:
     return TemporaryError(f"the cluster could not take the job: {error}")
 
 
-def _kind_and_role(manifest: Manifest) -> tuple[str, str]:
-    return manifest["kind"], manifest["metadata"]["labels"].get(ROLE_LABEL, "")
+def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
+    """One manifest of each kind, and of the pods one a role: the others are like it."""
+    alike = {
+        (each["kind"], each["metadata"]["labels"].get(ROLE_LABEL)): each
+        for each in (plan.owner, *plan.others)
+    }
+    return alike.values()
 
 
 def _as_seen(owner: Manifest) -> dict[str, str]:

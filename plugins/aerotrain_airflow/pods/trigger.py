@@ -1,5 +1,7 @@
 """What follows a set while its task is deferred and holds no slot."""
 
+import asyncio
+import time
 import traceback
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,11 +9,12 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.base import Ended, log_line
+from aerotrain_airflow.launchers.base import log_line
 from aerotrain_airflow.pods.address import Address
 from aerotrain_airflow.pods.cluster import Cluster
 from aerotrain_airflow.pods.following import Following
 from aerotrain_airflow.pods.lifecycle import end
+from aerotrain_airflow.recovery.ended import Ended
 
 #: Seconds that the API may be away when a trigger begins; later it may be away for as long as
 #: the job's deadline.
@@ -19,6 +22,11 @@ _PATIENCE = 600.0
 
 #: Seconds for the end of a killed task's set, of the 30 that Airflow gives it.
 _LAST_PATIENCE = 20.0
+
+#: Seconds from a trigger's beginning to its event, at least. Where a task resumes before the
+#: scheduler has read that it had deferred, Airflow 3.3 takes that for the end of the resumed
+#: one, and fails it: https://github.com/apache/airflow/issues/72716
+FIRE_AFTER = 10.0
 
 
 class JobTrigger(BaseTrigger):
@@ -46,11 +54,13 @@ class JobTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        began = time.monotonic()
         try:
             ended = await self._follow()
         except Exception as error:  # noqa: BLE001 -- without an event nobody would end the set
             reason = "".join(traceback.format_exception(error))
             ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")
+        await asyncio.sleep(began + FIRE_AFTER - time.monotonic())
         event = {"address": self.address, "ended": ended.to_dict()}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 

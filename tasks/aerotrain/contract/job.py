@@ -47,12 +47,14 @@ class Role(StrEnum):
 class Resources:
     """What one replica asks for: cores, bytes of memory as Kubernetes writes them, devices.
 
+    The defaults suit a small model on a small cluster; cores beyond them are used where idle.
+
     ``shared_memory`` is the part of its memory that /dev/shm may take; None leaves it to
     whatever runs the replica.
     """
 
-    cpu: float = 1.0
-    memory: str = "2Gi"
+    cpu: float = 0.25
+    memory: str = "1536Mi"
     gpu: int = 0
     tpu: int = 0
     shared_memory: str | None = None

@@ -8,7 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from aerotrain.training.fetching import fetch_by_copies
 from aerotrain.training.step import MetricSums, Sums
+
+#: Steps that a closure writes out in each turn of its loop. At every turn a worker and the ps
+#: exchange messages to agree that the loop goes on; but each of these steps is traced by itself,
+#: so a model of many weights, which computes for longer than a message takes, has only one.
+UNROLLED = 5
+FEW_WEIGHTS = 40
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,11 @@ class CoordinatorDrive:
         per_execution: int,
         workers: int,
     ) -> None:
+        fetch_by_copies()
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._execute = _execution(strategy, step)
+        weights = step.metrics.model.trainable_weights
+        unrolled = UNROLLED if len(weights) <= FEW_WEIGHTS else 1
+        self._execute = _execution(strategy, step, unrolled)
         self._zero = step.metrics.zero
         self._batches = iter(self._coordinator.create_per_worker_dataset(make_dataset))
         self._per_execution = per_execution
@@ -149,18 +159,31 @@ def shares(steps: int, workers: int, per_execution: int) -> list[int]:
     return [steps // closures + (index < steps % closures) for index in range(closures)]
 
 
-def _execution(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., Any]:
-    """A compiled function of (iterator, number of steps, sums) that returns the new sums."""
+def _execution(
+    strategy: tf.distribute.Strategy, step: Step, unrolled: int = 1
+) -> Callable[..., Any]:
+    """A compiled function of (iterator, number of steps, sums) that returns the new sums.
+
+    ``unrolled`` steps are written one after another in the loop that makes most of them.
+    """
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: Sums) -> Sums:
-        def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
-            return done + 1, strategy.run(step, args=(sums, next(batches)))
+        def looped(many: int, done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+            def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+                for _ in range(many):
+                    sums = strategy.run(step, args=(sums, next(batches)))
+                return done + many, sums
 
-        # One at a time: TensorFlow would otherwise start steps before others have ended.
-        begin = (tf.zeros_like(steps), sums)
-        _, total = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
-        return total
+            # One at a time: TensorFlow would otherwise start steps before others have ended.
+            return tf.while_loop(
+                lambda done, _: done + many <= steps, body, (done, sums), parallel_iterations=1
+            )
+
+        done = tf.zeros_like(steps)
+        if unrolled > 1:
+            done, sums = looped(unrolled, done, sums)
+        return looped(1, done, sums)[1]
 
     return execute
 

@@ -13,12 +13,15 @@ computes the losses that ``fit`` would. It differs in two places, both for the s
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.losses.loss import unscale_loss_for_distribution
+
+from aerotrain.training.fused import fuse
 
 #: The state of every metric of a model, in the order of ``MetricSums.variables``, and last
 #: what ``MetricSums.bad_step`` reads.
@@ -39,7 +42,11 @@ class MetricSums:
 
     def scope(self, sums: Sums) -> "MetricScope":
         """A scope in which the metrics read and update ``sums`` instead of their variables."""
-        return MetricScope(list(zip(self.variables, sums, strict=False)))
+        return MetricScope(self.pairs(sums))
+
+    def pairs(self, sums: Sums) -> list[tuple[Any, tf.Tensor]]:
+        """Each of the metrics' variables with its value."""
+        return list(zip(self.variables, sums, strict=False))
 
     def of(self, scope: keras.StatelessScope) -> list[tf.Tensor]:
         """The sums that the metrics left in ``scope``, of the shapes of their variables."""
@@ -75,6 +82,9 @@ class MetricScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no t
     normalization, as they would outside.
     """
 
+    #: Values by the ``id`` of a weight that the model uses in place of the weight.
+    fetched: Mapping[int, tf.Tensor] = MappingProxyType({})
+
     def __init__(self, state: list[tuple[Any, Any]]) -> None:
         super().__init__(state, collect_losses=True)
 
@@ -96,6 +106,7 @@ class TrainStep:
         self.metrics = MetricSums(model)
         self.model = model
         self._counter = counter
+        fuse(getattr(model.optimizer, "inner_optimizer", model.optimizer))
         if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
             # It counts the steps that it did not skip. Keras adds by reading and writing,
             # which loses counts when two workers do it at once; TensorFlow's add does not.
@@ -121,11 +132,12 @@ class TrainStep:
         """
         model = self.model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        scope = self.metrics.scope(sums)
+        scope = self._scope(sums)
         with tf.GradientTape() as tape:
+            tape.watch(list(scope.fetched.values()))
             y_pred = self._forward(x, scope)
             # In a stateless scope, models see no losses of their layers unless handed to them.
-            model._losses_override = [*scope.losses, *model.losses]
+            model._losses_override = self._added_losses(scope)
             with scope:
                 loss = model._compute_loss(x, y, y_pred, weight, training=True)
                 whole = unscale_loss_for_distribution(loss)
@@ -133,7 +145,7 @@ class TrainStep:
             model._losses_override = []
             counted = loss if share is None else loss * tf.cast(share, loss.dtype)
             scaled = model.optimizer.scale_loss(counted)
-        gradients = tape.gradient(scaled, model.trainable_weights)
+        gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
         with scope:
             model.compute_metrics(x, y, y_pred, sample_weight=weight)
         added = self.metrics.of(scope)
@@ -141,10 +153,19 @@ class TrainStep:
             added = [tf.where(share > 0, new, old) for new, old in zip(added, sums, strict=False)]
         return gradients, loss, [*added, sums[-1]]
 
+    def _scope(self, sums: Sums) -> MetricScope:
+        return self.metrics.scope(sums)
+
+    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
+        return [*scope.losses, *self.model.losses]
+
     def _forward(self, x: Any, scope: MetricScope) -> Any:
-        model = self.model
         with scope if self.metrics.in_layers else nullcontext():
-            return model(x, training=True) if model._call_has_training_arg else model(x)
+            return self._called(x)
+
+    def _called(self, x: Any) -> Any:
+        model = self.model
+        return model(x, training=True) if model._call_has_training_arg else model(x)
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Let the optimizer have ``gradients``; returns how many steps are then done."""
@@ -164,6 +185,24 @@ def first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
     found = tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
     bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
     return tf.where(tf.logical_and(bad, tf.equal(known[1], 0)), found, known)
+
+
+def _gradients(
+    tape: tf.GradientTape, loss: tf.Tensor, weights: Sequence[Any], fetched: Mapping[int, tf.Tensor]
+) -> list[Any]:
+    """Of each weight: where its value was fetched, by way of that, or past it, or both."""
+    known = [each for each in weights if id(each) in fetched]
+    values = [fetched[id(each)] for each in known]
+    direct, by_value = tape.gradient(loss, [list(weights), values])
+    also = dict(zip(map(id, known), by_value, strict=True))
+    return [_sum(also.get(id(each)), own) for each, own in zip(weights, direct, strict=True)]
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """The sum of two gradients, of which either may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
 
 
 def _length(x: Any) -> tf.Tensor:

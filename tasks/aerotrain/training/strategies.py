@@ -26,6 +26,7 @@ from aerotrain.training.own_step import OwnStepTogether, has_own_step
 from aerotrain.training.peer import PeerCheckpoints
 from aerotrain.training.pieces import StepInPieces
 from aerotrain.training.refusals import refuse_uncut, refuse_unexchanged
+from aerotrain.training.remote_step import RemoteStep
 from aerotrain.training.step import TrainStep
 from aerotrain.training.tpu import connect
 
@@ -136,6 +137,12 @@ def _drive_around_center(
     return _drive_here(strategy, step, feed, start)
 
 
+def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
+    if isinstance(model, keras.Model):
+        return RemoteStep(model, counter)
+    return KERAS.step(model, counter, batch)
+
+
 def _drive_workers(
     strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, _start: int
 ) -> Drive:
@@ -177,6 +184,7 @@ ENGINES: Mapping[str, Engine] = {
     "parameter_server": Engine(
         build=_parameter_server,
         drive=_drive_workers,
+        step=_remote_step,
         io_device="/job:chief/replica:0/task:0/device:CPU:0",
     ),
     "dtensor": Engine(

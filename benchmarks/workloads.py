@@ -1,0 +1,116 @@
+"""The models and data of the benchmarks of strategies, and jobs that train them."""
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.job import Job, Replica, ReplicaName, Role
+from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.prepare import part, plan, seal
+from aerotrain.replica import Replica as Running
+
+MODELS = Path(__file__).parent / "models"
+PER_EXECUTION = 50
+BATCH = 32
+EPOCHS = 2
+
+#: Arguments of the training that a strategy needs besides, to do on two devices what they do.
+ALSO = {"dtensor": {"mesh": {"batch": 2}}}
+
+#: The shares of records: where speed is measured, nearly all are to train on.
+SPLITS = {"train": 0.98, "test": 0.02}
+
+#: Strategies by the Keras whose ``fit`` works under them, of those that are compared.
+FIT_WORKS = {
+    "keras3": ("one_device", "mirrored"),
+    "tf_keras": ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server"),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and its data, and the strategies that train it; ``suffix`` ends its figures."""
+
+    name: str
+    module: str
+    suffix: str
+    strategies: Sequence[str]
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+
+
+DENSE = Workload("dense", "fashion", "", (*FIT_WORKS["tf_keras"], "central_storage", "dtensor"))
+CONVOLUTIONS = Workload(
+    "convolutions", "fashion", "_convolutions", ("one_device",), {"convolutions": True}
+)
+EMBEDDING = Workload("embedding", "words", "_embedding", ("one_device", "parameter_server"))
+#: The same model with our layer, beside ``fit`` with Keras's.
+SHARDED = Workload(
+    "sharded embedding", "words", "_sharded_embedding", ("parameter_server",), {"sharded": True}
+)
+
+
+class Jobs:
+    """Makes jobs, each a run of its own, on data sets that it prepares in ``folder``."""
+
+    def __init__(self, folder: Path, splits: Mapping[str, float] = SPLITS) -> None:
+        self._folder = folder
+        self._splits = splits
+        self._runs = 0
+        self._data: dict[str, str] = {}
+        sys.path.insert(0, str(MODELS))
+
+    def train(self, workload: Workload, strategy: str, **more: Any) -> Job:
+        """A job that trains ``workload``; ``more`` are arguments of the training."""
+        if workload.module not in self._data:
+            self._data[workload.module] = self._prepared(workload.module)
+        rules = STRATEGIES[strategy]
+        replicas = [Replica(role=Role.CHIEF)]
+        for role, count in ((Role.WORKER, rules.workers), (Role.PS, rules.ps)):
+            replicas += [Replica(role=role, count=count)] if count else []
+        self._runs += 1
+        arguments = {
+            "model": workload.module,
+            "data": self._data[workload.module],
+            "epochs": EPOCHS,
+            "batch_size": BATCH,
+            "steps_per_execution": PER_EXECUTION,
+            "hparams": workload.hparams,
+            **ALSO.get(strategy, {}),
+            **more,
+        }
+        return self._any(
+            "train", f"run-{self._runs}", arguments, strategy=strategy, replicas=tuple(replicas)
+        )
+
+    def _any(self, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:
+        return Job(
+            name="strategies",
+            module=f"aerotrain.{module}",
+            store=(self._folder / "store").as_uri(),
+            run=run,
+            task=module.rpartition(".")[2],
+            arguments=arguments,
+            code=str(MODELS),
+            **more,
+        )
+
+    def _prepared(self, module: str) -> str:
+        """The URL of the data set that ``module`` is the source of."""
+
+        def running(step: str, arguments: Mapping[str, Any]) -> Running:
+            scratch = Path(tempfile.mkdtemp(dir=self._folder))
+            job = self._any(f"prepare.{step}", module, arguments)
+            chief = ReplicaName(Role.CHIEF, 0)
+            return Running(job=job, name=chief, attempt="1", scratch=scratch)
+
+        source = {"kind": "python", "module": module}
+        asked = {"source": source, "splits": self._splits, "shards": 4}
+        with redirect_stdout(sys.stderr):
+            planned = plan.run(running("plan", asked))
+            for arguments in planned["parts"]:
+                part.run(running("part", arguments))
+            return seal.run(running("seal", {"dataset": planned["dataset"]}))
