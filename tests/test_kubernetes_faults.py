@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers import kubernetes as launcher_module
 from aerotrain_airflow.launchers.base import LogLine
@@ -153,8 +153,8 @@ def test_what_kubernetes_says_of_a_failure_is_told(
     caplog.set_level(logging.INFO)
     namespace = followed.namespace
     followed.double.tell(POD, "FailedMount", "the volume is busy", namespace=namespace)
-    followed.become(statuses.exited(137))
-    assert followed.end().state is State.LOST
+    followed.become(statuses.exited(ExitCode.FINAL))
+    assert followed.end().state is State.FAILED
     assert "chief FailedMount: the volume is busy" in caplog.messages
 
 
