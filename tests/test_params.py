@@ -3,7 +3,7 @@
 import pytest
 
 from aerotrain.contract.job import Job, Role
-from aerotrain_airflow.params import RunSwitch, training_params
+from aerotrain_airflow.params import RunInterval, RunSwitch, training_params
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
@@ -24,3 +24,15 @@ def test_the_form_offers_every_precision():
         "mixed_bfloat16",
         "mixed_float16",
     ]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, "auto"), (30, 30)])
+def test_an_interval_left_out_is_the_one_that_costs_least(asked, given):
+    assert RunInterval("checkpoint_seconds").resolve({"params": {"checkpoint_seconds": asked}}) == (
+        given
+    )
+
+
+def test_the_form_names_every_budget_of_a_recovery():
+    known = training_params()["restarts"].schema["propertyNames"]["enum"]
+    assert known == ["crashes", "preemptions", "memory", "hangs", "starts"]

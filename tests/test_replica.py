@@ -26,9 +26,12 @@ def run(replica):
 """
 
 
-def found_by(folder: Path, strategy: str, *roles: str, **environment: str) -> Any:
+def life_in(
+    folder: Path, module: str, strategy: str, *roles: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """How the chief's process has ended whose ``run`` is that of ``module``, finder.py."""
     (folder / "code").mkdir()
-    (folder / "code" / "finder.py").write_text(MODULE)
+    (folder / "code" / "finder.py").write_text(module)
     job = Job.from_dict(
         {
             "name": "find",
@@ -44,13 +47,19 @@ def found_by(folder: Path, strategy: str, *roles: str, **environment: str) -> An
     addresses = {name: f"{name}.find:2222" for name in job.names()}
     told = replica_environment(job, CHIEF, addresses, attempt="1")
     path = os.pathsep.join(filter(None, sys.path))
-    ended = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "aerotrain.replica"],
         cwd=folder,
         env={**os.environ, **told, "PYTHONPATH": path, **environment},
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
         timeout=60,
     )
+
+
+def found_by(folder: Path, strategy: str, *roles: str, **environment: str) -> Any:
+    ended = life_in(folder, MODULE, strategy, *roles, **environment)
     assert ended.returncode == ExitCode.OK
     return json.loads((folder / "store/runs/run/find/result.json").read_text())["value"]
 
@@ -67,3 +76,22 @@ def test_alone_it_is_in_no_cluster_and_its_temporary_files_have_a_folder(tmp_pat
     folder = str(tmp_path / "scratch" / "tmp")  # on a disk that came empty
     found = found_by(tmp_path, "one_device", "chief", TF_CONFIG='{"cluster": {}}', TMPDIR=folder)
     assert found == {"tf_config": None, "temporary": folder}
+
+
+#: A module of a user's that fails in a function, by way of the standard library.
+FAILING = """
+import json
+def read():
+    return json.loads("not")
+def run(replica):
+    return read()
+"""
+
+
+def test_of_an_exception_of_the_users_code_the_last_words_name_the_line(tmp_path: Path) -> None:
+    log = tmp_path / "last-words"
+    ended = life_in(tmp_path, FAILING, "one_device", "chief", AEROTRAIN_TERMINATION_LOG=str(log))
+    assert ended.returncode == ExitCode.FINAL
+    assert log.read_text() == (
+        "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (line 4 of finder.py, in read)"
+    )

@@ -5,24 +5,31 @@ A pipeline takes them whole and gives its own defaults::
     @dag(params=training_params(epochs=12, threshold=0.95))
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Role
-from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
+from aerotrain.contract.job import Deadlines, Restarts, Role
+from aerotrain.contract.steps import AUTO, COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
 from aerotrain.contract.strategy import STRATEGIES, nearest
+from aerotrain_airflow.form import (
+    CLUSTER,
+    DATA,
+    GATE,
+    LAUNCHER,
+    RECOVERY,
+    SPEED,
+    TRAINING,
+    choice,
+    count,
+    mapping,
+    positive,
+    switch,
+    whole,
+)
 from aerotrain_airflow.settings import LAUNCHERS
-
-_CLUSTER = "Cluster"
-_LAUNCHER = "Launcher"
-_TRAINING = "Training"
-_SPEED = "Speed"
-_DATA = "Data"
-_GATE = "Gate"
 
 #: Params that go to the training loop under their own names.
 LOOP = (
@@ -30,7 +37,7 @@ LOOP = (
     "batch_size",
     "seed",
     "validate",
-    "checkpoint_seconds",
+    "store_seconds",
     "steps_per_execution",
     "precision",
     "jit_compile",
@@ -73,6 +80,14 @@ class RunResources(RunParam):
         return super().resolve(context).get(self.role, {})
 
 
+class RunInterval(RunParam):
+    """The seconds between checkpoints that the run asks for; ``AUTO`` where it leaves them out."""
+
+    def resolve(self, context: Context) -> Any:
+        asked = super().resolve(context)
+        return AUTO if asked is None else asked
+
+
 class RunSwitch(RunParam):
     """How many replicas a switch of the run asks for: one where it is on, else none."""
 
@@ -86,7 +101,7 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for what is no param.
     """
-    params = _cluster() | _where() | _training() | _speed() | _data_and_gate()
+    params = _cluster() | _where() | _training() | _speed() | _recovery() | _data_and_gate()
     for name, value in defaults.items():
         if name not in params:
             raise SpecError(
@@ -108,22 +123,22 @@ def _cluster() -> dict[str, Param]:
             ),
             type="string",
             enum=list(STRATEGIES),
-            section=_CLUSTER,
+            section=CLUSTER,
         ),
-        "workers": _count("Workers", "Replicas that compute. Empty: the strategy's own number."),
-        "ps": _count("Parameter servers", "Replicas that hold variables. Empty: the strategy's."),
-        "evaluator": _switch(
+        "workers": count("Workers", "Replicas that compute. Empty: the strategy's own number."),
+        "ps": count("Parameter servers", "Replicas that hold variables. Empty: the strategy's."),
+        "evaluator": switch(
             "Evaluator",
             "A replica beside the others that measures each checkpoint on the validation split "
             "while training goes on.",
-            _CLUSTER,
+            CLUSTER,
         ),
-        "mesh": _mapping(
+        "mesh": mapping(
             "Mesh",
             'Of dtensor: devices along each axis, over all processes, as {"batch": 1, "model": '
             "2}. Empty: all that there are.",
         ),
-        "layout": _mapping(
+        "layout": mapping(
             "Layout",
             "Of dtensor: patterns of variables' paths, each with an axis or null for each "
             'dimension, as {"dense/kernel": [null, "model"]}. What none names is not cut.',
@@ -133,7 +148,7 @@ def _cluster() -> dict[str, Param]:
             title="TPU",
             description="Of tpu: its name, or its address as grpc://host:port.",
             type="string",
-            section=_CLUSTER,
+            section=CLUSTER,
         ),
     }
 
@@ -148,7 +163,7 @@ def _where() -> dict[str, Param]:
             '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 0.25 cores and 1536Mi.',
             type="object",
             propertyNames={"enum": list(Role)},
-            section=_LAUNCHER,
+            section=LAUNCHER,
         ),
         "launcher": Param(
             None,
@@ -157,12 +172,12 @@ def _where() -> dict[str, Param]:
             "is set.",
             type=["null", "string"],
             enum=[None, *LAUNCHERS],
-            section=_LAUNCHER,
+            section=LAUNCHER,
         ),
-        "dry_run": _switch(
+        "dry_run": switch(
             "Dry run",
             "Show in the log of the first task what would be started, and start nothing.",
-            _LAUNCHER,
+            LAUNCHER,
         ),
     }
 
@@ -170,17 +185,52 @@ def _where() -> dict[str, Param]:
 def _training() -> dict[str, Param]:
     """What decides the course of a training, and what it leaves on its way."""
     return {
-        "epochs": _whole(10, "Epochs", "Times that training reads the whole train split.", 1),
-        "batch_size": _whole(32, "Batch size", "Records that one step reads.", 1),
-        "learning_rate": _positive(
+        "epochs": whole(10, "Epochs", "Times that training reads the whole train split.", 1),
+        "batch_size": whole(32, "Batch size", "Records that one step reads.", 1),
+        "learning_rate": positive(
             1e-3, "Learning rate", "The optimizer's step size, handed to build_model."
         ),
-        "seed": _whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
-        "validate": _switch(
-            "Validate", "Measure the validation split at the end of each epoch.", _TRAINING
+        "seed": whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
+        "validate": switch(
+            "Validate", "Measure the validation split at the end of each epoch.", TRAINING
         ),
-        "checkpoint_seconds": _positive(
-            60, "Seconds between checkpoints", "What a failure may cost at most."
+    }
+
+
+def _recovery() -> dict[str, Param]:
+    """What a failure may cost, and what is recovered from; docs/recovery.md has the rules."""
+    return {
+        "checkpoint_seconds": Param(
+            60,
+            title="Seconds between checkpoints",
+            description="What a failure may cost at most. Empty: the interval that costs least, "
+            "from what saving is seen to cost and how often this training failed.",
+            type=["null", "number"],
+            exclusiveMinimum=0,
+            section=RECOVERY,
+        ),
+        "patience": positive(
+            Deadlines().patience,
+            "Patience",
+            "Seconds without progress after which a replica counts as frozen.",
+            section=RECOVERY,
+        ),
+        "restarts": Param(
+            {},
+            title="Restarts",
+            description="How often each replica comes back in place, by the kind of its loss, as "
+            '{"crashes": 1, "hangs": 0}. Empty: '
+            + ", ".join(f"{each.default} {each.name}" for each in fields(Restarts))
+            + ".",
+            type="object",
+            propertyNames={"enum": [each.name for each in fields(Restarts)]},
+            section=RECOVERY,
+        ),
+        "store_seconds": positive(
+            3600,
+            "Seconds without the store",
+            "For how long the store may be away before the training fails.",
+            section=RECOVERY,
         ),
     }
 
@@ -188,49 +238,49 @@ def _training() -> dict[str, Param]:
 def _speed() -> dict[str, Param]:
     """What changes the pace of a training and not its course; docs/strategies.md has figures."""
     return {
-        "steps_per_execution": _whole(
+        "steps_per_execution": whole(
             50,
             "Steps per execution",
             "Steps that run in one call, and report and checkpoint after it.",
             1,
-            section=_SPEED,
+            section=SPEED,
         ),
-        "precision": _choice(
+        "precision": choice(
             "Precision",
             "What layers compute in; weights are float32 under all of them. On a CPU, "
             "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
             PRECISIONS,
         ),
-        "jit_compile": _switch(
-            "Compile", "Have XLA compile what each replica computes by itself.", _SPEED
+        "jit_compile": switch(
+            "Compile", "Have XLA compile what each replica computes by itself.", SPEED
         ),
-        "accumulate_steps": _whole(
+        "accumulate_steps": whole(
             1,
             "Accumulate steps",
             "Pieces that a replica cuts its batch into, to exchange gradients once for all.",
             1,
-            section=_SPEED,
+            section=SPEED,
         ),
-        "communication": _choice(
+        "communication": choice(
             "Communication", "Of multi_worker_mirrored: who moves gradients.", COMMUNICATIONS
         ),
-        "gradient_dtype": _choice(
+        "gradient_dtype": choice(
             "Gradients in", "16 bits halve the bytes that sync strategies move.", GRADIENT_DTYPES
         ),
-        "bytes_per_pack": _whole(
+        "bytes_per_pack": whole(
             0,
             "Bytes per pack",
             "Bytes of gradients that travel at once. 0 leaves it to TensorFlow.",
             0,
-            section=_SPEED,
+            section=SPEED,
         ),
     }
 
 
 def _data_and_gate() -> dict[str, Param]:
     return {
-        "shards": _whole(
-            4, "Shards", "Files of each split; each worker reads its own.", 1, section=_DATA
+        "shards": whole(
+            4, "Shards", "Files of each split; each worker reads its own.", 1, section=DATA
         ),
         "threshold": Param(
             0.9,
@@ -239,60 +289,6 @@ def _data_and_gate() -> dict[str, Param]:
             type="number",
             minimum=0,
             maximum=1,
-            section=_GATE,
+            section=GATE,
         ),
     }
-
-
-def _count(title: str, description: str) -> Param:
-    return Param(
-        None,
-        title=title,
-        description=description,
-        type=["null", "integer"],
-        minimum=0,
-        section=_CLUSTER,
-    )
-
-
-def _choice(title: str, description: str, known: Sequence[str]) -> Param:
-    return Param(
-        known[0],
-        title=title,
-        description=description,
-        type="string",
-        enum=list(known),
-        section=_SPEED,
-    )
-
-
-def _switch(title: str, description: str, section: str) -> Param:
-    return Param(False, title=title, description=description, type="boolean", section=section)
-
-
-def _positive(value: float, title: str, description: str) -> Param:
-    return Param(
-        value,
-        title=title,
-        description=description,
-        type="number",
-        exclusiveMinimum=0,
-        section=_TRAINING,
-    )
-
-
-def _mapping(title: str, description: str) -> Param:
-    return Param({}, title=title, description=description, type="object", section=_CLUSTER)
-
-
-def _whole(
-    value: int, title: str, description: str, minimum: int, *, section: str = _TRAINING
-) -> Param:
-    return Param(
-        value,
-        title=title,
-        description=description,
-        type="integer",
-        minimum=minimum,
-        section=section,
-    )

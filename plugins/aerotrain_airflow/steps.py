@@ -16,7 +16,14 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import HPARAMS, LOOP, RunParam, RunResources, RunSwitch
+from aerotrain_airflow.params import (
+    HPARAMS,
+    LOOP,
+    RunInterval,
+    RunParam,
+    RunResources,
+    RunSwitch,
+)
 from aerotrain_airflow.preflight import PreflightOperator
 
 #: What every step takes from the run besides its own: where it runs, and whether it does.
@@ -94,6 +101,8 @@ def train(
         job={
             "module": "aerotrain.train",
             "strategy": RunParam("strategy"),
+            "deadlines": {"patience": RunParam("patience")},
+            "restarts": RunParam("restarts"),
             "replicas": [
                 {
                     "role": role,
@@ -113,6 +122,7 @@ def train(
                 "model": module,
                 "data": data,
                 **{name: RunParam(name) for name in LOOP},
+                "checkpoint_seconds": RunInterval("checkpoint_seconds"),
                 "hparams": {**{name: RunParam(name) for name in HPARAMS}, **(hparams or {})},
             },
         },

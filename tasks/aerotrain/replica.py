@@ -108,9 +108,11 @@ def _beat(heartbeat: Path | None) -> None:
 
 
 def _work(replica: Replica, run: Run | None) -> ExitCode:
+    code = ""
     try:
         if replica.job.code:
-            sys.path.insert(0, _code_folder(replica.job.code, replica.scratch))
+            code = _code_folder(replica.job.code, replica.scratch)
+            sys.path.insert(0, code)
         run = run or importlib.import_module(replica.job.module).run
         value = run(replica)
         if replica.is_chief:
@@ -118,7 +120,7 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
             store = open_store(replica.job.prefix)
             store.put("result.json", result.to_json().encode())
     except BaseException as error:  # noqa: BLE001 -- whatever ended it, the exit code must tell
-        return _explain(error)
+        return _explain(error, code)
     return ExitCode.OK
 
 
@@ -127,7 +129,7 @@ def _code_folder(code: str, scratch: Path) -> str:
     return str(fetch_code(code, scratch / "code")) if "://" in code else code
 
 
-def _explain(error: BaseException) -> ExitCode:
+def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
     """Say what went wrong, and which exit code tells it."""
     code = ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
     if isinstance(error, ToldToGo):
@@ -140,9 +142,21 @@ def _explain(error: BaseException) -> ExitCode:
         message = f"the disk that holds {Path.cwd()} is full; free some of it, or use another"
     else:
         traceback.print_exception(error)
-        message = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"
     last_words(message)
     return code
+
+
+def _line_of(error: BaseException, folder: str) -> str:
+    """Which line of the user's own modules in ``folder`` it came through last, to be appended."""
+    if not folder:
+        return ""
+    top = Path(folder).resolve()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename).resolve()
+        if path.is_relative_to(top):
+            return f" (line {frame.lineno} of {path.relative_to(top)}, in {frame.name})"
+    return ""
 
 
 def last_words(message: str) -> None:

@@ -3,8 +3,9 @@
 import json
 import math
 import os
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import ExitCode
@@ -14,6 +15,7 @@ from aerotrain.replica import BEGAN, Replica, last_words
 from aerotrain.store import Store, open_store
 from aerotrain.training.chronicle import Chronicle, NoChronicle
 from aerotrain.training.courier import Courier
+from aerotrain.training.lease import leased
 from aerotrain.training.watchdog import Watchdog
 
 #: Seconds more that workers under ps have, since whoever launched a frozen one ends it first.
@@ -61,6 +63,12 @@ class Attendants:
             yield
         finally:
             self.courier.wait(_LAST_SECONDS)
+
+    def leased(self, replica: Replica) -> AbstractContextManager[None]:
+        """A scope in which no other run's chief may train in this job's store."""
+        if not replica.is_chief:
+            return nullcontext()
+        return leased(self.store, replica.attempt, socket.gethostname())
 
     def watchdog(self, replica: Replica) -> Watchdog:
         """The watchdog of ``replica``, at work."""

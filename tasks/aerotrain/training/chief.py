@@ -65,7 +65,7 @@ def train(replica: Replica) -> str:
     with explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
         attendants = Attendants.of(replica, arguments)
         attendants.chronicle.note(What.IMPORT, seconds=time.time() - BEGAN)
-        with attendants.last_errand():
+        with attendants.last_errand(), attendants.leased(replica):
             strategy = ENGINES[job.strategy].build(arguments)
             trained = _train(feed, strategy, replica, attendants)
             if replica.is_chief:
