@@ -24,7 +24,7 @@ from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import nearest
 from aerotrain.store import MissingError, Store, open_store
 from aerotrain_airflow.credentials import store_environment
-from aerotrain_airflow.launchers.base import Launcher, attempt_of, log_line
+from aerotrain_airflow.launchers.base import Launcher, LogLine, attempt_of, log_line
 from aerotrain_airflow.launchers.choice import choose_launcher
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.run_ledger import close_ledger
@@ -135,12 +135,19 @@ class JobOperator(BaseOperator):
         assert self._running is not None
         launcher, address = self._running
         try:
-            return launcher.watch(
-                address, lambda line: log_line(self.log, line), until=until, at_most=at_most
-            )
+            return launcher.watch(address, self._tell, until=until, at_most=at_most)
+        except _UnheardError:
+            self._running = None  # it goes on, and the next try takes it over
+            raise
         except BaseException:  # as above
             self._stop()
             raise
+
+    def _tell(self, line: LogLine) -> None:
+        try:
+            log_line(self.log, line)
+        except OSError as error:
+            raise _UnheardError(f"Airflow's worker is gone: {error}") from error
 
     def _end(self, job: Job, address: str, ended: Ended, settings: Settings) -> Any:
         """Take the result of a job that ended well, and leave nothing behind in any case."""
@@ -192,6 +199,10 @@ class JobOperator(BaseOperator):
         if self._running is not None:
             launcher, address = self._running
             launcher.stop(address)
+
+
+class _UnheardError(TemporaryError):
+    """What this task says reaches nobody, because the worker that ran it was killed."""
 
 
 @contextmanager
