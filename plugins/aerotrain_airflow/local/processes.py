@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -52,14 +53,16 @@ class Process:
 
     def restart(self) -> None:
         """Kill what is left of it, children included, and start it anew."""
-        try:
+        self.kill()
+        self._process = self._start()
+
+    def kill(self) -> None:
+        """Kill it with all its children, as when its machine goes."""
+        with suppress(psutil.NoSuchProcess):  # it was ended already
             family = psutil.Process(self._process.pid)
             for process in (*family.children(recursive=True), family):
-                process.kill()
-        except psutil.NoSuchProcess:
-            pass  # it was ended already, or one of its children was
+                _send(process, kill=True)
         self._process.wait()
-        self._process = self._start()
 
     def wait(self) -> None:
         """Wait for its end.
