@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -27,7 +27,12 @@ def run(replica):
 
 
 def life_in(
-    folder: Path, module: str, strategy: str, *roles: str, **environment: str
+    folder: Path,
+    module: str,
+    strategy: str,
+    *roles: str,
+    stdout: int | IO[str] = subprocess.PIPE,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """How the chief's process has ended whose ``run`` is that of ``module``, finder.py."""
     (folder / "code").mkdir()
@@ -52,7 +57,7 @@ def life_in(
         cwd=folder,
         env={**os.environ, **told, "PYTHONPATH": path, **environment},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         text=True,
         timeout=60,
     )
@@ -95,3 +100,10 @@ def test_of_an_exception_of_the_users_code_the_last_words_name_the_line(tmp_path
     assert log.read_text() == (
         "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (line 4 of finder.py, in read)"
     )
+
+
+def test_a_disk_that_has_no_room_for_its_log_is_not_its_end(tmp_path: Path) -> None:
+    talker = "def run(replica):\n    for line in range(1000):\n        print(line, flush=True)\n"
+    with Path("/dev/full").open("w") as full:
+        ended = life_in(tmp_path, talker, "one_device", "chief", stdout=full)
+    assert ended.returncode == ExitCode.OK

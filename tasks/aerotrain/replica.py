@@ -8,6 +8,7 @@ a file as long as it lives, so that a process that is stopped can be told from o
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -169,8 +170,32 @@ def last_words(message: str) -> None:
         pass  # nobody to tell: started by hand, and the log has it
 
 
+class _Said(io.FileIO):
+    """Where this process prints: what a full disk does not take is lost, and nothing else is."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def outlive_a_full_disk() -> None:
+    """Have nothing that is printed raise an error: the log may lie on the disk that is full."""
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            _Said(stream.fileno(), "w", closefd=False),
+            encoding="utf-8",
+            errors="backslashreplace",
+            write_through=True,
+        )
+        for stream in (sys.stdout, sys.stderr)
+    )
+
+
 def main() -> None:
     """Run the replica that the environment describes, and exit as it ended."""
+    outlive_a_full_disk()
     # A disk that came empty has no folder for temporary files yet.
     Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
     tell_tensorflow(os.environ)

@@ -160,7 +160,9 @@ class ReplicaFolder:
     def session(self) -> int | None:
         """The id of its keeper's session; None where the id may be another's by now."""
         with suppress(FileNotFoundError):
-            pid, birth = (self.path / "pid").read_text().split()
+            pid, _, birth = (self.path / "pid").read_text().partition(" ")
+            if not birth:
+                return None  # the disk was full as it was written; its mark still tells of it
             try:
                 return int(pid) if psutil.Process(int(pid)).create_time() == float(birth) else None
             except psutil.NoSuchProcess:

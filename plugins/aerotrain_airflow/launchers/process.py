@@ -29,6 +29,7 @@ from aerotrain_airflow.launchers.process_set import (
     ProcessSet,
     Pulses,
     turn,
+    what_is_short,
 )
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Recovery, Restart
@@ -183,6 +184,7 @@ class ProcessLauncher:
     def trigger(self, address: str, until: float | None) -> None:
         """None: a triggerer may run on another machine, and cannot see local processes."""
 
+    @what_is_short()
     def watch(
         self, address: str, emit: Emit, *, until: float | None, at_most: float | None = None
     ) -> Ended | None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, read
 from aerotrain.contract.recovery import Formation
@@ -105,7 +106,8 @@ class ProcessSet:
         return dict(json.loads(self._read("positions.json") or "{}"))
 
     def keep_positions(self, positions: Positions) -> None:
-        with suppress(FileNotFoundError):  # ended meanwhile
+        # Ended meanwhile, or the disk is full: then some lines may be told again, and no harm done.
+        with suppress(OSError):
             self._write("positions.json", json.dumps(positions))
 
     def _read(self, name: str) -> str | None:
@@ -119,6 +121,22 @@ class ProcessSet:
         new = self.path / f".{name}.{os.getpid()}"
         new.write_text(text)
         new.rename(self.path / name)
+
+
+@contextmanager
+def what_is_short() -> Iterator[None]:
+    """Have the system's refusals said in a sentence: a disk that is full, above all.
+
+    Raises:
+        TemporaryError: the system refused something.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise TemporaryError(
+            f"the replicas could not be looked after: {error}; free what is short, or set "
+            "[aerotrain] scratch to another disk"
+        ) from error
 
 
 @contextmanager

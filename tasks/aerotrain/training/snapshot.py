@@ -4,6 +4,7 @@ Training waits for the copy alone: TensorFlow's own saving would write to the di
 What is written is what TensorFlow writes, and is read by ``tf.train.Checkpoint.read``.
 """
 
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,15 +51,22 @@ class Snapshot:
         return self._by_owner.get(id(variable))
 
     def write(self, prefix: Path, device: str | None) -> None:
-        """Write the values as the checkpoint ``prefix``, by ``device`` of this machine."""
+        """Write the values as the checkpoint ``prefix``, by ``device`` of this machine.
+
+        Raises:
+            OSError: there is no room for it.
+        """
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        with tf.device(device or "/device:CPU:0"):
-            tf.raw_ops.SaveV2(
-                prefix=str(prefix),
-                tensor_names=self.names,
-                shape_and_slices=self.slices,
-                tensors=[tf.constant(each) for each in self.values],
-            )
+        try:
+            with tf.device(device or "/device:CPU:0"):
+                tf.raw_ops.SaveV2(
+                    prefix=str(prefix),
+                    tensor_names=self.names,
+                    shape_and_slices=self.slices,
+                    tensors=[tf.constant(each) for each in self.values],
+                )
+        except tf.errors.ResourceExhaustedError as error:
+            raise OSError(errno.ENOSPC, "no room for a checkpoint", str(prefix)) from error
 
 
 def _value(given: Any) -> Any:
