@@ -12,7 +12,7 @@
 
 DAG ?= digits
 CONF ?= {}
-RUNS ?= 20
+RUNS ?= 30
 SEED ?= 1
 PORT ?= 8080
 HOME_DIR ?= .local
@@ -63,7 +63,7 @@ test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG nam
 	$(BIN)/pytest -m cluster
 
 chaos: $(READY) ## do harm to live trainings, RUNS times, and print what followed
-	PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS) --seed $(SEED)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS) --seed $(SEED)
 
 # Packages come from where pip takes them here; the address is a secret of the build, because
 # there may be a password in it.

@@ -9,25 +9,20 @@ import itertools
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
 import psutil
 
-from aerotrain.contract.job import Deadlines, Job, Restarts, Role
-from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
-from aerotrain.prepare import part, plan, seal
-from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.launchers.process import ProcessLauncher
@@ -39,88 +34,6 @@ ROOT = Path(__file__).parent.parent
 
 #: Full pace is so much of the pace before the fault.
 FULL = 0.7
-
-REPLICAS: Mapping[str, tuple[Copies, ...]] = {
-    "one_device": (Copies(role=Role.CHIEF),),
-    "parameter_server": (
-        Copies(role=Role.CHIEF),
-        Copies(role=Role.WORKER, count=2),
-        Copies(role=Role.PS),
-    ),
-    "multi_worker_mirrored": (Copies(role=Role.CHIEF), Copies(role=Role.WORKER)),
-}
-
-
-@dataclass
-class Workshop:
-    """A store with the digits in it, and the folder of all sets."""
-
-    folder: Path
-    data: str = ""
-    launcher: ProcessLauncher = field(init=False)
-    runs: int = 0
-
-    def __post_init__(self) -> None:
-        roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-        self.launcher = ProcessLauncher(self.folder / "sets", environment, "mishaps")
-
-    @classmethod
-    def open(cls, stack: ExitStack) -> Self:
-        """A workshop in a temporary folder, with its data prepared."""
-        made = cls(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        sys.path.insert(0, str(ROOT / "dags" / "models"))
-        source = {"kind": "python", "module": "digits"}
-        planned = plan.run(made._alone("prepare.plan", {"source": source, "shards": 4}))
-        for arguments in planned["parts"]:
-            part.run(made._alone("prepare.part", arguments))
-        made.data = seal.run(made._alone("prepare.seal", {"dataset": planned["dataset"]}))
-        return made
-
-    def train(self, strategy: str, *, epochs: int, **more: Any) -> "Training":
-        """A training of the digits under way; ``more`` is of the job, or of its arguments."""
-        self.runs += 1
-        parts = {"deadlines": Deadlines, "restarts": Restarts}
-        of_job = {name: part(**more.pop(name)) for name, part in parts.items() if name in more}
-        arguments = {
-            "model": "digits",
-            "data": self.data,
-            "epochs": epochs,
-            "checkpoint_seconds": 2,
-            "steps_per_execution": 10,
-            **more,
-        }
-        job = self._job("train", arguments, strategy, REPLICAS[strategy], **of_job)
-        return Training(self.launcher, job)
-
-    def _alone(self, module: str, arguments: Mapping[str, Any]) -> Replica:
-        job = self._job(module, arguments, "one_device", REPLICAS["one_device"])
-        self.runs += 1
-        scratch = self.folder / "scratch" / f"{self.runs}"
-        scratch.mkdir(parents=True)
-        [name] = job.names()
-        return Replica(job=job, name=name, attempt="1", scratch=scratch)
-
-    def _job(
-        self,
-        module: str,
-        arguments: Mapping[str, Any],
-        strategy: str,
-        replicas: tuple[Copies, ...],
-        **more: Any,
-    ) -> Job:
-        return Job(
-            name=f"mishap-{self.runs}",
-            module=f"aerotrain.{module}",
-            store=(self.folder / "store").as_uri(),
-            run="prepare" if module.startswith("prepare") else f"run-{self.runs}",
-            task=module.rpartition(".")[2],
-            strategy=strategy,
-            replicas=replicas,
-            arguments=arguments,
-            code=str(ROOT / "dags" / "models"),
-            **more,
-        )
 
 
 @dataclass(frozen=True)
@@ -142,9 +55,7 @@ class Training:
         self.harmed = 0.0  # when the fault struck
         self.address = launcher.start(launcher.plan(job, "1"))
         self._thread = ThreadPoolExecutor(1)
-        self.end: Future[Ended] = self._thread.submit(
-            lambda: launcher.watch(self.address, self._take, until=None)
-        )
+        self.end: Future[Ended] = self._thread.submit(self._watch)
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +63,11 @@ class Training:
     def __exit__(self, *error: object) -> None:
         self.launcher.stop(self.address)
         self._thread.shutdown()
+
+    def _watch(self) -> Ended:
+        ended = self.launcher.watch(self.address, self._take, until=None)
+        assert ended is not None  # for it is watched without a limit
+        return ended
 
     def _take(self, line: LogLine) -> None:
         now = time.time()
@@ -213,7 +129,10 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What followed a fault. None is what did not happen, or could not be seen."""
+    """What followed a fault. None is what did not happen, or could not be seen.
+
+    ``sets`` were started in all, and taken over by another try so often.
+    """
 
     state: State
     verdict: str
@@ -227,6 +146,8 @@ class Outcome:
     goodput: float | None
     stalls: Sequence[float]
     left: Sequence[str]
+    sets: int = 1
+    adoptions: int = 0
 
 
 def mishap(training: Training, harm: Callable[[Training], None], *, lines: int = 5) -> Outcome:
@@ -282,17 +203,21 @@ def _steps_lost(marks: Sequence[Mark]) -> int:
 
 def left_behind(training: Training) -> list[str]:
     """Processes and files of a set that was stopped."""
+    folder = Path(training.address)
+    return sets_processes(training.address) + [str(folder)] * folder.exists()
+
+
+def sets_processes(folder: str) -> list[str]:
+    """The live processes of the sets in ``folder``, or of the one that it is."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("AEROTRAIN_SET") == training.address and (
-                process.status() != psutil.STATUS_ZOMBIE
-            ):
+            mark = process.environ().get("AEROTRAIN_SET", "")
+            if mark.startswith(folder) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(f"process {process.pid}")
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    folder = Path(training.address)
-    return found + [str(folder)] * folder.exists()
+    return found
 
 
 def seconds_to_import() -> float:

@@ -17,8 +17,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from aerotrain.contract.status import State
-from benchmarks.mishaps import Training, Workshop, mishap, seconds_to_import
+from benchmarks.mishaps import Training, mishap, seconds_to_import
 from benchmarks.report import print_report
+from benchmarks.workshop import Workshop
 
 SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
 

@@ -4,10 +4,12 @@ import pytest
 from benchmarks.mishaps import Outcome
 
 from aerotrain.contract.status import State
-from chaos.__main__ import schedule, what_is_wrong
-from chaos.faults import FAULTS
+from chaos.__main__ import row_of_none
+from chaos.faults import FAULTS, DagFault, Fault
+from chaos.trials import schedule, what_is_wrong, what_is_wrong_with_a_run
 
-FAULT = FAULTS[0]
+FAULT = next(each for each in FAULTS if isinstance(each, Fault))
+OF_RUN = next(each for each in FAULTS if isinstance(each, DagFault) and each.tries_again)
 GOOD = {
     "state": State.SUCCEEDED,
     "verdict": "worker-1 was ended by signal 9; it comes back",
@@ -43,3 +45,24 @@ def test_the_same_seed_is_the_same_schedule_and_every_fault_has_its_turn() -> No
 )
 def test_what_differs_from_the_matrix_is_wrong(seen: dict[str, object], wrong: str) -> None:
     assert what_is_wrong(FAULT, Outcome(**{**GOOD, **seen})) == wrong
+
+
+@pytest.mark.parametrize(
+    ("seen", "wrong"),
+    [
+        ({}, ""),
+        ({"state": State.FAILED}, "it failed"),
+        ({"sets": 2}, "2 sets were started"),
+        ({"adoptions": 0}, "taken over 0 times"),
+        ({"back": ["chief"]}, "who came back: chief"),
+    ],
+)
+def test_a_run_whose_airflow_was_killed_trains_once(seen: dict[str, object], wrong: str) -> None:
+    outcome = Outcome(**{**GOOD, "back": [], "adoptions": 1, **seen})
+    assert what_is_wrong_with_a_run(OF_RUN, outcome) == wrong
+
+
+def test_what_a_machine_cannot_do_is_a_row_and_no_failure() -> None:
+    row = row_of_none(3, FAULT, "has no nft (on Debian: apt install iproute2 nftables)")
+    assert str(row["verdict"]).startswith("not done: this machine has no nft")
+    assert row["wrong"] == "-"

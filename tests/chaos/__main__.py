@@ -1,41 +1,40 @@
-"""Do harm to live trainings, one after another, and print what followed.
+"""Do harm to live trainings, one after another, and print what followed as one table.
 
-``python -m chaos --runs 20 --seed 1``, with ``tests`` on the path: the faults are those of
-``faults.py`` in a random order, each at a random moment, both the same for the same seed.
+``python -m chaos --runs 30 --seed 1``, with ``tests`` on the path: the faults are those of
+``faults.py`` in a random order, each at a random moment, both the same for the same seed. What
+this machine cannot do, such as dropping packets without being root, the table says instead.
+
+``make chaos RUNS=30 SEED=1 > benchmarks/results/chaos.md`` keeps the table with its command;
+what is said while it runs goes to the other stream.
 """
 
 import argparse
-import random
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-from benchmarks.mishaps import Outcome, Workshop, mishap
+from benchmarks.mishaps import Outcome
 from benchmarks.report import print_table
 
-from chaos.faults import EPOCHS, FAULTS, Fault
+from chaos.faults import FAULTS, DagFault, Fault
+from chaos.trials import Scenes, schedule
 
-#: Seconds without a sign of life after which a replica is ended: short, for it is waited for.
-PATIENCE = 12.0
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A fault, and after how many progress lines it strikes."""
-
-    fault: Fault
-    after: int
-
-
-def schedule(runs: int, seed: int, faults: Sequence[Fault] = FAULTS) -> list[Trial]:
-    """Every fault once in a random order, then again in another, until there are enough."""
-    chance = random.Random(seed)
-    order: list[Fault] = []
-    while len(order) < runs:
-        order += chance.sample(list(faults), len(faults))
-    return [Trial(fault, chance.randint(4, 8)) for fault in order[:runs]]
+COLUMNS = (
+    "run",
+    "strategy",
+    "fault",
+    "verdict",
+    "came back",
+    "detected after s",
+    "full pace after s",
+    "longest stop s",
+    "steps lost",
+    "steps twice",
+    "left behind",
+    "wrong",
+)
 
 
 def main() -> None:
@@ -45,57 +44,59 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults that have this in their name")
     asked = parser.parse_args()
     faults = [each for each in FAULTS if asked.only in f"{each.strategy}: {each.name}"]
-    rows, failures = [], 0
+    rows: list[dict[str, object]] = []
     # Their sets outlive whoever started them; told to go, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
-        workshop = Workshop.open(stack)
+        # Last of all, also of a run that is told to go before its end.
+        stack.callback(lambda: print_all(asked, rows))
+        scenes = Scenes(stack)
         for number, trial in enumerate(schedule(asked.runs, asked.seed, faults), 1):
-            fault = trial.fault
-            training = workshop.train(
-                fault.strategy,
-                epochs=EPOCHS[fault.strategy],
-                deadlines={"patience": PATIENCE},
-            )
-            outcome = mishap(training, fault.harm, lines=trial.after)
-            wrong = what_is_wrong(fault, outcome)
-            failures += bool(wrong)
-            rows.append(row(number, fault, outcome, wrong))
-            print(rows[-1], file=sys.stderr, flush=True)
-            if wrong:
-                print(training.tail(), file=sys.stderr, flush=True)
-    print(f"seed {asked.seed}, {asked.runs} runs, {failures} with anything wrong\n")
-    print_table(rows)
-    sys.exit(bool(failures))
+            if trial.lacks:
+                rows.append(row_of_none(number, trial.fault, trial.lacks))
+                continue
+            judged = scenes.judge(trial)
+            rows.append(row(number, trial.fault, judged.outcome, judged.wrong))
+            print(rows[-1], judged.tail, file=sys.stderr, flush=True)
+    sys.exit(any(each["wrong"] != "-" for each in rows))
 
 
-def what_is_wrong(fault: Fault, outcome: Outcome) -> str:
-    """In what the outcome differs from what the matrix promises."""
-    found = []
-    if outcome.state is not fault.ends:
-        found.append(f"it {outcome.state}")
-    if set(outcome.back) != fault.back:
-        found.append(f"who came back: {', '.join(sorted(outcome.back)) or 'nobody'}")
-    if outcome.left:
-        found.append(f"left behind: {', '.join(outcome.left)}")
-    return "; ".join(found)
+def print_all(asked: argparse.Namespace, rows: Sequence[dict[str, object]]) -> None:
+    """The table under the command that makes it."""
+    only = f" --only {asked.only!r}" if asked.only else ""
+    print(f"    PYTHONPATH=tests python -m chaos --runs {asked.runs} --seed {asked.seed}{only}\n")
+    one, _, quarter = os.getloadavg()
+    wrong = sum(each["wrong"] != "-" for each in rows)
+    print(
+        f"{len(rows)} runs, {wrong} with anything wrong; {os.cpu_count()} cores, at the end under "
+        f"a load of {one:.1f} (a quarter of an hour: {quarter:.1f}).\n"
+    )
+    if rows:
+        print_table(rows)
 
 
-def row(number: int, fault: Fault, outcome: Outcome, wrong: str) -> dict[str, object]:
-    return {
-        "run": number,
-        "strategy": fault.strategy,
-        "fault": fault.name,
-        "verdict": outcome.verdict.replace("|", "/").replace("\n", " "),
-        "came back": ", ".join(sorted(outcome.back)) or "nobody",
-        "detected after s": shown(outcome.detect),
-        "full pace after s": shown(outcome.full_pace),
-        "longest stop s": shown(outcome.longest_gap),
-        "steps lost": outcome.steps_lost,
-        "steps twice": shown(outcome.steps_twice),
-        "left behind": len(outcome.left),
-        "wrong": wrong or "-",
-    }
+def row(number: int, fault: Fault | DagFault, outcome: Outcome, wrong: str) -> dict[str, object]:
+    values = (
+        number,
+        fault.strategy,
+        fault.name,
+        outcome.verdict.replace("|", "/").replace("\n", " "),
+        ", ".join(sorted(outcome.back)) or "nobody",
+        shown(outcome.detect),
+        shown(outcome.full_pace),
+        shown(outcome.longest_gap),
+        outcome.steps_lost,
+        shown(outcome.steps_twice),
+        len(outcome.left),
+        wrong or "-",
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def row_of_none(number: int, fault: Fault | DagFault, lacks: str) -> dict[str, object]:
+    """The row of a fault that cannot be done here."""
+    told = {"run": number, "strategy": fault.strategy, "fault": fault.name}
+    return {**dict.fromkeys(COLUMNS, "-"), **told, "verdict": f"not done: this machine {lacks}"}
 
 
 def shown(value: float | None) -> str:

@@ -10,9 +10,14 @@ from pathlib import Path
 
 from benchmarks.mishaps import Training
 
+from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
+from aerotrain_airflow.launchers.process_set import ProcessSet
+from chaos import dag_runs
+from chaos.scenes import Place, Scene
 
-Harm = Callable[[Training], None]
+Harm = Callable[[Training, Scene], None]
 
 
 @dataclass(frozen=True)
@@ -23,14 +28,28 @@ class Fault:
     strategy: str
     harm: Harm
     back: frozenset[str]
+    place: Place = Place.PLAIN
     ends: State = State.SUCCEEDED
 
 
-def _signal(number: int, name: str, training: Training) -> None:
+@dataclass(frozen=True)
+class DagFault:
+    """What is done to the Airflow of a live run, and whether its task has to try again.
+
+    Whatever it is, the run ends green, and the one set that was started is the last.
+    """
+
+    name: str
+    strategy: str
+    harm: Callable[[dag_runs.DagTraining], None]
+    tries_again: bool
+
+
+def _signal(number: int, name: str, training: Training, _: Scene) -> None:
     os.kill(training.process(name).pid, number)
 
 
-def _stop_and_continue(name: str, seconds: float, training: Training) -> None:
+def _stop_and_continue(name: str, seconds: float, training: Training, _: Scene) -> None:
     """Frozen for less than the patience: nobody may be ended for it."""
     process = training.process(name)
     process.suspend()
@@ -38,12 +57,12 @@ def _stop_and_continue(name: str, seconds: float, training: Training) -> None:
     process.resume()
 
 
-def _keeper(name: str, training: Training) -> None:
+def _keeper(name: str, training: Training, _: Scene) -> None:
     """The whole process group at once, as when a machine goes."""
     os.killpg(int((Path(training.address) / name / "pid").read_text().split()[0]), signal.SIGKILL)
 
 
-def _store_away(seconds: float, training: Training) -> None:
+def _store_away(seconds: float, training: Training, _: Scene) -> None:
     """The store refuses every write, and is back later."""
     prefix = Path(training.job.prefix.removeprefix("file://"))
     away = prefix.with_name(f"{prefix.name}.away")
@@ -54,7 +73,55 @@ def _store_away(seconds: float, training: Training) -> None:
     away.rename(prefix)
 
 
-def _damage(training: Training) -> None:
+def _store_cut(seconds: float, _: Training, scene: Scene) -> None:
+    """The server takes connections, and answers nobody."""
+    assert scene.server is not None
+    scene.server.process.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    scene.server.process.send_signal(signal.SIGCONT)
+
+
+def _store_slow(seconds: float, training: Training, scene: Scene) -> None:
+    """The server works a tenth of the time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        _store_cut(0.9, training, scene)
+        time.sleep(0.1)
+
+
+def _disk_full(seconds: float, _: Training, scene: Scene) -> None:
+    """Nobody can write a byte any more, and later everybody can again."""
+    assert scene.disk is not None
+    ballast = scene.disk / "ballast"
+    until = time.monotonic() + seconds
+    with ballast.open("wb", buffering=0) as file:
+        while time.monotonic() < until:  # what others delete meanwhile is taken, too
+            try:
+                file.write(bytes(1 << 16))
+            except OSError:
+                time.sleep(0.01)
+    ballast.unlink()
+
+
+def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
+    """No packet from or to its port arrives, until it is noticed: as when it gets a new node."""
+    assert scene.network is not None
+    address = ProcessSet(Path(training.address)).addresses()[name]
+    scene.network.drop(int(address.rpartition(":")[2]))
+    try:
+        training.until(lambda: any(each.event is What.DETECT for each in training.ledger()))
+    finally:
+        scene.network.mend()
+
+
+def _out_of_memory(name: str, training: Training, scene: Scene) -> None:
+    """It may have no byte more than it has, so that the kernel kills it for the next."""
+    assert scene.cgroup is not None
+    (scene.cgroup / "memory.max").write_text("0")
+    (scene.cgroup / "cgroup.procs").write_text(str(training.process(name).pid))
+
+
+def _damage(training: Training, scene: Scene) -> None:
     """Cut the newest object of the newest checkpoint short, and kill the chief."""
     prefix = Path(training.job.prefix.removeprefix("file://"))
     found = [
@@ -64,7 +131,7 @@ def _damage(training: Training) -> None:
     ]
     newest = max(found, key=lambda path: path.stat().st_mtime)
     os.truncate(newest, newest.stat().st_size // 2)
-    _signal(signal.SIGKILL, "chief", training)
+    _signal(signal.SIGKILL, "chief", training, scene)
 
 
 def _killed(name: str) -> Harm:
@@ -74,8 +141,10 @@ def _killed(name: str) -> Harm:
 SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
 BOTH = frozenset({"chief", "worker-0"})
 CHIEF = frozenset({"chief"})
+NOBODY: frozenset[str] = frozenset()
+WORKER = ReplicaName(Role.WORKER, 0)
 
-FAULTS: tuple[Fault, ...] = (
+FAULTS: tuple[Fault | DagFault, ...] = (
     Fault("kill a worker", SERVED, _killed("worker-1"), frozenset({"worker-1"})),
     Fault("kill the ps", SERVED, _killed("ps-0"), frozenset({"chief", "ps-0"})),
     Fault("kill the chief", SERVED, _killed("chief"), CHIEF),
@@ -99,10 +168,26 @@ FAULTS: tuple[Fault, ...] = (
     Fault("kill its process group", ALONE, partial(_keeper, "chief"), CHIEF),
     Fault("terminate the process", ALONE, partial(_signal, signal.SIGTERM, "chief"), CHIEF),
     Fault("freeze the process", ALONE, partial(_signal, signal.SIGSTOP, "chief"), CHIEF),
-    Fault("stop it for 3 s", ALONE, partial(_stop_and_continue, "chief", 3.0), frozenset()),
-    Fault("store away for 6 s", ALONE, partial(_store_away, 6.0), frozenset()),
+    Fault("stop it for 3 s", ALONE, partial(_stop_and_continue, "chief", 3.0), NOBODY),
+    Fault("store away for 6 s", ALONE, partial(_store_away, 6.0), NOBODY),
     Fault("damage the newest checkpoint", ALONE, _damage, CHIEF),
+    Fault("store silent for 10 s", ALONE, partial(_store_cut, 10.0), NOBODY, Place.SERVER),
+    Fault("store silent for 10 s", SERVED, partial(_store_cut, 10.0), NOBODY, Place.SERVER),
+    Fault("store slow for 15 s", ALONE, partial(_store_slow, 15.0), NOBODY, Place.SERVER),
+    Fault("disk full for 8 s", ALONE, partial(_disk_full, 8.0), NOBODY, Place.SMALL_DISK),
+    Fault("drop a worker's packets", SERVED, partial(_silent, WORKER), CHIEF, Place.NETWORK),
+    Fault("drop a worker's packets", GANG, partial(_silent, WORKER), BOTH, Place.NETWORK),
+    Fault("out of memory", ALONE, partial(_out_of_memory, "chief"), CHIEF, Place.MEMORY),
+    DagFault("kill the task's process", ALONE, dag_runs.kill_task, tries_again=True),
+    DagFault("kill Airflow's worker", ALONE, dag_runs.kill_worker, tries_again=True),
+    DagFault("kill the scheduler", ALONE, dag_runs.kill_scheduler, tries_again=True),
+    DagFault("kill the triggerer", ALONE, dag_runs.kill_triggerer, tries_again=False),
+    DagFault("kill all three in turn", SERVED, dag_runs.kill_in_turn, tries_again=True),
+    DagFault("kill all three at once", SERVED, dag_runs.kill_all, tries_again=True),
 )
 
 #: Epochs so that each training outlives its fault, on two cores that do nothing else.
 EPOCHS: Mapping[str, int] = {SERVED: 100, GANG: 100, ALONE: 250}
+
+#: The same where the task has to be given up first, and tried again.
+EPOCHS_OF_A_RUN: Mapping[str, int] = {SERVED: 250, ALONE: 500}

@@ -1,0 +1,110 @@
+"""Where trainings of the digits are made: a store with the data, and the folder of all sets."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
+from aerotrain.contract.job import Replica as Copies
+from aerotrain.prepare import part, plan, seal
+from aerotrain.replica import Replica
+from aerotrain_airflow.launchers.process import ProcessLauncher
+from benchmarks.mishaps import ROOT, Training
+
+REPLICAS: Mapping[str, tuple[Copies, ...]] = {
+    "one_device": (Copies(role=Role.CHIEF),),
+    "parameter_server": (
+        Copies(role=Role.CHIEF),
+        Copies(role=Role.WORKER, count=2),
+        Copies(role=Role.PS),
+    ),
+    "multi_worker_mirrored": (Copies(role=Role.CHIEF), Copies(role=Role.WORKER)),
+}
+
+
+@dataclass
+class Workshop:
+    """A store with the digits in it, and the folder of all sets."""
+
+    folder: Path
+    store: str
+    launcher: ProcessLauncher
+    data: str = ""
+    runs: int = 0
+
+    @classmethod
+    def open(cls, stack: ExitStack) -> Self:
+        """A workshop in a temporary folder, with its data prepared."""
+        return cls.prepared(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+
+    @classmethod
+    def prepared(
+        cls,
+        folder: Path,
+        *,
+        store: str | None = None,
+        sets: Path | None = None,
+        python: str = sys.executable,
+    ) -> Self:
+        """One with its data prepared; ``store`` and ``sets`` are in ``folder`` by default."""
+        roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+        launcher = ProcessLauncher(sets or folder / "sets", environment, "mishaps", python)
+        made = cls(folder, store or (folder / "store").as_uri(), launcher)
+        sys.path.insert(0, str(ROOT / "dags" / "models"))
+        source = {"kind": "python", "module": "digits"}
+        planned = plan.run(made._alone("prepare.plan", {"source": source, "shards": 4}))
+        for arguments in planned["parts"]:
+            part.run(made._alone("prepare.part", arguments))
+        made.data = seal.run(made._alone("prepare.seal", {"dataset": planned["dataset"]}))
+        return made
+
+    def train(self, strategy: str, *, epochs: int, **more: Any) -> Training:
+        """A training of the digits under way; ``more`` is of the job, or of its arguments."""
+        self.runs += 1
+        parts = {"deadlines": Deadlines, "restarts": Restarts}
+        of_job = {name: part(**more.pop(name)) for name, part in parts.items() if name in more}
+        arguments = {
+            "model": "digits",
+            "data": self.data,
+            "epochs": epochs,
+            "checkpoint_seconds": 2,
+            "steps_per_execution": 10,
+            **more,
+        }
+        job = self._job("train", arguments, strategy, REPLICAS[strategy], **of_job)
+        return Training(self.launcher, job)
+
+    def _alone(self, module: str, arguments: Mapping[str, Any]) -> Replica:
+        job = self._job(module, arguments, "one_device", REPLICAS["one_device"])
+        self.runs += 1
+        scratch = self.folder / "scratch" / f"{self.runs}"
+        scratch.mkdir(parents=True)
+        [name] = job.names()
+        return Replica(job=job, name=name, attempt="1", scratch=scratch)
+
+    def _job(
+        self,
+        module: str,
+        arguments: Mapping[str, Any],
+        strategy: str,
+        replicas: tuple[Copies, ...],
+        **more: Any,
+    ) -> Job:
+        return Job(
+            name=f"mishap-{self.runs}",
+            module=f"aerotrain.{module}",
+            store=self.store,
+            run="prepare" if module.startswith("prepare") else f"run-{self.runs}",
+            task=module.rpartition(".")[2],
+            strategy=strategy,
+            replicas=replicas,
+            arguments=arguments,
+            code=str(ROOT / "dags" / "models"),
+            **more,
+        )

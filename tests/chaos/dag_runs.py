@@ -1,0 +1,204 @@
+"""Faults of Airflow itself, done to a live run of the digits pipeline in an Airflow of its own.
+
+The training is that of the run's task ``train``: its replicas are watched in their folder, past
+Airflow, and what became of them is read from the ledger that the task leaves in the store.
+"""
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from benchmarks.mishaps import ROOT, Mark, Outcome, sets_processes
+
+from aerotrain.contract.ledger import Entry, What, read
+from aerotrain.contract.names import path_segment
+from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import State
+from aerotrain.store import open_store
+from aerotrain_airflow.local.following import await_dag
+from aerotrain_airflow.local.home import Home
+from aerotrain_airflow.local.processes import Process
+from aerotrain_airflow.local.progress import utc_now
+from aerotrain_airflow.local.stack import Stack, running_stack
+from aerotrain_airflow.recovery.goodput import goodput_of
+from airflow_runs import Runs, free_port
+
+DAG, TASK = "digits", "train"
+
+#: Soon enough to be waited for: a task that gives no sign is given up after so many seconds.
+SETTINGS: Mapping[str, str] = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+}
+
+_LOOK_EVERY = 0.25
+
+
+@contextmanager
+def running_airflow(folder: Path) -> Iterator[tuple[Stack, Path]]:
+    """A whole Airflow that has read the pipeline, and the folder of its replicas."""
+    home, since = Home(folder), utc_now()
+    os.environ |= SETTINGS
+    try:
+        with running_stack(home, ROOT, free_port(), lambda _: None) as stack:
+            await_dag(stack.api, DAG, since, stack.check)
+            yield stack, home.scratch
+    finally:
+        for name in SETTINGS:
+            os.environ.pop(name)
+
+
+@dataclass
+class DagTraining:
+    """A run of the pipeline, its task ``train`` under way."""
+
+    stack: Stack
+    scratch: Path
+    conf: Mapping[str, Any]
+    marks: list[Mark] = field(default_factory=list)
+    address: str = ""
+    _told: int = 0
+
+    def __post_init__(self) -> None:
+        self.runs = Runs(self.stack, DAG)
+        self.run = self.runs.trigger(dict(self.conf))
+
+    def until_under_way(self, lines: int) -> None:
+        """Wait for so many lines of progress."""
+        while len(self.marks) < lines:
+            if not self._is_live():
+                raise RuntimeError(f"it ended too soon:\n{self.runs.errors(self.run)}")
+            self._look()
+
+    def follow(self) -> State:
+        """Wait for the end of the whole run."""
+        while self._is_live():
+            self._look()
+        return State.SUCCEEDED if self._state() == "success" else State.FAILED
+
+    def mishap(self, harm: "Harm", *, lines: int) -> Outcome:
+        """Do ``harm`` to the run's Airflow once it trains, and follow the run to its end."""
+        self.until_under_way(lines)
+        at = time.time()
+        harm(self)
+        state = self.follow()
+        entries = self.entries()
+        sets = [each for each in entries if each.event is What.START and not each.replica]
+        adopted = [each for each in entries if each.event is What.ADOPT]
+        times = [each.at for each in self.marks]
+        falls = [mark.step - later.step for mark, later in itertools.pairwise(self.marks)]
+        return Outcome(
+            state=state,
+            verdict=f"{len(sets)} set started, taken over {len(adopted)} times",
+            back=sorted({each.replica for each in entries if each.event is What.RESTART}),
+            detect=adopted[0].at - at if adopted else None,
+            full_pace=None,
+            longest_gap=max(later - before for before, later in itertools.pairwise(times)),
+            steps_lost=max(0, *falls),
+            steps_twice=goodput_of(entries).steps_twice,
+            imported=None,
+            goodput=goodput_of(entries).goodput,
+            stalls=[],
+            left=self._left(),
+            sets=len(sets),
+            adoptions=len(adopted),
+        )
+
+    def tail(self) -> str:
+        """The last lines of the task's last try, and what failed."""
+        lines = self.runs.log(self.run, TASK).splitlines()[-40:]
+        return "\n".join([*lines, self.runs.errors(self.run)])
+
+    def _left(self) -> list[str]:
+        """Processes and folders of sets, once the run has ended."""
+        return sets_processes(str(self.scratch)) + [str(each) for each in self.scratch.iterdir()]
+
+    def task(self) -> psutil.Process:
+        """The process that runs the task's code; its parent is Airflow's worker."""
+        [instance] = [each for each in self.runs.instances(self.run) if each["task_id"] == TASK]
+        return psutil.Process(instance["pid"])
+
+    def component(self, name: str) -> Process:
+        return next(each for each in self.stack.components if each.name == name)
+
+    def entries(self) -> list[Entry]:
+        """The ledger that the task has left in the store."""
+        url = f"s3://aerotrain/{DAG}/runs/{path_segment(self.run)}/{TASK}"
+        store = open_store(url, self.stack.s3.environment)
+        whole = json.loads(store.get("ledger.json"))
+        return read(json.dumps(each) for each in whole["entries"])
+
+    def _state(self) -> str:
+        return self.runs.api.run_state(DAG, self.run)
+
+    def _is_live(self) -> bool:
+        return self._state() not in ("success", "failed")
+
+    def _look(self) -> None:
+        """Read on in what the chief says, wherever its set is."""
+        time.sleep(_LOOK_EVERY)
+        for started in self.scratch.glob(f"{TASK}-*/*/started"):
+            self.address = str(started.parent)
+        try:
+            said = (Path(self.address) / "chief" / "log").read_text()
+        except FileNotFoundError:
+            return  # not there yet, or not any more
+        whole = said[: said.rfind("\n") + 1]
+        for line in whole[self._told :].splitlines():
+            if (progress := Progress.parse(line)) is not None:
+                self.marks.append(Mark(time.time(), progress.step))
+        self._told = len(whole)
+
+
+Harm = Callable[[DagTraining], None]
+
+
+def kill_task(training: DagTraining) -> None:
+    training.task().kill()
+
+
+def kill_worker(training: DagTraining) -> None:
+    """Airflow's worker, which watches the task for it; the task's own process stays behind."""
+    worker = training.task().parent()
+    assert worker is not None
+    worker.kill()
+
+
+def kill_scheduler(training: DagTraining) -> None:
+    """With all that it runs, as when its machine or its container goes."""
+    training.component("scheduler").restart()
+
+
+def kill_triggerer(training: DagTraining) -> None:
+    training.component("triggerer").restart()
+
+
+def kill_all(training: DagTraining) -> None:
+    """Scheduler, triggerer and the task's own process, before any of them is back."""
+    components = [training.component(name) for name in ("scheduler", "triggerer")]
+    kill_task(training)
+    for component in components:
+        component.kill()
+    for component in components:
+        component.restart()
+
+
+def kill_in_turn(training: DagTraining) -> None:
+    """One after another, each when the one before has been got over."""
+    kill_triggerer(training)
+    kill_task(training)
+    while not _adoptions(training):
+        training.until_under_way(len(training.marks) + 1)
+    kill_scheduler(training)
+
+
+def _adoptions(training: DagTraining) -> int:
+    ledger = (Path(training.address) / "ledger.jsonl").read_text().splitlines()
+    return sum(each.event is What.ADOPT for each in read(ledger))

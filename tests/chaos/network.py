@@ -1,0 +1,46 @@
+"""A network of a training's own, in which packets can be dropped without closing anything."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+#: One table, so that dropping ends as a whole.
+_TABLE = "chaos"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network namespace with nothing but loopback; ``inside`` begins a command within it."""
+
+    inside: tuple[str, ...]
+
+    def drop(self, port: int) -> None:
+        """Drop every packet from and to the port, those of open connections included."""
+        self._nft(
+            f"add table inet {_TABLE}\n"
+            f"add chain inet {_TABLE} in {{ type filter hook input priority 0; }}\n"
+            f"add rule inet {_TABLE} in tcp dport {port} drop\n"
+            f"add rule inet {_TABLE} in tcp sport {port} drop\n"
+        )
+
+    def mend(self) -> None:
+        """Let everything pass again."""
+        self._nft(f"delete table inet {_TABLE}\n")
+
+    def _nft(self, rules: str) -> None:
+        subprocess.run([*self.inside, "nft", "-f", "-"], input=rules.encode(), check=True)
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    """A new network, which is there until the block has ended and everybody has left it."""
+    words = ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            if not holder.stdout.readline():
+                raise RuntimeError("no network could be made; what was missing is said above")
+            yield Network(("nsenter", f"--net=/proc/{holder.pid}/ns/net"))
+        finally:
+            holder.kill()

@@ -1,0 +1,146 @@
+"""Where a fault is done: what has to be there besides the training, and what this machine lacks.
+
+Each scene is opened once, by the first fault that needs it, and has a workshop of its own: a
+store, the prepared digits, and the folder of the sets. Nothing of a scene outlives its stack.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from benchmarks.workshop import Workshop
+
+from aerotrain_airflow.local.s3_server import S3Server, s3_server
+from chaos.network import Network, network
+
+BUCKET = "chaos"
+
+#: Bytes of the small disk: a training of the digits takes a tenth of it.
+DISK = 64 << 20
+
+#: Where version 2 of Linux's control groups is found, if its controllers are not with version 1.
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Place(StrEnum):
+    """What a fault needs around its training."""
+
+    PLAIN = "plain"
+    SERVER = "a store that is a server"
+    SMALL_DISK = "a disk of its own"
+    NETWORK = "a network of its own"
+    MEMORY = "a limit of its own to memory"
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """A place, and by what harm is done in it."""
+
+    workshop: Workshop
+    server: S3Server | None = None
+    disk: Path | None = None
+    network: Network | None = None
+    cgroup: Path | None = None
+
+
+@contextmanager
+def _plain(folder: Path) -> Iterator[Scene]:
+    yield Scene(workshop=Workshop.prepared(folder))
+
+
+@contextmanager
+def _with_server(folder: Path) -> Iterator[Scene]:
+    with s3_server(folder / "s3") as server:
+        server.make_bucket(BUCKET)
+        # This process reads the store too, and what is file:// asks for none of these.
+        os.environ |= server.environment
+        yield Scene(
+            workshop=Workshop.prepared(folder, store=f"s3://{BUCKET}/digits"), server=server
+        )
+
+
+@contextmanager
+def _with_small_disk(folder: Path) -> Iterator[Scene]:
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "chaos", str(disk)], check=True)
+    try:
+        yield Scene(workshop=Workshop.prepared(folder, sets=disk / "sets"), disk=disk)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@contextmanager
+def _with_network(folder: Path) -> Iterator[Scene]:
+    with network() as made:
+        python = folder / "python-in-a-network"
+        inside = " ".join(made.inside)
+        python.write_text(f'#!/bin/sh\nexec {inside} {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        yield Scene(workshop=Workshop.prepared(folder, python=str(python)), network=made)
+
+
+@contextmanager
+def _with_memory(folder: Path) -> Iterator[Scene]:
+    cgroup = _CGROUPS / f"aerotrain-chaos-{os.getpid()}"
+    cgroup.mkdir()
+    try:
+        yield Scene(workshop=Workshop.prepared(folder), cgroup=cgroup)
+    finally:
+        cgroup.rmdir()
+
+
+def _lacks_mounts() -> str:
+    tried = subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "chaos", "/mnt"],
+        capture_output=True,
+        check=False,
+    )
+    return "" if tried.returncode == 0 else "may not mount a disk (be root)"
+
+
+def _lacks_network() -> str:
+    missing = [name for name in ("unshare", "nsenter", "ip", "nft") if not shutil.which(name)]
+    if missing:
+        return f"has no {', '.join(missing)} (on Debian: apt install iproute2 nftables)"
+    tried = subprocess.run(
+        ["unshare", "--net", "nft", "list", "ruleset"], capture_output=True, check=False
+    )
+    return "" if tried.returncode == 0 else "may not make a network (be root)"
+
+
+def _lacks_memory() -> str:
+    try:
+        controllers = (_CGROUPS / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return "has its memory under control groups of version 1, not 2"
+    if "memory" not in controllers:
+        return f"does not hand on the controller of memory ({_CGROUPS}/cgroup.subtree_control)"
+    return "" if os.access(_CGROUPS, os.W_OK) else f"may not make a group in {_CGROUPS} (be root)"
+
+
+#: How each place is made, and what this machine lacks for it, if anything.
+_MADE: Mapping[Place, tuple[Callable[[Path], AbstractContextManager[Scene]], Callable[[], str]]] = {
+    Place.PLAIN: (_plain, lambda: ""),
+    Place.SERVER: (_with_server, lambda: ""),
+    Place.SMALL_DISK: (_with_small_disk, _lacks_mounts),
+    Place.NETWORK: (_with_network, _lacks_network),
+    Place.MEMORY: (_with_memory, _lacks_memory),
+}
+
+
+def lacking(place: Place) -> str:
+    """What this machine lacks for it, as a sentence goes on after "this machine"."""
+    return _MADE[place][1]()
+
+
+def scene_of(place: Place, folder: Path) -> AbstractContextManager[Scene]:
+    """The place, made in ``folder`` for as long as the block runs."""
+    folder.mkdir()
+    return _MADE[place][0](folder)

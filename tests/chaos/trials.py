@@ -1,0 +1,122 @@
+"""One trial: a fault, the training it is done to, and what of its outcome is wrong."""
+
+import random
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.mishaps import Outcome, mishap
+
+from aerotrain.contract.status import State
+from chaos.dag_runs import DagTraining, running_airflow
+from chaos.faults import EPOCHS, EPOCHS_OF_A_RUN, FAULTS, DagFault, Fault
+from chaos.scenes import Place, Scene, lacking, scene_of
+
+#: Seconds without a sign of life after which a replica is ended: short, for it is waited for.
+PATIENCE = 12.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A fault, and after how many progress lines it strikes."""
+
+    fault: Fault | DagFault
+    after: int
+
+    @property
+    def lacks(self) -> str:
+        """What this machine lacks for it, as a sentence goes on after "this machine"."""
+        return lacking(self.fault.place) if isinstance(self.fault, Fault) else ""
+
+
+def schedule(runs: int, seed: int, faults: Sequence[Fault | DagFault] = FAULTS) -> list[Trial]:
+    """Every fault once in a random order, then again in another, until there are enough."""
+    chance = random.Random(seed)
+    order: list[Fault | DagFault] = []
+    while len(order) < runs:
+        order += chance.sample(list(faults), len(faults))
+    return [Trial(fault, chance.randint(4, 8)) for fault in order[:runs]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What followed a fault, what of it is wrong, and the last lines where something is."""
+
+    outcome: Outcome
+    wrong: str
+    tail: str = ""
+
+
+@dataclass
+class Scenes:
+    """The scenes of all trials, each opened by the first that needs it."""
+
+    stack: ExitStack
+    _open: dict[Place, Scene] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self._airflows = 0
+
+    def judge(self, trial: Trial) -> Judged:
+        """Carry the trial out, and compare what followed with what the matrix promises."""
+        if isinstance(trial.fault, DagFault):
+            return self._of_run(trial.fault, trial.after)
+        return self._of_set(trial.fault, trial.after)
+
+    def _of_set(self, fault: Fault, after: int) -> Judged:
+        scene = self._scene(fault.place)
+        training = scene.workshop.train(
+            fault.strategy,
+            epochs=EPOCHS[fault.strategy],
+            deadlines={"patience": PATIENCE},
+        )
+        outcome = mishap(training, lambda harmed: fault.harm(harmed, scene), lines=after)
+        wrong = what_is_wrong(fault, outcome)
+        return Judged(outcome, wrong, training.tail() if wrong else "")
+
+    def _of_run(self, fault: DagFault, after: int) -> Judged:
+        """In an Airflow of its own, so that no trial hears of another's."""
+        self._airflows += 1
+        with running_airflow(self._folder / f"airflow-{self._airflows}") as (stack, scratch):
+            conf = {"strategy": fault.strategy, "epochs": EPOCHS_OF_A_RUN[fault.strategy]}
+            training = DagTraining(stack, scratch, conf)
+            outcome = training.mishap(fault.harm, lines=after)
+            wrong = what_is_wrong_with_a_run(fault, outcome)
+            return Judged(outcome, wrong, training.tail() if wrong else "")
+
+    def _scene(self, place: Place) -> Scene:
+        if place not in self._open:
+            made = scene_of(place, self._folder / place.name.lower())
+            self._open[place] = self.stack.enter_context(made)
+        return self._open[place]
+
+
+def what_is_wrong(fault: Fault, outcome: Outcome) -> str:
+    """In what the outcome differs from what the matrix promises."""
+    found = []
+    if outcome.state is not fault.ends:
+        found.append(f"it {outcome.state}")
+    if set(outcome.back) != fault.back:
+        found.append(f"who came back: {', '.join(sorted(outcome.back)) or 'nobody'}")
+    if outcome.left:
+        found.append(f"left behind: {', '.join(outcome.left)}")
+    return "; ".join(found)
+
+
+def what_is_wrong_with_a_run(fault: DagFault, outcome: Outcome) -> str:
+    """In what a run whose Airflow was harmed is not green, or has not trained once."""
+    found = []
+    if outcome.state is not State.SUCCEEDED:
+        found.append(f"it {outcome.state}")
+    if outcome.sets != 1:
+        found.append(f"{outcome.sets} sets were started")
+    if (outcome.adoptions > 0) != fault.tries_again:
+        found.append(f"taken over {outcome.adoptions} times")
+    if outcome.back:
+        found.append(f"who came back: {', '.join(outcome.back)}")
+    if outcome.left:
+        found.append(f"left behind: {', '.join(outcome.left)}")
+    return "; ".join(found)
