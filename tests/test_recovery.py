@@ -6,6 +6,7 @@ import pytest
 
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.ledger import Entry
+from aerotrain.contract.recovery import say_silent
 from aerotrain.contract.status import Loss, Observation, State
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import SETTLE, SETTLE_TOLD, Recovery, Restart
@@ -231,3 +232,28 @@ def test_a_chief_that_ended_well_ends_the_job_whoever_was_lost() -> None:
     ended = Set().sees(chief=Observation(state=State.SUCCEEDED), worker_0=lost())
     assert isinstance(ended, Ended)
     assert ended.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("silent", "back"),
+    [
+        (["worker-0"], "chief worker-0"),
+        (["worker-0", "worker-1"], "chief worker-0 worker-1"),
+        (["ps-0"], "chief ps-0 ps-1"),
+        (["another-7"], "chief"),
+    ],
+)
+def test_who_does_not_answer_the_chief_is_replaced_with_it_wherever_it_seems_to_run(
+    silent: list[str], back: str
+) -> None:
+    of = Set()
+    words = f"exited with 76: no progress for 61 s: {say_silent(silent)}; this replica ends itself"
+    decision = of.sees(chief=lost(Loss.HANG, words, 76))
+    assert isinstance(decision, Restart)
+    assert names_of(decision) == back
+    assert decision.elsewhere >= {of.names[name] for name in silent if name in of.names}
+
+
+def test_whom_a_replica_names_that_did_not_hang_is_left_alone() -> None:
+    words = f"raised OSError: {say_silent(['worker-0'])}"
+    assert names_of(Set().comes_back(chief=lost(Loss.CRASH, words, 1))) == "chief"

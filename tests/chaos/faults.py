@@ -175,7 +175,7 @@ FAULTS: tuple[Fault | DagFault, ...] = (
     Fault("store silent for 10 s", SERVED, partial(_store_cut, 10.0), NOBODY, Place.SERVER),
     Fault("store slow for 15 s", ALONE, partial(_store_slow, 15.0), NOBODY, Place.SERVER),
     Fault("disk full for 8 s", ALONE, partial(_disk_full, 8.0), NOBODY, Place.SMALL_DISK),
-    Fault("drop a worker's packets", SERVED, partial(_silent, WORKER), CHIEF, Place.NETWORK),
+    Fault("drop a worker's packets", SERVED, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("drop a worker's packets", GANG, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("out of memory", ALONE, partial(_out_of_memory, "chief"), CHIEF, Place.MEMORY),
     DagFault("kill the task's process", ALONE, dag_runs.kill_task, tries_again=True),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
-from aerotrain.contract.recovery import comeback
+from aerotrain.contract.recovery import comeback, told_silent
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.recovery.ended import Ended, job_ended
 from aerotrain_airflow.recovery.verdicts import Course, Verdict, judge, loss_of
@@ -82,12 +82,13 @@ class Recovery:
         stopped = {name: each for name, each in verdicts.items() if not each.comes_back}
         if stopped:
             return _stopped(stopped)
-        names = comeback(self._job, lost)
+        silent = _silent(seen, causes)
+        names = comeback(self._job, {*lost, *silent})
         return Restart(
             names=names,
             because="; ".join(f"{name} {each.why}" for name, each in verdicts.items()),
             not_before=self._not_before(seen, names, found),
-            elsewhere=_those(verdicts, Course.ELSEWHERE),
+            elsewhere=_those(verdicts, Course.ELSEWHERE) | silent,
             roomier=_those(verdicts, Course.MORE_MEMORY),
         )
 
@@ -165,6 +166,15 @@ def _causes(lost: Seen) -> list[ReplicaName]:
     """Those that were lost by themselves: who only misses another was lost to that one."""
     own = [name for name, each in lost.items() if loss_of(each) is not Loss.TEMPORARY]
     return own or list(lost)
+
+
+def _silent(seen: Seen, causes: Iterable[ReplicaName]) -> frozenset[ReplicaName]:
+    """Those that seem to run, and gave no answer to one that hung for it and has ended itself."""
+    hung = [seen[name].reason for name in causes if loss_of(seen[name]) is Loss.HANG]
+    told = frozenset().union(*map(told_silent, hung))
+    return frozenset(
+        name for name, each in seen.items() if not each.state.ended and str(name) in told
+    )
 
 
 def _stopped(verdicts: Mapping[ReplicaName, Verdict]) -> Ended:

@@ -4,7 +4,8 @@ The first rows are rules that ``comeback`` applies. The others are promises that
 keep together; docs/recovery.md shows the same table, and a test holds the two equal.
 """
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -78,6 +79,21 @@ MATRIX: tuple[Row, ...] = (
         "checkpoint", _INTERVAL),
 )
 # fmt: on
+
+
+#: How a replica that ends itself names those that it waited for in vain.
+_SILENT = re.compile(r"((?:\S+ and )*\S+) do(?:es)? not answer")
+
+
+def say_silent(names: Sequence[str]) -> str:
+    """Who does not answer, in the words that ``told_silent`` reads."""
+    return f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not answer"
+
+
+def told_silent(words: str) -> frozenset[str]:
+    """Whom the last words of a replica name: they are lost, whatever else is seen of them."""
+    told = _SILENT.search(words)
+    return frozenset(told[1].split(" and ")) if told else frozenset()
 
 
 def comeback(job: Job, lost: Collection[ReplicaName]) -> frozenset[ReplicaName]:

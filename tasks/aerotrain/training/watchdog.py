@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from aerotrain.contract.recovery import say_silent
 from aerotrain.training.drive import Ran
 
 #: How an HTTP/2 client begins, with an empty frame of settings. A gRPC server that is alive
@@ -105,7 +106,7 @@ class Watchdog:
     def _whom_to_blame(self) -> str:
         silent = [name for name, address in self._peers.items() if not answers(address)]
         if silent:
-            return f"{' and '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer"
+            return say_silent(silent)
         return "all other replicas answer" if self._peers else "the execution does not end"
 
     def _work(self) -> None:
