@@ -3,6 +3,7 @@
 # Variables, as in `make run CONF='{"epochs": 3}'`:
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
 #   RUNS      how many trainings `chaos` harms              SEED      which, and when
+#   LAUNCHER  of these trainings: process or kubernetes
 #   PORT      where the UI of `up` answers                  HOME_DIR  where both keep everything
 # and of `images`:
 #   BASE      what they are built on, for example the image of your platform team
@@ -14,6 +15,7 @@ DAG ?= digits
 CONF ?= {}
 RUNS ?= 30
 SEED ?= 1
+LAUNCHER ?= process
 PORT ?= 8080
 HOME_DIR ?= .local
 export CONF
@@ -63,7 +65,7 @@ test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG nam
 	$(BIN)/pytest -m cluster
 
 chaos: $(READY) ## do harm to live trainings, RUNS times, and print what followed
-	@PYTHONPATH=tests $(BIN)/python -m chaos --runs $(RUNS) --seed $(SEED)
+	@PYTHONPATH=tests $(BIN)/python -m chaos --launcher $(LAUNCHER) --runs $(RUNS) --seed $(SEED)
 
 # Packages come from where pip takes them here; the address is a secret of the build, because
 # there may be a password in it.

@@ -24,8 +24,7 @@ from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.base import LogLine
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.launchers.base import Launcher, LogLine
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.goodput import Goodput
 from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
@@ -47,7 +46,7 @@ class Mark:
 class Training:
     """A live training, watched in a thread; a context that leaves nothing behind."""
 
-    def __init__(self, launcher: ProcessLauncher, job: Job) -> None:
+    def __init__(self, launcher: Launcher[Any], job: Job) -> None:
         self.launcher = launcher
         self.job = job
         self.lines: list[tuple[float, str]] = []
@@ -150,8 +149,17 @@ class Outcome:
     adoptions: int = 0
 
 
-def mishap(training: Training, harm: Callable[[Training], None], *, lines: int = 5) -> Outcome:
-    """Do ``harm`` once the training is under way, and follow it to its end."""
+def mishap(
+    training: Training,
+    harm: Callable[[Training], None],
+    *,
+    lines: int = 5,
+    left: Callable[[Training], list[str]] | None = None,
+) -> Outcome:
+    """Do ``harm`` once the training is under way, and follow it to its end.
+
+    ``left`` says what a set that was stopped has left behind; by default one of processes.
+    """
     with training:
         training.until_under_way(lines)
         begun = training.marks[0].at
@@ -184,7 +192,7 @@ def mishap(training: Training, harm: Callable[[Training], None], *, lines: int =
             stalls=[each.seconds for each in chiefs if each.event is What.SAVE_STALL],
             left=(),
         )
-    return replace(outcome, left=left_behind(training))
+    return replace(outcome, left=(left or left_behind)(training))
 
 
 def _gaps(marks: Sequence[Mark], at: float) -> list[float]:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.prepare import part, plan, seal
 from aerotrain.replica import Replica
+from aerotrain.store import open_store
+from aerotrain_airflow.launchers.base import Launcher
 from aerotrain_airflow.launchers.process import ProcessLauncher
 from benchmarks.mishaps import ROOT, Training
 
@@ -27,13 +30,21 @@ REPLICAS: Mapping[str, tuple[Copies, ...]] = {
 }
 
 
+def processes_in(sets: Path, python: str = sys.executable) -> ProcessLauncher:
+    """A launcher of local processes, with its sets in that folder."""
+    roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+    return ProcessLauncher(sets, environment, "mishaps", python)
+
+
 @dataclass
 class Workshop:
     """A store with the digits in it, and the folder of all sets."""
 
     folder: Path
     store: str
-    launcher: ProcessLauncher
+    launcher: Launcher[Any]
+    code: str
     data: str = ""
     runs: int = 0
 
@@ -48,15 +59,13 @@ class Workshop:
         folder: Path,
         *,
         store: str | None = None,
-        sets: Path | None = None,
-        python: str = sys.executable,
+        launcher: Launcher[Any] | None = None,
     ) -> Self:
-        """One with its data prepared; ``store`` and ``sets`` are in ``folder`` by default."""
-        roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-        launcher = ProcessLauncher(sets or folder / "sets", environment, "mishaps", python)
-        made = cls(folder, store or (folder / "store").as_uri(), launcher)
-        sys.path.insert(0, str(ROOT / "dags" / "models"))
+        """One with its data prepared, its store and its local sets in ``folder`` by default."""
+        models, store = ROOT / "dags" / "models", store or (folder / "store").as_uri()
+        code = publish_code(open_store(store), models)
+        made = cls(folder, store, launcher or processes_in(folder / "sets"), code)
+        sys.path.insert(0, str(models))
         source = {"kind": "python", "module": "digits"}
         planned = plan.run(made._alone("prepare.plan", {"source": source, "shards": 4}))
         for arguments in planned["parts"]:
@@ -105,6 +114,6 @@ class Workshop:
             strategy=strategy,
             replicas=replicas,
             arguments=arguments,
-            code=str(ROOT / "dags" / "models"),
+            code=self.code,
             **more,
         )

@@ -28,9 +28,9 @@ GOOD = {
 
 def test_the_same_seed_is_the_same_schedule_and_every_fault_has_its_turn() -> None:
     runs = len(FAULTS) + 4
-    assert schedule(runs, 7) == schedule(runs, 7)
-    assert schedule(runs, 7) != schedule(runs, 8)
-    assert {trial.fault.harm for trial in schedule(runs, 7)} == {each.harm for each in FAULTS}
+    assert schedule(runs, 7, FAULTS) == schedule(runs, 7, FAULTS)
+    assert schedule(runs, 7, FAULTS) != schedule(runs, 8, FAULTS)
+    assert {trial.fault for trial in schedule(runs, 7, FAULTS)} == set(FAULTS)
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,25 @@ this machine cannot do, such as dropping packets without being root, the table s
 
 ``make chaos RUNS=30 SEED=1 > benchmarks/results/chaos.md`` keeps the table with its command;
 what is said while it runs goes to the other stream.
+
+``--launcher kubernetes`` does the same to pods, on the cluster that KUBECONFIG names, with the
+image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the stand-in of the tests.
 """
 
 import argparse
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from benchmarks.mishaps import Outcome
 from benchmarks.report import print_table
 
-from chaos.faults import FAULTS, DagFault, Fault
-from chaos.trials import Scenes, schedule
+from chaos.faults import FAULTS
+from chaos.trials import Ground, Named, Scenes, schedule
 
 COLUMNS = (
     "run",
@@ -40,31 +45,52 @@ COLUMNS = (
 def main() -> None:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=len(FAULTS))
+    parser.add_argument(
+        "--launcher", choices=("process", "kubernetes", "double"), default="process"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="faults that have this in their name")
     asked = parser.parse_args()
-    faults = [each for each in FAULTS if asked.only in f"{each.strategy}: {each.name}"]
     rows: list[dict[str, object]] = []
     # Their sets outlive whoever started them; told to go, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
         # Last of all, also of a run that is told to go before its end.
         stack.callback(lambda: print_all(asked, rows))
-        scenes = Scenes(stack)
+        ground, every = ground_of(asked.launcher, stack)
+        faults = [each for each in every if asked.only in f"{each.strategy}: {each.name}"]
         for number, trial in enumerate(schedule(asked.runs, asked.seed, faults), 1):
-            if trial.lacks:
-                rows.append(row_of_none(number, trial.fault, trial.lacks))
+            if lacks := ground.lacks(trial.fault):
+                rows.append(row_of_none(number, trial.fault, lacks))
                 continue
-            judged = scenes.judge(trial)
+            judged = ground.judge(trial.fault, trial.after)
             rows.append(row(number, trial.fault, judged.outcome, judged.wrong))
             print(rows[-1], judged.tail, file=sys.stderr, flush=True)
     sys.exit(any(each["wrong"] != "-" for each in rows))
 
 
+def ground_of(launcher: str, stack: ExitStack) -> tuple[Ground, Sequence[Named]]:
+    """Where the launcher's trials take place, until the stack ends, and their faults."""
+    if launcher == "process":
+        return Scenes(stack), FAULTS
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    # Before Airflow is imported, whose connection leads to the cluster.
+    os.environ.setdefault("AIRFLOW_HOME", str(folder / "airflow"))
+    from chaos import pods
+
+    if launcher == "double":
+        return stack.enter_context(pods.on_double(folder)), pods.POD_FAULTS
+    kubeconfig, image = os.environ["KUBECONFIG"], os.environ["AEROTRAIN_TEST_IMAGE"]
+    return stack.enter_context(pods.on_cluster(folder, Path(kubeconfig), image)), pods.POD_FAULTS
+
+
 def print_all(asked: argparse.Namespace, rows: Sequence[dict[str, object]]) -> None:
     """The table under the command that makes it."""
+    on = "" if asked.launcher == "process" else f" --launcher {asked.launcher}"
     only = f" --only {asked.only!r}" if asked.only else ""
-    print(f"    PYTHONPATH=tests python -m chaos --runs {asked.runs} --seed {asked.seed}{only}\n")
+    print(
+        f"    PYTHONPATH=tests python -m chaos --runs {asked.runs} --seed {asked.seed}{on}{only}\n"
+    )
     one, _, quarter = os.getloadavg()
     wrong = sum(each["wrong"] != "-" for each in rows)
     print(
@@ -75,7 +101,7 @@ def print_all(asked: argparse.Namespace, rows: Sequence[dict[str, object]]) -> N
         print_table(rows)
 
 
-def row(number: int, fault: Fault | DagFault, outcome: Outcome, wrong: str) -> dict[str, object]:
+def row(number: int, fault: Named, outcome: Outcome, wrong: str) -> dict[str, object]:
     values = (
         number,
         fault.strategy,
@@ -93,7 +119,7 @@ def row(number: int, fault: Fault | DagFault, outcome: Outcome, wrong: str) -> d
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def row_of_none(number: int, fault: Fault | DagFault, lacks: str) -> dict[str, object]:
+def row_of_none(number: int, fault: Named, lacks: str) -> dict[str, object]:
     """The row of a fault that cannot be done here."""
     told = {"run": number, "strategy": fault.strategy, "fault": fault.name}
     return {**dict.fromkeys(COLUMNS, "-"), **told, "verdict": f"not done: this machine {lacks}"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from benchmarks.workshop import Workshop
+from benchmarks.workshop import Workshop, processes_in
 
 from aerotrain_airflow.local.s3_server import S3Server, s3_server
 from chaos.network import Network, network
@@ -71,7 +71,9 @@ def _with_small_disk(folder: Path) -> Iterator[Scene]:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "chaos", str(disk)], check=True)
     try:
-        yield Scene(workshop=Workshop.prepared(folder, sets=disk / "sets"), disk=disk)
+        yield Scene(
+            workshop=Workshop.prepared(folder, launcher=processes_in(disk / "sets")), disk=disk
+        )
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -83,7 +85,8 @@ def _with_network(folder: Path) -> Iterator[Scene]:
         inside = " ".join(made.inside)
         python.write_text(f'#!/bin/sh\nexec {inside} {sys.executable} "$@"\n')
         python.chmod(0o755)
-        yield Scene(workshop=Workshop.prepared(folder, python=str(python)), network=made)
+        launcher = processes_in(folder / "sets", str(python))
+        yield Scene(workshop=Workshop.prepared(folder, launcher=launcher), network=made)
 
 
 @contextmanager

@@ -6,35 +6,51 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from benchmarks.mishaps import Outcome, mishap
 
 from aerotrain.contract.status import State
 from chaos.dag_runs import DagTraining, running_airflow
-from chaos.faults import EPOCHS, EPOCHS_OF_A_RUN, FAULTS, DagFault, Fault
+from chaos.faults import EPOCHS, EPOCHS_OF_A_RUN, DagFault, Fault
 from chaos.scenes import Place, Scene, lacking, scene_of
 
 #: Seconds without a sign of life after which a replica is ended: short, for it is waited for.
 PATIENCE = 12.0
 
 
+class Named(Protocol):
+    """A fault of whatever kind: its name, and the strategy of the training that it is done to."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def strategy(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Trial:
     """A fault, and after how many progress lines it strikes."""
 
-    fault: Fault | DagFault
+    fault: Named
     after: int
 
-    @property
-    def lacks(self) -> str:
-        """What this machine lacks for it, as a sentence goes on after "this machine"."""
-        return lacking(self.fault.place) if isinstance(self.fault, Fault) else ""
+
+class Ground(Protocol):
+    """Where trials take place: on processes of this machine, or on pods."""
+
+    def lacks(self, fault: Any) -> str:
+        """What is missing for that fault, as a sentence goes on after "this machine"."""
+
+    def judge(self, fault: Any, after: int) -> "Judged":
+        """Carry a trial out, and compare what followed with what the matrix promises."""
 
 
-def schedule(runs: int, seed: int, faults: Sequence[Fault | DagFault] = FAULTS) -> list[Trial]:
+def schedule(runs: int, seed: int, faults: Sequence[Named]) -> list[Trial]:
     """Every fault once in a random order, then again in another, until there are enough."""
     chance = random.Random(seed)
-    order: list[Fault | DagFault] = []
+    order: list[Named] = []
     while len(order) < runs:
         order += chance.sample(list(faults), len(faults))
     return [Trial(fault, chance.randint(4, 8)) for fault in order[:runs]]
@@ -60,11 +76,13 @@ class Scenes:
         self._folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self._airflows = 0
 
-    def judge(self, trial: Trial) -> Judged:
-        """Carry the trial out, and compare what followed with what the matrix promises."""
-        if isinstance(trial.fault, DagFault):
-            return self._of_run(trial.fault, trial.after)
-        return self._of_set(trial.fault, trial.after)
+    def lacks(self, fault: Fault | DagFault) -> str:
+        return lacking(fault.place) if isinstance(fault, Fault) else ""
+
+    def judge(self, fault: Fault | DagFault, after: int) -> Judged:
+        if isinstance(fault, DagFault):
+            return self._of_run(fault, after)
+        return self._of_set(fault, after)
 
     def _of_set(self, fault: Fault, after: int) -> Judged:
         scene = self._scene(fault.place)
@@ -94,7 +112,17 @@ class Scenes:
         return self._open[place]
 
 
-def what_is_wrong(fault: Fault, outcome: Outcome) -> str:
+class Promised(Protocol):
+    """What the matrix promises: who comes back, and how the training ends."""
+
+    @property
+    def back(self) -> frozenset[str]: ...
+
+    @property
+    def ends(self) -> State: ...
+
+
+def what_is_wrong(fault: Promised, outcome: Outcome) -> str:
     """In what the outcome differs from what the matrix promises."""
     found = []
     if outcome.state is not fault.ends:

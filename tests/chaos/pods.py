@@ -1,0 +1,151 @@
+"""Faults of pods, on the cluster that KUBECONFIG names or on its stand-in.
+
+What can be done to a process from outside cannot to a pod: nothing within it may kill or stop
+its first process. So a pod is deleted, with and without grace, and evicted.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import kubernetes.client
+from benchmarks.mishaps import Training, mishap
+from benchmarks.workshop import Workshop
+
+from aerotrain.contract.status import State
+from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.local.s3_server import s3_server
+from aerotrain_airflow.pods.address import JOB_LABEL, Address
+from aerotrain_airflow.pods.plan import PodSettings
+from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
+from chaos.trials import Judged, what_is_wrong
+from kubernetes_double import KubernetesDouble
+from kubernetes_worlds import CONN_ID, SECRET, connection, forwarded_to_pods, make_namespace, person
+
+_BUCKET = "chaos"
+
+#: Seconds in which all objects of a set have to be gone.
+_GONE = 30.0
+
+
+@dataclass(frozen=True)
+class Pods:
+    """A namespace with a store, and who may do harm there."""
+
+    core: kubernetes.client.CoreV1Api
+    namespace: str
+    workshop: Workshop
+
+    def lacks(self, _: "PodFault") -> str:
+        return ""
+
+    def judge(self, fault: "PodFault", after: int) -> Judged:
+        training = self.workshop.train(fault.strategy, epochs=EPOCHS[fault.strategy])
+        outcome = mishap(training, partial(fault.harm, self), lines=after, left=self.left_behind)
+        wrong = what_is_wrong(fault, outcome)
+        return Judged(outcome, wrong, training.tail() if wrong else "")
+
+    def delete(self, replica: str, seconds: int, training: Training) -> None:
+        """Delete a pod that gets so long to go."""
+        self.core.delete_namespaced_pod(
+            self._pod(replica, training), self.namespace, grace_period_seconds=seconds
+        )
+
+    def evict(self, replica: str, training: Training) -> None:
+        """What a drained node does to its pods."""
+        name = self._pod(replica, training)
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+        self.core.create_namespaced_pod_eviction(name, self.namespace, eviction)
+
+    def left_behind(self, training: Training) -> list[str]:
+        """The objects of a set that was stopped, once they had the time to go."""
+        until = time.monotonic() + _GONE
+        while (left := self._objects(training)) and time.monotonic() < until:
+            time.sleep(0.5)
+        return left
+
+    def _objects(self, training: Training) -> list[str]:
+        label = f"{JOB_LABEL}={training.job.name}"
+        kinds: dict[str, Callable[..., object]] = {
+            "pod": self.core.list_namespaced_pod,
+            "service": self.core.list_namespaced_service,
+            "configmap": self.core.list_namespaced_config_map,
+        }
+        return [
+            f"{kind} {each.metadata.name}"
+            for kind, ask in kinds.items()
+            for each in ask(self.namespace, label_selector=label).items  # type: ignore[attr-defined]
+        ]
+
+    def _pod(self, replica: str, training: Training) -> str:
+        return f"{Address.parse(training.address).name}-{replica}"
+
+
+@dataclass(frozen=True)
+class PodFault:
+    """What is done to which pod of which training, and who should come back."""
+
+    name: str
+    strategy: str
+    harm: Callable[[Pods, Training], None]
+    back: frozenset[str]
+    ends: State = State.SUCCEEDED
+
+
+def _deleted(replica: str, seconds: int) -> Callable[[Pods, Training], None]:
+    return lambda pods, training: pods.delete(replica, seconds, training)
+
+
+def _evicted(replica: str) -> Callable[[Pods, Training], None]:
+    return lambda pods, training: pods.evict(replica, training)
+
+
+POD_FAULTS: tuple[PodFault, ...] = (
+    PodFault("kill a worker", SERVED, _deleted("worker-1", 0), frozenset({"worker-1"})),
+    PodFault("kill the ps", SERVED, _deleted("ps-0", 0), frozenset({"chief", "ps-0"})),
+    PodFault("kill the chief", SERVED, _deleted("chief", 0), CHIEF),
+    PodFault("evict a worker", SERVED, _evicted("worker-0"), frozenset({"worker-0"})),
+    PodFault("kill a worker", GANG, _deleted("worker-0", 0), BOTH),
+    PodFault("delete a worker", GANG, _deleted("worker-0", 30), BOTH),
+    PodFault("kill the pod", ALONE, _deleted("chief", 0), CHIEF),
+    PodFault("delete the pod", ALONE, _deleted("chief", 30), CHIEF),
+    PodFault("evict the pod", ALONE, _evicted("chief"), CHIEF),
+)
+
+
+@contextmanager
+def on_cluster(folder: Path, kubeconfig: Path, image: str) -> Iterator[Pods]:
+    """A namespace of the cluster's, with a store on this machine."""
+    with s3_server(folder / "s3") as server, forwarded_to_pods(server) as environment:
+        server.make_bucket(_BUCKET)
+        os.environ |= server.environment  # this process reads the store too
+        yield from _namespace(folder, kubeconfig, image, environment)
+
+
+@contextmanager
+def on_double(folder: Path) -> Iterator[Pods]:
+    """The same on the stand-in, whose pods are processes of this machine."""
+    with s3_server(folder / "s3") as server, KubernetesDouble(folder / "double") as double:
+        server.make_bucket(_BUCKET)
+        os.environ |= server.environment
+        image = "aerotrain-training:double"
+        yield from _namespace(folder, Path(double.kubeconfig), image, server.environment)
+
+
+def _namespace(
+    folder: Path, kubeconfig: Path, image: str, environment: dict[str, str]
+) -> Iterator[Pods]:
+    os.environ[f"AIRFLOW_CONN_{CONN_ID.upper()}"] = connection(kubeconfig)
+    core = person(kubeconfig)
+    namespace = make_namespace(core, environment)
+    settings = PodSettings(namespace=namespace, image=image, store_secret=SECRET)
+    launcher = KubernetesLauncher(settings, CONN_ID, "mishaps")
+    try:
+        workshop = Workshop.prepared(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
+        yield Pods(core, namespace, workshop)
+    finally:
+        core.delete_namespace(namespace)
