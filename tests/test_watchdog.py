@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -102,10 +103,13 @@ def test_it_tells_a_replica_that_serves_from_one_that_is_stopped_or_gone(tmp_pat
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    with start([sys.executable, "-c", SERVER % port], tmp_path) as process:
+    with ExitStack() as stack:
+        process = stack.enter_context(start([sys.executable, "-c", SERVER % port], tmp_path))
+        stack.callback(process.kill)
         read_until(process, "serves")
         assert answers(address)
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         assert not answers(address, seconds=0.5)
         world = World({"worker-0": address})
         world.execute(1)
