@@ -9,11 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.process import ProcessLauncher
 from aerotrain_airflow.launchers.process_set import ProcessSet, Pulses
+from aerotrain_airflow.operator import JobOperator
 from live_sets import Live, replica_environment, task
 from test_process_launcher import CHIEF, _processes_naming
 
@@ -203,3 +205,31 @@ def test_of_two_tries_at_the_same_moment_one_starts_and_one_adopts(tmp_path: Pat
 
 def _cluster_of(pid: int) -> str:
     return psutil.Process(pid).environ()["AEROTRAIN_CLUSTER"]
+
+
+class Unheard(JobOperator):
+    """A task whose supervisor was killed: the next line that it tells finds nobody."""
+
+    @property
+    def log(self) -> Any:
+        class Broken:
+            def info(self, *_: object) -> None:
+                raise BrokenPipeError(32, "Broken pipe")
+
+            debug = info
+
+        return Broken()
+
+
+def test_a_task_whose_worker_was_killed_leaves_its_set_to_the_next_try(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    described = job(tmp_path, ALONE, {"chief": "serve"})
+    launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
+    orphan = Unheard(task_id="train", job={})
+    orphan._running = (launcher, launcher.start(launcher.plan(described, "try-1")))
+    with pytest.raises(TemporaryError, match=r"Airflow's worker is gone: .* Broken pipe"):
+        orphan._watch(None, None)
+    orphan.on_kill()
+    live = watched(described, "try-2")
+    assert live.entries(What.ADOPT) == [""]
