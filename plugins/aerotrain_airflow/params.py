@@ -11,7 +11,8 @@ from typing import Any
 from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Deadlines, Restarts, Role
+from aerotrain.contract.job import Role
+from aerotrain.contract.limits import Deadlines, Restarts
 from aerotrain.contract.steps import AUTO, COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
 from aerotrain.contract.strategy import STRATEGIES, nearest
 from aerotrain_airflow.form import (

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from aerotrain.contract.job import Restarts
 from aerotrain.contract.ledger import Entry
+from aerotrain.contract.limits import Restarts
 from aerotrain.contract.status import Loss, Observation
 
 #: So often in a row a replica may be lost with the same words at the same step: the program does

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.given import check_types, known
+from aerotrain.contract.limits import Deadlines, Restarts
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
 from aerotrain.contract.strategy import StrategyRules, nearest, rules_of
 
@@ -60,7 +62,7 @@ class Resources:
     shared_memory: str | None = None
 
     def __post_init__(self) -> None:
-        _check_types(
+        check_types(
             self, cpu=(int, float), memory=str, gpu=int, tpu=int, shared_memory=(str, type(None))
         )
         for name, quantity in (("memory", self.memory), ("shared_memory", self.shared_memory)):
@@ -90,7 +92,7 @@ class Replica:
     pod: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_types(self, environment=Mapping, pod=Mapping)
+        check_types(self, environment=Mapping, pod=Mapping)
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
             raise SpecError(f"the count of {self.role} must be 1 or more, got {self.count!r}")
         if self.role in (Role.CHIEF, Role.EVALUATOR) and self.count != 1:
@@ -112,52 +114,6 @@ class Replica:
             raise SpecError(
                 f"the environment of {self.role} sets {', '.join(sorted(owned))}, which the "
                 "launcher sets for each replica; leave it out"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deadlines:
-    """Seconds a job may take: to have every replica running, and altogether.
-
-    ``patience`` is how many seconds a replica may give no sign of life, or make no progress,
-    before it counts as frozen.
-    """
-
-    start: float = 600.0
-    run: float = 24 * 3600.0
-    patience: float = 60.0
-
-    def __post_init__(self) -> None:
-        _check_types(self, **dict.fromkeys(("start", "run", "patience"), (int, float)))
-        if min(self.start, self.run, self.patience) <= 0:
-            raise SpecError(
-                f"deadlines are seconds above zero, got start={self.start}, run={self.run}, "
-                f"patience={self.patience}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restarts:
-    """How often each replica may come back in its set, by the kind of its loss.
-
-    The kinds have budgets of their own, so that a cluster that preempts often does not use up
-    what is meant for bugs. A budget of 0 leaves that kind to Airflow's retries.
-    """
-
-    crashes: int = 3
-    preemptions: int = 100
-    memory: int = 2
-    hangs: int = 3
-    starts: int = 3
-
-    def __post_init__(self) -> None:
-        budgets = {each.name: getattr(self, each.name) for each in fields(self)}
-        _check_types(self, **dict.fromkeys(budgets, int))
-        below = [f"{name}={budget}" for name, budget in budgets.items() if budget < 0]
-        if below:
-            raise SpecError(
-                f"restart budgets are not below zero, got {', '.join(below)}; 0 leaves a loss of "
-                "that kind to Airflow's retries"
             )
 
 
@@ -200,7 +156,7 @@ class Job:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _check_types(self, **dict.fromkeys((*_REQUIRED, "strategy"), str), arguments=Mapping)
+        check_types(self, **dict.fromkeys((*_REQUIRED, "strategy"), str), arguments=Mapping)
         if not DNS_LABEL.fullmatch(self.name) or len(self.name) > DNS_LABEL_LENGTH:
             raise SpecError(
                 f"the job's name {self.name!r} is no DNS label: use at most "
@@ -301,7 +257,7 @@ class Job:
                 f"job {data.get('name')!r} is written in version {version} of the description, "
                 f"this is version {VERSION}; use the same aerotrain in Airflow and the replicas"
             )
-        values = _known(cls, data)
+        values = known(cls, data)
         if "replicas" in values:
             rules = rules_of(values.get("strategy", "one_device"))
             values["replicas"] = tuple(
@@ -311,7 +267,7 @@ class Job:
             )
         for name, part in (("deadlines", Deadlines), ("restarts", Restarts)):
             if name in values:
-                values[name] = part(**_known(part, values[name]))
+                values[name] = part(**known(part, values[name]))
         missing = [name for name in _REQUIRED if name not in values]
         if missing:
             raise SpecError(f"a job needs {', '.join(_REQUIRED)}; missing: {', '.join(missing)}")
@@ -327,7 +283,7 @@ def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, A
 
 
 def _replica(data: Mapping[str, Any]) -> Replica:
-    values = _known(Replica, data)
+    values = known(Replica, data)
     role = values.get("role", "")
     try:
         values["role"] = Role(role)
@@ -337,30 +293,8 @@ def _replica(data: Mapping[str, Any]) -> Replica:
             f"the roles are {', '.join(Role)}"
         ) from None
     if "resources" in values:
-        values["resources"] = Resources(**_known(Resources, values["resources"]))
+        values["resources"] = Resources(**known(Resources, values["resources"]))
     return Replica(**values)
-
-
-def _known(part: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` as keyword arguments of ``part``, refusing what it does not know."""
-    if not isinstance(data, Mapping):
-        raise SpecError(f"a {part.__name__.lower()} is described by an object, got {data!r}")
-    names = [each.name for each in fields(part)]
-    for key in data:
-        if key not in names:
-            raise SpecError(
-                f"a {part.__name__.lower()} has no field {key!r}{nearest(key, names)}; "
-                f"its fields are {', '.join(names)}"
-            )
-    return dict(data)
-
-
-def _check_types(part: object, **types: type | tuple[type, ...]) -> None:
-    """Refuse a field that is not of its type; bool is no number here."""
-    for name, expected in types.items():
-        value = getattr(part, name)
-        if not isinstance(value, expected) or isinstance(value, bool):
-            raise SpecError(f"{type(part).__name__.lower()}'s {name} cannot be {value!r}")
 
 
 def _plain(value: object) -> Any:
