@@ -23,6 +23,7 @@ from aerotrain.contract.status import Result
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import nearest
 from aerotrain.store import MissingError, Store, open_store
+from aerotrain_airflow.another_try import UnheardError, is_tried_again
 from aerotrain_airflow.credentials import store_environment
 from aerotrain_airflow.launchers.base import Launcher, LogLine, attempt_of, log_line
 from aerotrain_airflow.launchers.choice import choose_launcher
@@ -80,6 +81,7 @@ class JobOperator(BaseOperator):
         self.deferrable = deferrable
         self._running: tuple[Launcher[Any], str] | None = None
         self._killed = False
+        self._ti: Any = None
 
     def execute(self, context: Context) -> Any:
         """Run the job; what its chief returned is this task's result."""
@@ -109,6 +111,7 @@ class JobOperator(BaseOperator):
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas, and return who runs them and where."""
+        self._ti = context["ti"]
         launcher = choose_launcher(settings, _holder(context))
         plan = launcher.plan(with_code_packed(job, settings), _holder(context))
         if self.is_dry_run:
@@ -136,7 +139,7 @@ class JobOperator(BaseOperator):
         launcher, address = self._running
         try:
             return launcher.watch(address, self._tell, until=until, at_most=at_most)
-        except _UnheardError:
+        except UnheardError:
             self._running = None  # it goes on, and the next try takes it over
             raise
         except BaseException:  # as above
@@ -147,7 +150,7 @@ class JobOperator(BaseOperator):
         try:
             log_line(self.log, line)
         except OSError as error:
-            raise _UnheardError(f"Airflow's worker is gone: {error}") from error
+            raise UnheardError(f"Airflow's worker is gone: {error}") from error
 
     def _end(self, job: Job, address: str, ended: Ended, settings: Settings) -> Any:
         """Take the result of a job that ended well, and leave nothing behind in any case."""
@@ -163,7 +166,8 @@ class JobOperator(BaseOperator):
 
     def _account(self, job: Job, address: str, settings: Settings) -> None:
         """Close the run's ledger, and say in a line what it adds up to."""
-        assert self._running is not None
+        if self._running is None:
+            return  # it is the next try's by now
         launcher, _ = self._running
         try:
             store = _store_of(job.prefix, settings)
@@ -191,7 +195,13 @@ class JobOperator(BaseOperator):
         return (began + self.execution_timeout).timestamp()
 
     def on_kill(self) -> None:
-        """End every replica: the task was killed, marked, cleared, or timed out."""
+        """End every replica: the task was killed, marked, cleared, or timed out.
+
+        Where Airflow gave this try up by itself, the next one takes them over.
+        """
+        if self._ti is not None and is_tried_again(self._ti):
+            self._running = None
+            return
         self._killed = True
         self._stop()
 
@@ -199,10 +209,6 @@ class JobOperator(BaseOperator):
         if self._running is not None:
             launcher, address = self._running
             launcher.stop(address)
-
-
-class _UnheardError(TemporaryError):
-    """What this task says reaches nobody, because the worker that ran it was killed."""
 
 
 @contextmanager

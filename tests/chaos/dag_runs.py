@@ -36,6 +36,8 @@ DAG, TASK = "digits", "train"
 SETTINGS: Mapping[str, str] = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    # How often those are looked for whose scheduler was killed, once it gave no sign for 30 s.
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
 }
 
 _LOOK_EVERY = 0.25
@@ -172,8 +174,10 @@ def kill_worker(training: DagTraining) -> None:
 
 
 def kill_scheduler(training: DagTraining) -> None:
-    """With all that it runs, as when its machine or its container goes."""
-    training.component("scheduler").restart()
+    """Its own process: the workers that it has forked stay behind, and so do their tasks."""
+    scheduler = training.component("scheduler")
+    scheduler.kill_alone()
+    scheduler.restart()
 
 
 def kill_triggerer(training: DagTraining) -> None:
@@ -185,7 +189,7 @@ def kill_all(training: DagTraining) -> None:
     components = [training.component(name) for name in ("scheduler", "triggerer")]
     kill_task(training)
     for component in components:
-        component.kill()
+        component.kill_alone()
     for component in components:
         component.restart()
 

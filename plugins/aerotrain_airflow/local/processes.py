@@ -53,11 +53,15 @@ class Process:
 
     def restart(self) -> None:
         """Kill what is left of it, children included, and start it anew."""
-        self.kill()
+        self._kill_family()
         self._process = self._start()
 
-    def kill(self) -> None:
-        """Kill it with all its children, as when its machine goes."""
+    def kill_alone(self) -> None:
+        """Kill it, and none of its children."""
+        self._process.kill()
+        self._process.wait()
+
+    def _kill_family(self) -> None:
         with suppress(psutil.NoSuchProcess):  # it was ended already
             family = psutil.Process(self._process.pid)
             for process in (*family.children(recursive=True), family):

@@ -103,6 +103,9 @@ def _tuning(home: Home, cores: int) -> dict[str, str]:
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         # A task whose supervisor died is given up after so long (300 s by default).
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        # That timeout holds for the tasks of a scheduler that lives. Those of one that was killed
+        # are looked for so often (300 s by default), once it gave no sign for 30 s.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         # How soon a new file in dags/ shows up (300 s by default), and an edited one (30 s).
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
