@@ -10,12 +10,14 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
+from aerotrain.contract.status import State
 from aerotrain.store import Store, open_store
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
 from airflow_runs import Runs, free_port, until
+from chaos.dag_runs import DagTraining, kill_all
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -34,12 +36,18 @@ print([tuple(each.shape) for each in outputs.values()])
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    # Airflow refuses most characters in a run id unless it is told to take them all.
-    home = Home(tmp_path_factory.mktemp("home"))
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def stack(home: Home) -> Iterator[Stack]:
     since = utc_now()
     with pytest.MonkeyPatch.context() as patch:
+        # Airflow refuses most characters in a run id unless it is told to take them all.
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
+        # How soon a task that was killed together with its worker is given up.
+        patch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
         with running_stack(home, PROJECT, free_port(), print) as running:
             await_dag(running.api, DAG, since, running.check)
             yield running
@@ -148,6 +156,17 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_secon
 
     gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in training], timeout=10)
     assert not alive, f"{len(gone)} gone"
+
+
+def test_scheduler_triggerer_and_task_are_killed_at_once_and_the_run_has_trained_once(
+    stack: Stack, home: Home
+) -> None:
+    training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 300})
+    outcome = training.mishap(kill_all, lines=3)
+    assert outcome.state is State.SUCCEEDED, training.tail()
+    assert (outcome.sets, outcome.adoptions, outcome.back) == (1, 1, [])
+    assert (outcome.steps_lost, outcome.steps_twice) == (0, 0)
+    assert not outcome.left
 
 
 def test_a_conf_key_that_no_param_has_is_refused_with_the_nearest(pipeline: Runs) -> None:
