@@ -118,7 +118,7 @@ class ProcessLauncher:
             self._end(path)
         try:
             return self._start_all(plan)
-        except BaseException:
+        except BaseException:  # a timeout or a signal, too, must leave no replica behind
             self._end(plan.folder)
             with suppress(OSError):
                 plan.folder.parent.rmdir()

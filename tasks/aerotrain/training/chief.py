@@ -84,17 +84,8 @@ def _train(
     with strategy.scope():
         model, counter = _variables(feed)
         step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
-    checkpoints = (engine.checkpoints if is_chief else engine.peer_checkpoints)(
-        attendants.store,
-        feed.scratch,
-        model,
-        counter,
-        keep=arguments.keep,
-        recipe=recipe_of(arguments),
-        setting=setting_of(feed.job),
-        io_device=engine.io_device,
-        courier=attendants.courier,
-    )
+    kind = engine.checkpoints if is_chief else engine.peer_checkpoints
+    checkpoints = _checkpoints(kind, feed, model, counter, engine.io_device, attendants)
     with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
         restored = checkpoints.restore(agreement.number(checkpoints.choose() if is_chief else None))
     start = int(counter.numpy())
@@ -136,6 +127,27 @@ def _train(
         checkpoint=url,
         metrics=report.metrics,
         precision=arguments.precision,
+    )
+
+
+def _checkpoints(
+    kind: type[Checkpoints],
+    feed: Feed,
+    model: keras.Model,
+    counter: tf.Variable,
+    io_device: str | None,
+    attendants: Attendants,
+) -> Checkpoints:
+    return kind(
+        attendants.store,
+        feed.scratch,
+        model,
+        counter,
+        keep=feed.arguments.keep,
+        recipe=recipe_of(feed.arguments),
+        setting=setting_of(feed.job),
+        io_device=io_device,
+        courier=attendants.courier,
     )
 
 
