@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.arguments import Arguments
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.preparing import PartArguments, PlanArguments, SealArguments
 from aerotrain.contract.strategy import nearest
 
 #: What layers compute in, as Keras names it; their weights are float32 under all of them.
@@ -21,78 +23,6 @@ GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
 
 #: The axes of every mesh: batches are cut along the first, variables along either.
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
-
-
-class Arguments:
-    """What every step's arguments share: to be read from JSON, refusing what is not known."""
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Self:
-        """Build and check the arguments.
-
-        Raises:
-            SpecError: a key is unknown or missing, or a value cannot be.
-        """
-        known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
-        for key in data:
-            if key not in known:
-                raise SpecError(
-                    f"{cls.__name__} has no {key!r}{nearest(key, list(known))}; "
-                    f"it has {', '.join(known)}"
-                )
-        missing = [
-            name
-            for name, each in known.items()
-            if each.default is MISSING and each.default_factory is MISSING and name not in data
-        ]
-        if missing:
-            raise SpecError(f"{cls.__name__} needs {', '.join(missing)}; got {', '.join(data)}")
-        return cls(**data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanArguments(Arguments):
-    """Plan a data set: which parts its source has, and into which shards they go.
-
-    ``source`` names a kind of source and what that kind needs, such as
-    ``{"kind": "python", "module": "digits"}``. ``splits`` gives each split its share of the
-    records. ``shards`` is the least number of shards of every split; each replica that reads
-    it needs one of its own.
-    """
-
-    source: Mapping[str, Any]
-    splits: Mapping[str, float] = field(
-        default_factory=lambda: {"train": 0.7, "validation": 0.1, "test": 0.2}
-    )
-    shards: int = 4
-
-    def __post_init__(self) -> None:
-        if "kind" not in self.source:
-            raise SpecError("the source names no kind; add one, such as {'kind': 'python'}")
-        if any(share <= 0 for share in self.splits.values()) or (
-            abs(sum(self.splits.values()) - 1) > 1e-6
-        ):
-            raise SpecError(
-                "the shares of the splits must be above zero and add up to 1, "
-                f"got {dict(self.splits)}"
-            )
-        if self.shards < 1:
-            raise SpecError(f"shards must be 1 or more, got {self.shards}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartArguments(Arguments):
-    """Write the shards of one part of a planned data set."""
-
-    dataset: str
-    part: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SealArguments(Arguments):
-    """Seal a data set whose parts are all written."""
-
-    dataset: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import SealArguments
+from aerotrain.contract.preparing import SealArguments
 from aerotrain.dataset import Dataset, Schema, Split
+from aerotrain.prepare.latest import set_latest
 from aerotrain.prepare.layout import Plan, WrittenPart, part_key
+from aerotrain.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.replica import Replica
+from aerotrain.sources import Rejected
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 
@@ -21,12 +24,17 @@ def run(replica: Replica) -> str:
         FinalError: a part is missing, or what is there cannot be read in the planned way.
     """
     store = open_store(SealArguments.of(replica.job.arguments).dataset)
+    root = open_store(replica.job.store)
+    plan = Plan.read(store)
     if store.exists(MANIFEST):
+        set_latest(root, plan.rules.name, plan.fingerprint)
         print(f"already sealed: {store.url}")
         return store.url
-    plan = Plan.read(store)
-    dataset = merge(plan, _written_parts(store, len(plan.parts)))
+    parts = _written_parts(store, len(plan.parts))
+    dataset = merge(plan, parts)
+    check_rejected(*_rejected(parts), plan.rules.max_rejected)
     store.put(MANIFEST, dataset.to_json().encode())
+    set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
     print(f"sealed {store.url}: {counts} records")
     return store.url
@@ -38,14 +46,22 @@ def merge(plan: Plan, parts: Sequence[WrittenPart]) -> Dataset:
     Raises:
         FinalError: two parts have other features, or a split has no record.
     """
-    splits = {name: _merged([part.splits[name] for part in parts]) for name in plan.splits}
-    _check_filled(splits, plan.splits)
+    shares = plan.rules.splits
+    splits = {name: _merged([part.splits[name] for part in parts]) for name in shares}
+    _check_filled(splits, shares)
     return Dataset(
         fingerprint=plan.fingerprint,
         source=plan.source,
         schema=_schema(parts),
         splits=splits,
     )
+
+
+def _rejected(parts: Sequence[WrittenPart]) -> tuple[int, list[Rejected]]:
+    """How many records no part took, and the first of them."""
+    return sum(part.rejected for part in parts), [
+        each for part in parts for each in part.first_rejected
+    ][:SHOWN]
 
 
 def _check_filled(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
