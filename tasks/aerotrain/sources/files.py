@@ -18,6 +18,9 @@ BLOCK = 8 * 2**20
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 _WILD = re.compile(r"[*?\[]")
+# Not "..", which no name may hold: to read it is refused.
+_DOTTED = re.compile(r"(^|/)\.(?!\.)")
+_HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
 _PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
 
 
@@ -42,7 +45,7 @@ class InputFile:
     @property
     def partitions(self) -> dict[str, str]:
         """The ``name=value`` folders that it lies in."""
-        return dict(_PARTITION.findall(self.key.rpartition("/")[0]))
+        return dict(_PARTITION.findall(self.url.rpartition("/")[0]))
 
     @classmethod
     def of(cls, description: Sequence[Any]) -> Self:
@@ -153,7 +156,7 @@ def _files_of(url: str) -> list[InputFile]:
             pass  # it names a folder, or nothing
         pattern = "**"
     matches = re.compile(_expression(pattern)).fullmatch
-    hidden = re.compile(r"(^|/)[._]") if pattern == "**" else re.compile(r"(^|/)\.")
+    hidden = _HIDDEN if pattern == "**" else _DOTTED
     base = base.rstrip("/")
     files = [
         InputFile(store=base, key=each.key, size=each.size, etag=each.etag)

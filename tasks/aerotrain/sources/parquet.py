@@ -60,7 +60,8 @@ class ParquetSource:
                 names = self._columns(file, parquet.schema_arrow)
                 for batch in parquet.iter_batches(1000, columns=names):
                     known = {name: batch.column(name).drop_null() for name in names}
-                    parts = {name: Feature("string") for name in file.partitions}
+                    wanted = self.description.get("columns", file.partitions)
+                    parts = {name: Feature("string") for name in file.partitions if name in wanted}
                     return {
                         name: _feature(name, each, file) for name, each in known.items()
                     } | parts
