@@ -20,7 +20,7 @@ EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer
+BENCHMARKS := pipeline strategies network seeds triggerer records
 
 BIN := .venv/bin
 READY := .venv/.ready

@@ -112,7 +112,8 @@ def test_another_input_is_another_data_set(
     tmp_path: Path, write_source: Write, replaced: str, by: str, arguments: dict[str, Any]
 ) -> None:
     first = prepare(tmp_path.as_uri(), tmp_path, write_source())
-    second = prepare(tmp_path.as_uri(), tmp_path, write_source(replaced, by), **arguments)
+    changed = write_source(replaced, by)
+    second = prepare(tmp_path.as_uri(), tmp_path, changed, accept=True, **arguments)
     assert first != second
 
 

@@ -215,7 +215,7 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
 ) -> None:
     listed = [StoredObject("a/../../x.csv", 4, "etag")]  # as a bucket may well hold
     monkeypatch.setattr(LocalStore, "list", lambda _store, _prefix="": iter(listed))
-    with pytest.raises(SpecError, match="'a/../../x.csv' is no key of a store"):
+    with pytest.raises(SpecError, match=r"'a/../../x.csv' is no key of a store"):
         read({"kind": "csv", "url": tmp_path.as_uri()})
 
 
@@ -353,7 +353,7 @@ def test_a_later_file_that_lacks_a_column_is_refused_by_its_name(tmp_path: Path)
     for number, name in ((1, "n"), (2, "m")):
         (tmp_path / f"{number}.csv").write_text(f"{name},t\n1,a\n")
     (tmp_path / "1.csv").write_text("n,t\n1,a\n2,b\n")
+    source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
+    _, second = source.pieces()
     with pytest.raises(SourceError, match=r"2\.csv has no column 'n'"):
-        source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
-        for piece in source.pieces():
-            list(source.read(piece.description, {"n": Feature("int64"), "t": Feature("string")}))
+        list(source.read(second.description, {"n": Feature("int64"), "t": Feature("string")}))

@@ -22,7 +22,8 @@ Mask = NDArray[np.bool_]
 class Conformed:
     """Records that can be stored, and which of the batch's they are.
 
-    ``missing`` counts the values of each feature that were null and then filled.
+    ``missing`` counts the values of each feature that were null and then filled, but for those
+    that are NaN now and tell it themselves.
     """
 
     columns: Columns
@@ -61,7 +62,11 @@ def conformed(batch: Batch, schema: Schema, rules: PlanArguments) -> Conformed:
     return Conformed(
         columns=columns,
         rows=left,
-        missing={name: int(mask[left].sum()) for name, mask in nulls.items()},
+        missing={
+            name: int(mask[left].sum())
+            for name, mask in nulls.items()
+            if name in rules.fill or schema[name].dtype != "float32"
+        },
         rejected=[*batch.rejected, *turned_down.told()],
     )
 

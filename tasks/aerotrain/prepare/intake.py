@@ -16,6 +16,7 @@ from aerotrain.prepare.splitting import NO_SPLIT, divided, strata_of, texts_of
 from aerotrain.records import Columns, Frames, encode, framed
 from aerotrain.records.encoding import lengths_of
 from aerotrain.sources import Batch, Rejected
+from aerotrain.statistics.dataset import Statistics
 
 #: Between the values of several columns that are one key; no text holds it.
 _BETWEEN = pa.scalar(b"\0", pa.large_binary())
@@ -25,6 +26,7 @@ class Intake:
     """Takes the batches of one part, and counts what it takes."""
 
     def __init__(self, rules: PlanArguments, scatter: Scatter, quarantine: Quarantine) -> None:
+        self.statistics = Statistics()
         self.has_keys = bool(rules.key)
         self.has_labels = False
         self._rules = rules
@@ -59,6 +61,7 @@ class Intake:
 
     def _add(self, batch: Batch, fit: Conformed, frames: Frames, facts: Facts) -> None:
         """Add what has a split and fits a shard to the scatter."""
+        columns = fit.columns
         most = self._rules.shard_bytes
         wrong = (facts.splits == NO_SPLIT) | (facts.lengths > most)
         if wrong.any():
@@ -76,7 +79,10 @@ class Intake:
             kept = np.flatnonzero(~wrong)
             frames = Frames(frames.rows.take(pa.array(kept)), frames.checksums[kept])
             facts = facts.taken(kept)
-        self._scatter.add(frames, facts)
+            columns = {name: column.take(kept) for name, column in columns.items()}
+        if len(facts.hashes):
+            self._scatter.add(frames, facts)
+            self.statistics.add(columns, fit.missing, facts.hashes)
 
     def _why(self, length: int) -> str:
         if length > self._rules.shard_bytes:

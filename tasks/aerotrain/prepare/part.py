@@ -11,7 +11,14 @@ from aerotrain.contract.preparing import PartArguments
 from aerotrain.dataset import Split
 from aerotrain.prepare.duplicates import check_unique
 from aerotrain.prepare.intake import Intake, schema_of_columns
-from aerotrain.prepare.layout import Plan, PlannedPart, WrittenPart, part_key, quarantine_key
+from aerotrain.prepare.layout import (
+    Plan,
+    PlannedPart,
+    WrittenPart,
+    part_key,
+    part_statistics_key,
+    quarantine_key,
+)
 from aerotrain.prepare.quarantine import Quarantine
 from aerotrain.prepare.reuse import copy_known, remember
 from aerotrain.prepare.scatter import Scatter, buckets_for
@@ -19,6 +26,7 @@ from aerotrain.prepare.shards import Cut, write_shards
 from aerotrain.prepare.splitting import stratified
 from aerotrain.replica import Replica
 from aerotrain.sources import open_source
+from aerotrain.statistics.dataset import STATISTICS
 from aerotrain.store import Store, open_store
 
 
@@ -65,13 +73,14 @@ def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPart:
         for shard in split.shards:
             store.upload(scratch / shard.file, shard.file)
             (scratch / shard.file).unlink()
+    store.upload(scratch / STATISTICS, part_statistics_key(number))
     return written
 
 
 def write_part(
     plan: Plan, planned: PlannedPart, number: int, folder: Path, quarantine: Quarantine
 ) -> WrittenPart:
-    """Write the shards of one part of ``plan`` into ``folder``.
+    """Write the shards of one part of ``plan``, and its statistics, into ``folder``.
 
     Raises:
         FinalError: too many records cannot be taken, or two have one key; it says which.
@@ -89,6 +98,7 @@ def write_part(
         if intake.has_keys:
             check_unique(plan, planned, scatter.hashes)
         splits = _cut(plan, number, folder, scatter, intake)
+        (folder / STATISTICS).write_text(intake.statistics.to_json())
     return WrittenPart(
         schema=schema if any(split.shards for split in splits.values()) else None,
         splits=splits,

@@ -1,5 +1,6 @@
 """The last step of ``prepare``: the manifest, when every part is there."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -7,10 +8,20 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import SealArguments
 from aerotrain.dataset import Dataset, Schema, Split
 from aerotrain.prepare.latest import set_latest
-from aerotrain.prepare.layout import Plan, WrittenPart, part_key
+from aerotrain.prepare.layout import Plan, WrittenPart, folder_of, part_key, part_statistics_key
 from aerotrain.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.replica import Replica
 from aerotrain.sources import Rejected
+from aerotrain.statistics.comparing import changes, check_changes
+from aerotrain.statistics.dataset import (
+    PAGE,
+    SCHEMA,
+    STATISTICS,
+    Statistics,
+    load_statistics,
+    schema_text,
+)
+from aerotrain.statistics.page import page
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 
@@ -33,11 +44,30 @@ def run(replica: Replica) -> str:
     parts = _written_parts(store, len(plan.parts))
     dataset = merge(plan, parts)
     check_rejected(*_rejected(parts), plan.rules.max_rejected)
+    describe(root, store, plan)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
     print(f"sealed {store.url}: {counts} records")
     return store.url
+
+
+def describe(root: Store, store: Store, plan: Plan) -> None:
+    """Write what the data are like, unless they are not like those that were sealed last.
+
+    Raises:
+        FinalError: they are not; the message is a table of what changed.
+    """
+    statistics = Statistics()
+    for number in range(len(plan.parts)):
+        statistics.merge(Statistics.from_json(store.get(part_statistics_key(number))))
+    summary = statistics.summary()
+    before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
+    if before and not plan.rules.accept:
+        check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
+    store.put(SCHEMA, schema_text(statistics.schema()).encode())
+    store.put(PAGE, page(store.url, summary).encode())
+    store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
 
 
 def merge(plan: Plan, parts: Sequence[WrittenPart]) -> Dataset:

@@ -26,7 +26,7 @@ from aerotrain.sources.protocol import Batch, Piece, SourceError
 
 #: Bytes of arrays that are one piece, and one batch.
 PIECE_BYTES = 64 * 2**20
-_BATCH_BYTES = 8 * 2**20
+_BATCH_BYTES = 4 * 2**20
 
 _LONGEST_HEADER = 2**16
 

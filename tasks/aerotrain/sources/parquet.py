@@ -23,7 +23,7 @@ from aerotrain.sources.protocol import Batch, Piece, SourceError
 PIECE_BYTES = 64 * 2**20
 
 #: About how many bytes of columns are decoded at once.
-_BATCH_BYTES = 16 * 2**20
+_BATCH_BYTES = 4 * 2**20
 _MOST_ROWS = 32_768
 
 
