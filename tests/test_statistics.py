@@ -12,7 +12,8 @@ import pytest
 from aerotrain.contract.errors import FinalError
 from aerotrain.prepare.assignment import hashes_of
 from aerotrain.records import column_of
-from aerotrain.statistics.dataset import PAGE, SCHEMA, Statistics, load_statistics
+from aerotrain.statistics.dataset import Statistics
+from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store
 from preparing import prepare_source
 

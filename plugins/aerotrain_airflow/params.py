@@ -231,6 +231,11 @@ def _data_and_gate() -> dict[str, Param]:
         "shards": _whole(
             4, "Shards", "Files of each split; each worker reads its own.", 1, section=_DATA
         ),
+        "accept_data": _switch(
+            "Accept data",
+            "Take data that are not like those of the last run, and compare later ones with them.",
+            _DATA,
+        ),
         "threshold": Param(
             0.9,
             title="Threshold",

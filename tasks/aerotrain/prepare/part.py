@@ -26,7 +26,7 @@ from aerotrain.prepare.shards import Cut, write_shards
 from aerotrain.prepare.splitting import stratified
 from aerotrain.replica import Replica
 from aerotrain.sources import open_source
-from aerotrain.statistics.dataset import STATISTICS
+from aerotrain.statistics.summary import STATISTICS
 from aerotrain.store import Store, open_store
 
 

@@ -13,15 +13,9 @@ from aerotrain.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.replica import Replica
 from aerotrain.sources import Rejected
 from aerotrain.statistics.comparing import changes, check_changes
-from aerotrain.statistics.dataset import (
-    PAGE,
-    SCHEMA,
-    STATISTICS,
-    Statistics,
-    load_statistics,
-    schema_text,
-)
+from aerotrain.statistics.dataset import Statistics, schema_text
 from aerotrain.statistics.page import page
+from aerotrain.statistics.summary import PAGE, SCHEMA, STATISTICS, load_statistics
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 

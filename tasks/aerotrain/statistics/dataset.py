@@ -8,11 +8,6 @@ from aerotrain.dataset import Feature, Schema, schema_to_dict
 from aerotrain.prepare.assignment import Hashes
 from aerotrain.records import Columns
 from aerotrain.statistics.column import ColumnStatistics
-from aerotrain.store import MissingError, open_store
-
-STATISTICS = "statistics.json"
-PAGE = "statistics.html"
-SCHEMA = "schema.json"
 
 
 class Statistics:
@@ -53,20 +48,6 @@ class Statistics:
 def schema_text(schema: Schema) -> str:
     """The schema as a document of its own: the same text for the same schema."""
     return json.dumps(schema_to_dict(schema), indent=1) + "\n"
-
-
-def load_statistics(url: str) -> dict[str, dict[str, Any]]:
-    """The summary of each column of the data set at ``url``; empty where it has none.
-
-    Each has ``missing`` and ``distinct``, of numbers ``min``, ``max``, ``mean``, ``std`` and
-    ``quantiles`` too, and ``vocabulary``, the values of a column of words or classes with their
-    counts, those that come most often first.
-    """
-    try:
-        data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))
-    except MissingError:
-        return {}
-    return data
 
 
 def feature_of(summary: Mapping[str, Any]) -> Feature:

@@ -54,7 +54,7 @@ def train(replica: Replica) -> str:
         job=job,
         arguments=arguments,
         dataset=dataset,
-        code=UserCode.load(arguments.model).weighing(arguments.class_weight),
+        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
         plan=Plan(records=split.records, batch_size=arguments.batch_size, epochs=arguments.epochs),
         scratch=replica.scratch,
     )
@@ -152,7 +152,7 @@ def _observer(
     validation = None
     if is_chief and (arguments.validate or callbacks.monitor_validation):
         # Examples count alike where a model is measured, whatever their class.
-        code = UserCode.load(arguments.model)
+        code = UserCode.load(arguments.model, arguments.data)
         validation = Validation(arguments, feed.dataset, code, feed.scratch)
     return Observer(strategy, model, step.metrics, report, callbacks, validation, is_chief=is_chief)
 
