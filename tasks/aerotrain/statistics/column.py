@@ -72,7 +72,7 @@ class ColumnStatistics:
 
     def _add_sample(self, values: NDArray[np.float64], hashes: Hashes) -> None:
         each = values.size // max(1, len(hashes))
-        spread = mixed((hashes[:, None] + np.arange(each, dtype=np.uint64)).ravel())
+        spread = mixed((hashes[:, None] + np.arange(each).astype(np.uint64)).ravel())
         flat = values.ravel()
         known = ~np.isnan(flat)
         if not self.feature.shape and self.feature.dtype == "float32":
