@@ -8,7 +8,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature
-from aerotrain.records import encode, frame
+from aerotrain.records import encode, framed, stacked
 from aerotrain.training.code import features_and_label
 from aerotrain.training.input import (
     SHUFFLE_BYTES,
@@ -35,9 +35,9 @@ def files(tmp_path: Path) -> list[Path]:
     """Three shards with the numbers from 0 to 22."""
     written = []
     for shard, numbers in enumerate((range(10), range(10, 15), range(15, 23))):
-        records = (frame(encode({"number": np.int64(each)}, SCHEMA)) for each in numbers)
+        records = encode(stacked([{"number": np.int64(each)} for each in numbers], SCHEMA))
         written.append(tmp_path / f"shard-{shard}")
-        written[-1].write_bytes(b"".join(records))
+        written[-1].write_bytes(framed(records).content)
     return written
 
 
@@ -106,7 +106,7 @@ def test_a_worker_reads_the_shards_its_list_names_for_ever_in_full_batches(
 )
 def test_a_feature_comes_back_as_it_was_prepared(value, feature):
     schema = {"feature": feature}
-    [restored] = parse([encode({"feature": value}, schema)], schema)["feature"]
+    [restored] = parse(encode(stacked([{"feature": value}], schema)).to_pylist(), schema)["feature"]
     assert restored.dtype.name == feature.dtype
     assert restored.shape == feature.shape
     assert np.array_equal(restored.numpy(), value)
