@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,7 +70,6 @@ class World:
     core: kubernetes.client.CoreV1Api
     store: str
     double: KubernetesDouble | None = None
-    made: list[str] = field(default_factory=list)
 
     def settings(self, **more: Any) -> PodSettings:
         return PodSettings(

@@ -378,16 +378,21 @@ def test_a_model_of_mixed_precision_is_evaluated_and_exported(digits, precision,
     export.verify(saved, check)
 
 
-def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpoint(digits):
-    replica = digits.replica(
+def exploding(digits, run_id, steps_per_execution):
+    """The chief of a training that explodes, and saves after each execution."""
+    return digits.replica(
         "train",
-        "exploding",
+        run_id,
         model="exploding",
         data=digits.data,
         epochs=4,
-        steps_per_execution=7,
+        steps_per_execution=steps_per_execution,
         checkpoint_seconds=1e-6,
     )
+
+
+def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpoint(digits):
+    replica = exploding(digits, "exploding", steps_per_execution=7)
     with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
         run(replica)
     folder = digits.folder / "store/runs/exploding/train/checkpoints"
@@ -395,15 +400,7 @@ def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpo
 
 
 def test_weights_that_a_last_gradient_spoilt_are_not_saved(digits):
-    replica = digits.replica(
-        "train",
-        "spoilt",
-        model="exploding",
-        data=digits.data,
-        epochs=4,
-        steps_per_execution=1,
-        checkpoint_seconds=1e-6,
-    )
+    replica = exploding(digits, "spoilt", steps_per_execution=1)
     with pytest.raises(FinalError, match=r"is no finite number after step 60,.*0000000059$"):
         run(replica)
 

@@ -188,7 +188,7 @@ class TestWhatCannotStart:
     def test_a_namespace_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher(namespace="nowhere-to-be-found")
         with pytest.raises(FinalError, match="there is no namespace nowhere-to-be-found"):
-            launcher.check(launcher.plan(world.job(), "try-1"))
+            launcher.check([launcher.plan(world.job(), "try-1")])
 
     def test_an_image_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher()
@@ -233,7 +233,7 @@ class TestWhatCannotStart:
         if world.double:
             pytest.skip("the double admits every pod")
         with pytest.raises(FinalError, match="violates PodSecurity"):
-            launcher.check(launcher.plan(job, "try-1"))
+            launcher.check([launcher.plan(job, "try-1")])
 
 
 def quota_of(world: World) -> Any:

@@ -5,15 +5,13 @@ The Keras is chosen by TF_USE_LEGACY_KERAS when TensorFlow and the loop are impo
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.job import Replica, Role
-from training_fixtures import CHIEF, MODELS, free_addresses, start
+from training_fixtures import CHIEF, MODELS, start, steps_of_replicas
 
 pytestmark = pytest.mark.process
 
@@ -54,21 +52,7 @@ def steps_of(digits):
             "train", "legacy", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
         )
         folder = digits.folder / "legacy" / strategy
-        addresses = free_addresses(job)
-        with ExitStack() as stack:
-            processes = []
-            for name in job.names():
-                (folder / str(name)).mkdir(parents=True)
-                script = str(HERE / "replica_steps.py")
-                words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(STEPS)]
-                environment = replica_environment(job, name, addresses, attempt="1")
-                process = start([sys.executable, script, *words], folder / str(name), environment)
-                processes.append(stack.enter_context(process))
-                stack.callback(process.kill)
-            for process in processes:
-                said = process.communicate(timeout=120)[0]
-                assert process.returncode == 0, said
-        return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+        return steps_of_replicas(job, folder, devices, STEPS)
 
     return run
 

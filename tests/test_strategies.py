@@ -2,14 +2,11 @@
 
 import json
 import sys
-from contextlib import ExitStack
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Replica, Role
 from aerotrain.contract.steps import TrainArguments
@@ -18,7 +15,7 @@ from aerotrain.training.input import Cut
 from aerotrain.training.refusals import refuse_uncut, refuse_unexchanged
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import DIGITS, MODELS, free_addresses, read_until, start
+from training_fixtures import DIGITS, MODELS, read_until, start, steps_of_replicas
 
 pytestmark = pytest.mark.process
 
@@ -39,21 +36,7 @@ def steps_of(digits):
         )
         digits.started.append("steps")
         folder = digits.folder / "steps" / str(len(digits.started))
-        addresses = free_addresses(job)
-        with ExitStack() as stack:
-            processes = []
-            for name in job.names():
-                (folder / str(name)).mkdir(parents=True)
-                script = str(Path(__file__).parent / "replica_steps.py")
-                words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(steps)]
-                environment = replica_environment(job, name, addresses, attempt="1")
-                process = start([sys.executable, script, *words], folder / str(name), environment)
-                processes.append(stack.enter_context(process))
-                stack.callback(process.kill)
-            for process in processes:
-                said = process.communicate(timeout=120)[0]
-                assert process.returncode == 0, said
-        return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+        return steps_of_replicas(job, folder, devices, steps)
 
     return run
 

@@ -296,6 +296,16 @@ def result_of(digits, name):
     return (digits.folder / "store/runs" / name / "train/result.json").read_text()
 
 
+def test_a_killed_worker_is_missed_by_nobody_else(digits):
+    with digits.cluster("fewer", model="small", epochs=60) as processes:
+        read_until(processes["chief"], "epoch 2 of 60")
+        processes["worker-1"].kill()
+        read_until(processes["chief"], "epoch 60 of 60")
+        assert processes["chief"].wait(60) == ExitCode.OK
+    trained = TrainedModel.load(json.loads(result_of(digits, "fewer"))["value"])
+    assert trained.step == 60 * STEPS_PER_EPOCH
+
+
 def test_a_lost_parameter_server_is_worth_another_try(digits):
     with digits.cluster("lost", model="small", epochs=2000) as processes:
         read_until(processes["chief"], "epoch 2 of 2000")

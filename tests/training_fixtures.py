@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aerotrain.contract.cluster import replica_environment
@@ -173,3 +174,27 @@ def trained(digits: Pipeline) -> str:
     url = run(digits.replica("train", "trained", model="small", data=digits.data, epochs=6))
     assert url is not None
     return url
+
+
+def steps_of_replicas(
+    job: Job, folder: Path, devices: int, steps: int
+) -> list[dict[str, np.ndarray]]:
+    """What some steps of the job come to, in processes of its own: see ``replica_steps.py``.
+
+    ``devices`` is how many CPU devices each replica pretends to have.
+    """
+    addresses = free_addresses(job)
+    with ExitStack() as stack:
+        processes = []
+        for name in job.names():
+            (folder / str(name)).mkdir(parents=True)
+            script = str(Path(__file__).parent / "replica_steps.py")
+            words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(steps)]
+            environment = replica_environment(job, name, addresses, attempt="1")
+            process = start([sys.executable, script, *words], folder / str(name), environment)
+            processes.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        for process in processes:
+            said = process.communicate(timeout=120)[0]
+            assert process.returncode == 0, said
+    return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]

@@ -18,6 +18,7 @@ from aerotrain.contract.strategy import STRATEGIES, nearest
 from aerotrain_airflow.settings import LAUNCHERS
 
 _CLUSTER = "Cluster"
+_LAUNCHER = "Launcher"
 _TRAINING = "Training"
 _SPEED = "Speed"
 _DATA = "Data"
@@ -147,7 +148,7 @@ def _where() -> dict[str, Param]:
             '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 0.25 cores and 1536Mi.',
             type="object",
             propertyNames={"enum": list(Role)},
-            section=_CLUSTER,
+            section=_LAUNCHER,
         ),
         "launcher": Param(
             None,
@@ -156,12 +157,12 @@ def _where() -> dict[str, Param]:
             "is set.",
             type=["null", "string"],
             enum=[None, *LAUNCHERS],
-            section=_CLUSTER,
+            section=_LAUNCHER,
         ),
         "dry_run": _switch(
             "Dry run",
             "Show in the log of the first task what would be started, and start nothing.",
-            _CLUSTER,
+            _LAUNCHER,
         ),
     }
 

@@ -58,11 +58,11 @@ class PreflightOperator(BaseOperator):
     def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
         """Ask the launcher whether it could start every job, and in a dry run show them."""
         launcher = choose_launcher(settings, attempt)
-        for job in jobs:
-            plan = launcher.plan(with_code_packed(job, settings), attempt)
-            launcher.check(plan)
-            if self.is_dry_run:
-                self.log.info("would start %s:\n%s", job.task, plan)
+        plans = [launcher.plan(with_code_packed(job, settings), attempt) for job in jobs]
+        launcher.check(plans)
+        if self.is_dry_run:
+            for plan in plans:
+                self.log.info("would start %s:\n%s", plan.job.task, plan)
 
     def _check_jobs(self, context: Context, settings: Settings) -> list[Job]:
         """The jobs of the DAG, as far as they are known before any has run."""

@@ -5,7 +5,7 @@ address, and whoever holds it can watch the set and stop it.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
@@ -97,8 +97,8 @@ class Launcher(Protocol[PlanT]):
             SpecError: this launcher cannot run such a job.
         """
 
-    def check(self, plan: PlanT) -> None:
-        """Ask the world whether ``start`` would be let do it, and change nothing.
+    def check(self, plans: Sequence[PlanT]) -> None:
+        """Ask the world whether ``start`` would be let do all of these, and change nothing.
 
         Raises:
             FinalError, TemporaryError: as for ``start``.

@@ -6,7 +6,7 @@ the set, and deleting it takes all the rest along, also when nobody is left to d
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from typing import Any, TypeVar
@@ -42,14 +42,15 @@ class KubernetesLauncher:
         """The manifests, as a value."""
         return plan_pods(job, attempt, self._settings)
 
-    def check(self, plan: PodPlan) -> None:
+    def check(self, plans: Sequence[PodPlan]) -> None:
         """Ask the API for every permission that is needed, and to try the manifests dry.
 
         Raises:
             FinalError: a permission, the namespace or something that pods need is missing.
             TemporaryError: the API does not answer, or has no room.
         """
-        self._do(plan.namespace, lambda cluster: refuse_what_is_refused(cluster, plan))
+        namespace = self._settings.namespace
+        self._do(namespace, lambda cluster: refuse_what_is_refused(cluster, plans))
 
     def start(self, plan: PodPlan) -> str:
         """Make all objects of the plan, or take over the same job's set of an earlier try."""

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +103,7 @@ class ProcessLauncher:
             command=(self._python, "-m", "aerotrain.replica"),
         )
 
-    def check(self, plan: ProcessPlan) -> None:
+    def check(self, plans: Sequence[ProcessPlan]) -> None:
         """Refuse a disk that cannot take the replicas' scratch.
 
         Raises:

@@ -7,7 +7,7 @@ because to build them takes longer than everything else that a trigger does.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 from urllib.parse import quote
@@ -21,6 +21,9 @@ from aerotrain.contract.errors import FinalError
 from aerotrain_airflow.pods.access import Access
 
 Manifest = Mapping[str, Any]
+
+#: Some objects, and the version of the list that they are of.
+Page = tuple[Sequence[dict[str, Any]], str]
 
 #: Connections of one set: its watch, its log streams, and some to spare.
 _CONNECTIONS = 64
@@ -118,18 +121,25 @@ class Cluster:
     async def list(
         self, kind: str, *, labels: str = "", fields: str = ""
     ) -> tuple[list[dict[str, Any]], str]:
-        """All objects that the selectors name, and the version of the list to watch on from.
+        """All objects that the selectors name, and the version of the list to watch on from."""
+        items: list[dict[str, Any]] = []
+        version = ""
+        async for page, version in self.pages(kind, labels=labels, fields=fields):  # noqa: B007
+            items += page
+        return items, version
 
-        They come in pages, so that whatever else this event loop does is not kept waiting.
+    async def pages(self, kind: str, *, labels: str = "", fields: str = "") -> AsyncIterator[Page]:
+        """The same a page at a time, for who needs no more than a look at each object.
+
+        Whatever else this event loop does is not kept waiting, and no list is held whole.
         """
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
-        items: list[dict[str, Any]] = []
         while True:
             found = await self._json("GET", self._path(kind), query)
-            items += found.get("items") or ()
             metadata = found["metadata"]
+            yield found.get("items") or [], metadata.get("resourceVersion", "")
             if not metadata.get("continue"):
-                return items, metadata.get("resourceVersion", "")
+                return
             query["continue"] = metadata["continue"]
 
     async def patch(self, kind: str, name: str, change: Manifest) -> dict[str, Any]:

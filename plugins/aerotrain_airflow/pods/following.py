@@ -170,16 +170,15 @@ class Following:
 
     async def _list(self, labels: str) -> str:
         """Take all pods as they are now; the version to watch on from."""
-        pods, version = await self._cluster.list("Pod", labels=labels)
-        self._take_all(pods)
-        return version
-
-    def _take_all(self, pods: list[dict[str, Any]]) -> None:
-        there = {replica_of(pod) for pod in pods}
-        for pod in pods:
-            self._take(pod)
+        there: set[ReplicaName] = set()
+        version = ""
+        async for pods, version in self._cluster.pages("Pod", labels=labels):  # noqa: B007
+            for pod in pods:
+                there.add(replica_of(pod))
+                self._take(pod)
         for name in self._seen.keys() - there:
             self._see(name, observe_pod(None))
+        return version
 
     def _take(self, pod: Mapping[str, Any], *, gone: bool = False) -> None:
         name = replica_of(pod)

@@ -7,7 +7,7 @@ end nothing.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ _GOING = 20.0
 _LOOK_EVERY = 0.5
 
 
-async def refuse_what_is_refused(cluster: Cluster, plan: PodPlan) -> None:
+async def refuse_what_is_refused(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
     """Ask for every permission, and have the API try each kind of object dry.
 
     Raises:
@@ -52,7 +52,7 @@ async def refuse_what_is_refused(cluster: Cluster, plan: PodPlan) -> None:
         TemporaryError: the API is away or has no room.
     """
     async with _explained(cluster):
-        needs = needed(plan)
+        needs = list(dict.fromkeys(need for plan in plans for need in needed(plan)))
         granted = await _together(cluster.may(need) for need in needs)
         missing = [f"{need}" for need, may in zip(needs, granted, strict=True) if not may]
         if missing:
@@ -60,8 +60,7 @@ async def refuse_what_is_refused(cluster: Cluster, plan: PodPlan) -> None:
                 f"Airflow may not {', '.join(missing)} in namespace {cluster.namespace}; have "
                 "deploy/role.yaml applied there and bound to the account that Airflow uses"
             )
-        tried = {_kind_and_role(manifest): manifest for manifest in (plan.owner, *plan.others)}
-        for manifest in tried.values():
+        for manifest in [each for plan in plans for each in _one_of_each(plan)]:
             try:
                 await cluster.create(manifest, dry_run=True)
             except ApiError as error:
@@ -265,8 +264,13 @@ def _explanation(error: ApiError, namespace: str) -> AerotrainError:
     return TemporaryError(f"the cluster could not take the job: {error}")
 
 
-def _kind_and_role(manifest: Manifest) -> tuple[str, str]:
-    return manifest["kind"], manifest["metadata"]["labels"].get(ROLE_LABEL, "")
+def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
+    """One manifest of each kind, and of the pods one a role: the others are like it."""
+    alike = {
+        (each["kind"], each["metadata"]["labels"].get(ROLE_LABEL)): each
+        for each in (plan.owner, *plan.others)
+    }
+    return alike.values()
 
 
 def _as_seen(owner: Manifest) -> dict[str, str]:

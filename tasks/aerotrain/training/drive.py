@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from aerotrain.training.fetching import fetch_by_copies
 from aerotrain.training.step import MetricSums, Sums
 
 #: Steps that a closure writes out in each turn of its loop. At every turn a worker and the ps
@@ -86,6 +87,7 @@ class CoordinatorDrive:
         per_execution: int,
         workers: int,
     ) -> None:
+        fetch_by_copies()
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         weights = step.metrics.model.trainable_weights
         unrolled = UNROLLED if len(weights) <= FEW_WEIGHTS else 1
