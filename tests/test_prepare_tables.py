@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.dataset import Feature, load_dataset
+from aerotrain.prepare import assignment, duplicates, intake
+from aerotrain.prepare.assignment import Hashes
 from aerotrain.prepare.grouping import grouped
 from aerotrain.records import read_frames
 from aerotrain.sources import Piece, SourceError
@@ -205,6 +207,36 @@ def test_stratified_splits_have_every_class_by_its_share(table: Path, tmp_path: 
     assert splits["train"].classes == dict.fromkeys(range(10), 80)
 
 
+@pytest.mark.parametrize("options", [{}, {"part_bytes": 1}, {"part_bytes": 1, "key": ["id"]}])
+def test_equal_records_and_rare_classes_are_stratified_too(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Ten files with a record of a rare class each, and with records that others have too."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    has_keys = "key" in options
+    for number in range(10):
+        first = 100 * number if has_keys else 50 * number
+        ids = [*range(first, first + 100), 100_000 + number]
+        pq.write_table(
+            pa.table({"id": ids, "label": [0] * 100 + [1]}), folder / f"{number}.parquet"
+        )
+    url = prepare_source(
+        (tmp_path / "store").as_uri(),
+        tmp_path,
+        source(folder),
+        splits={"train": 0.5, "test": 0.5},
+        split_by={"way": "stratified", "column": "label"},
+        **options,
+    )
+    splits = by_split(url)
+    assert sum(map(len, splits.values())) == 1010
+    assert not set(splits["train"]) & set(splits["test"])
+    classes = load_dataset(url).splits["test"].classes
+    assert classes[0] == pytest.approx(500, abs=10 if has_keys else 80)
+    assert 0 < classes[1] < 10
+
+
 # --- what cannot be taken
 
 
@@ -266,6 +298,39 @@ def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
         FinalError, match=r"key that came before, the first at .*byte 28 and .*byte"
     ):
         prepare_source((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
+
+
+def test_two_records_of_different_parts_with_one_key_are_named_before_the_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplicates, "STRETCH", 100)  # so that there are several of them
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(4):
+        ids = [*range(100 * number, 100 * number + 100)]
+        pq.write_table(pa.table({"id": ids, "n": ids}), folder / f"{number}.parquet")
+    options: dict[str, Any] = {"key": ["id"], "part_bytes": 1}
+    store = (tmp_path / "store").as_uri()
+    prepare_source(store, tmp_path, source(folder), **options)
+    pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
+    words = r"1 records have a key .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
+    for _ in range(2):
+        with pytest.raises(FinalError, match=words):
+            prepare_source(store, tmp_path, source(folder), **options)
+    pq.write_table(pa.table({"id": [400, 401], "n": [1, 2]}), folder / "4.parquet")
+    prepare_source(store, tmp_path, source(folder), **options)
+
+
+def test_two_keys_of_one_hash_are_no_duplicates(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def four(keys: Sequence[str | bytes]) -> Hashes:
+        return assignment.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
+
+    monkeypatch.setattr(intake, "hashes_of", four)
+    monkeypatch.setattr(duplicates, "hashes_of", four)
+    url = prepare_source((tmp_path / "s").as_uri(), tmp_path, source(table), key=["id"], splits=TWO)
+    assert sum(split.records for split in load_dataset(url).splits.values()) == 1000
 
 
 def test_a_record_larger_than_a_shard_is_not_taken(tmp_path: Path) -> None:

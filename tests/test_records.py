@@ -19,6 +19,7 @@ from aerotrain.records import (
     check_fits,
     column_of,
     encode,
+    encoded_frames,
     framed,
     read_frames,
     schema_of,
@@ -88,6 +89,19 @@ def test_a_record_is_the_same_bytes_alone_and_among_others() -> None:
         for row in range(200)
     ]
     assert encode(columns).to_pylist() == [each.as_py() for each in alone]
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_frames_are_the_same_whether_all_are_equally_long_or_not(count: int) -> None:
+    even = {
+        "x": column_of("x", np.arange(count) % 100),
+        "t": column_of("t", pa.array(["é"] * count, pa.string())),
+    }
+    for columns in (even, ragged_columns(count)):
+        frames, expected = encoded_frames(columns), framed(encode(columns))
+        assert frames.rows.equals(expected.rows)
+        assert frames.checksums.tolist() == expected.checksums.tolist()
+        assert bytes(frames.content) == bytes(expected.content)
 
 
 def test_a_frame_is_length_checksum_data_checksum() -> None:

@@ -31,6 +31,8 @@ class PlanArguments(Arguments):
     ``{"way": "stratified", "column": "label"}``, ``{"way": "column", "column": "fold"}`` whose
     values are the splits' names, ``{"way": "folder"}`` where a folder of the file's path is, or
     ``{"way": "time", "column": "day", "until": {"train": "2026-01-01", "test": null}}``.
+    ``stratified`` is exact to a record for each class and part where there is a ``key``, or one
+    part; else records are divided by what they hold, and each class has its shares on average.
 
     ``key`` names the columns whose values together tell one record from all others; without
     them equal records count as the same one, and go to the same split. ``fill`` gives columns

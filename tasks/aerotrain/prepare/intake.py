@@ -1,5 +1,7 @@
 """Batches of one part on their way from the source to the scatter."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +15,7 @@ from aerotrain.prepare.plan import check_columns
 from aerotrain.prepare.quarantine import Quarantine
 from aerotrain.prepare.scatter import Facts, Scatter
 from aerotrain.prepare.splitting import NO_SPLIT, divided, strata_of, texts_of
-from aerotrain.records import Columns, Frames, encode, framed
+from aerotrain.records import Columns, Frames, encoded_frames
 from aerotrain.records.encoding import lengths_of
 from aerotrain.sources import Batch, Rejected
 from aerotrain.statistics.dataset import Statistics
@@ -44,11 +46,10 @@ class Intake:
         self._quarantine.add(fit.rejected)
         if not len(fit.rows):
             return
-        frames = framed(encode(fit.columns))
+        frames = encoded_frames(fit.columns)
         lengths = lengths_of(frames.rows)
-        hashes = key_hashes(batch, fit, self._rules)
-        if hashes is None:
-            hashes = content_hashes(frames.checksums, lengths)
+        keys = key_texts(batch, fit, self._rules)
+        hashes = content_hashes(frames.checksums, lengths) if keys is None else hashes_of(keys)
         splits = divided(fit.columns, batch.file, hashes, self._rules)
         facts = Facts(
             hashes=hashes,
@@ -106,15 +107,15 @@ class Intake:
         return strata_of(columns[self._rules.split_by["column"]])
 
 
-def key_hashes(batch: Batch, fit: Conformed, rules: PlanArguments) -> Hashes | None:
-    """The hash of each record's key; None where records have none."""
+def key_texts(
+    batch: Batch, fit: Conformed, rules: PlanArguments
+) -> Sequence[str] | Sequence[bytes] | None:
+    """Each record's key; None where records have none."""
     if rules.key:
         texts = [texts_of(fit.columns[name]) for name in rules.key]
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
-        return hashes_of(keys.to_pylist())
-    if batch.keys is not None:
-        return hashes_of([batch.keys[row] for row in fit.rows])
-    return None
+        return keys.to_pylist()
+    return None if batch.keys is None else [batch.keys[row] for row in fit.rows]
 
 
 def schema_of_columns(batch: Batch, rules: PlanArguments) -> Schema:

@@ -2,9 +2,9 @@
 
 In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each part, ``plan/00003.json``
 with its pieces come first; ``parts/00003.json`` when that part's shards are written, with
-``parts/00003.statistics.json`` and ``quarantine/00003.jsonl`` beside it; ``manifest.json`` last.
-``parts/<fingerprint of the part>.json`` at the top of the store tells where such a part was
-written before, and ``latest/<name>.json`` which data set was sealed last.
+``parts/00003.statistics.json``, ``parts/00003.keys`` and ``quarantine/00003.jsonl`` beside it;
+``manifest.json`` last. ``parts/<fingerprint of the part>.json`` at the top of the store tells
+where such a part was written before, and ``latest/<name>.json`` which data set was sealed last.
 """
 
 import hashlib
@@ -40,6 +40,11 @@ def part_key(part: int) -> str:
 def part_statistics_key(part: int) -> str:
     """What was counted of this part's records."""
     return f"parts/{part:05d}.statistics.json"
+
+
+def part_keys_key(part: int) -> str:
+    """The sorted hashes of the keys of this part's records, 8 bytes each, where they have keys."""
+    return f"parts/{part:05d}.keys"
 
 
 def quarantine_key(part: int) -> str:
@@ -157,10 +162,12 @@ class WrittenPart:
     """What one part has come to: its schema, None where it had no record, and its shards.
 
     ``rejected`` counts the records that were not taken, ``first_rejected`` are some of them.
+    ``has_keys`` tells whether the records have keys, and these lie beside.
     """
 
     schema: Schema | None
     splits: Mapping[str, Split]
+    has_keys: bool = False
     rejected: int = 0
     first_rejected: Sequence[Rejected] = field(default=())
 
@@ -172,6 +179,7 @@ class WrittenPart:
         document = {
             "schema": None if self.schema is None else schema_to_dict(self.schema),
             "splits": {name: split.to_dict() for name, split in self.splits.items()},
+            "has_keys": self.has_keys,
             "rejected": self.rejected,
             "first_rejected": [asdict(each) for each in self.first_rejected],
         }
@@ -183,6 +191,7 @@ class WrittenPart:
         return cls(
             schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
             splits={name: Split.from_dict(split) for name, split in data["splits"].items()},
+            has_keys=data["has_keys"],
             rejected=data["rejected"],
             first_rejected=[Rejected(**each) for each in data["first_rejected"]],
         )

@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PartArguments
 from aerotrain.dataset import Split
-from aerotrain.prepare.duplicates import check_unique
+from aerotrain.prepare.assignment import splits_of
+from aerotrain.prepare.duplicates import check_unique, write_keys
 from aerotrain.prepare.intake import Intake, schema_of_columns
 from aerotrain.prepare.layout import (
     Plan,
     PlannedPart,
     WrittenPart,
     part_key,
+    part_keys_key,
     part_statistics_key,
     quarantine_key,
 )
+from aerotrain.prepare.memory import keep_freed_memory
 from aerotrain.prepare.quarantine import Quarantine
 from aerotrain.prepare.reuse import copy_known, remember
 from aerotrain.prepare.scatter import Scatter, buckets_for
@@ -28,6 +31,9 @@ from aerotrain.replica import Replica
 from aerotrain.sources import open_source
 from aerotrain.statistics.summary import STATISTICS
 from aerotrain.store import Store, open_store
+
+#: The hashes of a part's keys, in its scratch folder.
+KEYS = "keys"
 
 
 def run(replica: Replica) -> dict[str, int]:
@@ -51,6 +57,7 @@ def run(replica: Replica) -> dict[str, int]:
         written = WrittenPart.from_json(store.get(key))
         print(f"part {number} is written already, with {written.records} records: skipped")
         return {"part": number, "records": written.records}
+    keep_freed_memory()
     root = open_store(replica.job.store)
     known = copy_known(root, store, plan, number)
     written = known or _write(plan, number, store, replica.scratch)
@@ -74,6 +81,8 @@ def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPart:
             store.upload(scratch / shard.file, shard.file)
             (scratch / shard.file).unlink()
     store.upload(scratch / STATISTICS, part_statistics_key(number))
+    if written.has_keys:
+        store.upload(scratch / KEYS, part_keys_key(number))
     return written
 
 
@@ -95,13 +104,16 @@ def write_part(
                 schema = schema or schema_of_columns(batch, plan.rules)
                 intake.take(batch, schema)
         quarantine.check()
-        if intake.has_keys:
+        has_keys = intake.has_keys and scatter.facts is not None
+        if has_keys:
             check_unique(plan, planned, scatter.hashes)
+            write_keys(scatter.hashes, folder / KEYS)
         splits = _cut(plan, number, folder, scatter, intake)
         (folder / STATISTICS).write_text(intake.statistics.to_json())
     return WrittenPart(
         schema=schema if any(split.shards for split in splits.values()) else None,
         splits=splits,
+        has_keys=has_keys,
         rejected=quarantine.count,
         first_rejected=quarantine.first,
     )
@@ -117,7 +129,12 @@ def _cut(
     if facts is None:
         return {name: Split() for name in names}
     if rules.split_by["way"] == "stratified":
-        splits = stratified(facts.strata, facts.hashes, rules.splits)
+        splits = (
+            stratified(facts.strata, facts.hashes, rules.splits, plan.parts[number])
+            if len(plan.parts) == 1 or intake.has_keys
+            # An equal record in another part must go the same way.
+            else splits_of(facts.hashes, rules.splits).astype(np.int8)
+        )
         facts = replace(facts, splits=splits)
     cut = Cut(splits=names, part=number, least=plan.shards_per_part, shard_bytes=rules.shard_bytes)
     shards = write_shards(scatter, facts, cut, folder)

@@ -79,6 +79,8 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPart]]:
         written_by(arguments),
         _reading(source.described()),
     ]
+    if arguments.split_by["way"] == "stratified":
+        settled.append(len(groups) == 1)  # of several, records without keys are divided otherwise
     per_part = shards_per_part(arguments.shards, len(groups))
     plan = Plan(
         source=source.described(),

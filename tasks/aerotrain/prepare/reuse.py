@@ -9,6 +9,7 @@ from aerotrain.prepare.layout import (
     WrittenPart,
     known_part_key,
     part_key,
+    part_keys_key,
     part_statistics_key,
     quarantine_key,
 )
@@ -40,6 +41,8 @@ def copy_known(root: Store, store: Store, plan: Plan, part: int) -> WrittenPart 
                 shards.append(replace(shard, file=file))
             splits[name] = Split(shards=tuple(shards), classes=split.classes)
         root.copy(f"{old}/{part_statistics_key(number)}", f"{new}/{part_statistics_key(part)}")
+        if written.has_keys:
+            root.copy(f"{old}/{part_keys_key(number)}", f"{new}/{part_keys_key(part)}")
         if written.rejected:
             root.copy(f"{old}/{quarantine_key(number)}", f"{new}/{quarantine_key(part)}")
     except MissingError:

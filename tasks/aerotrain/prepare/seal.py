@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import SealArguments
 from aerotrain.dataset import Dataset, Schema, Split
+from aerotrain.prepare.duplicates import check_unique_in_all
 from aerotrain.prepare.latest import set_latest
 from aerotrain.prepare.layout import Plan, WrittenPart, folder_of, part_key, part_statistics_key
 from aerotrain.prepare.quarantine import SHOWN, check_rejected
@@ -26,7 +27,7 @@ def run(replica: Replica) -> str:
         The data set's URL, for ``load_dataset``.
 
     Raises:
-        FinalError: a part is missing, or what is there cannot be read in the planned way.
+        FinalError: a part is missing, two records have one key, or the data are not like the last.
     """
     store = open_store(SealArguments.of(replica.job.arguments).dataset)
     root = open_store(replica.job.store)
@@ -38,6 +39,7 @@ def run(replica: Replica) -> str:
     parts = _written_parts(store, len(plan.parts))
     dataset = merge(plan, parts)
     check_rejected(*_rejected(parts), plan.rules.max_rejected)
+    check_unique_in_all(store, plan, [part.records if part.has_keys else 0 for part in parts])
     describe(root, store, plan)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)

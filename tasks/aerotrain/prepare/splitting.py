@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.prepare.assignment import Hashes, hashes_of, splits_of
+from aerotrain.prepare.assignment import Hashes, hashes_of, mixed, points_of, splits_of
 from aerotrain.records import Column, Columns
 from aerotrain.sources import SourceError
 
@@ -92,19 +92,23 @@ _WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], Numbers]] = 
 }
 
 
-def stratified(strata: Hashes, hashes: Hashes, splits: Mapping[str, float]) -> Numbers:
+def stratified(strata: Hashes, hashes: Hashes, splits: Mapping[str, float], part: str) -> Numbers:
     """The split of each record, so that every class is divided by the shares, to one record.
 
-    Within a class records are taken in the order of their hashes.
+    Within a class records are taken in the order of their hashes, and those of one hash stay
+    together. Which way a share of a record is rounded differs from part to part, by the parts'
+    fingerprints, so that a class of a few records in each of many parts is divided too.
     """
     numbers = np.empty(len(hashes), np.int8)
     ends = np.cumsum([splits[name] for name in sorted(splits)])
     order = np.lexsort((hashes, strata))
     starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        cuts = np.rint(ends * (end - start)).astype(np.int64)
-        inside = np.searchsorted(cuts, np.arange(end - start), side="right")
-        numbers[order[start:end]] = np.minimum(inside, len(ends) - 1)
+    rounding = points_of(mixed(strata[order[starts]] ^ hashes_of([part])))
+    for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
+        mine = order[start:end]
+        cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)
+        first_alike = np.searchsorted(hashes[mine], hashes[mine])
+        numbers[mine] = np.minimum(np.searchsorted(cuts, first_alike, "right"), len(ends) - 1)
     return numbers
 
 

@@ -8,7 +8,7 @@ for many records at once; nothing that is done for one of them alone takes a mic
 
 from aerotrain.records.columns import Column, Columns, RecordError, column_of
 from aerotrain.records.encoding import encode
-from aerotrain.records.framing import Frames, framed, read_frames
+from aerotrain.records.framing import Frames, encoded_frames, framed, read_frames
 from aerotrain.records.single import check_fits, schema_of, stacked
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "check_fits",
     "column_of",
     "encode",
+    "encoded_frames",
     "framed",
     "read_frames",
     "schema_of",

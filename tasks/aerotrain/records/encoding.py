@@ -31,12 +31,17 @@ def encode(columns: Columns) -> pa.LargeBinaryArray:
 
     Features are in the order of their names, so that equal records are equal bytes.
     """
+    return joined(pieces_of(columns))
+
+
+def pieces_of(columns: Columns) -> list[Piece]:
+    """All that stands in each record, piece after piece."""
     count = len(next(iter(columns.values())))
     pieces: list[Piece] = []
     for name in sorted(columns):
         pieces += _feature(name, columns[name])
     lengths = _summed(pieces, count)
-    return joined([_headers(lengths, lambda length: _opened(1, length)), *pieces])
+    return [_headers(lengths, lambda length: _opened(1, length)), *pieces]
 
 
 def joined(pieces: list[Piece]) -> pa.LargeBinaryArray:
@@ -103,7 +108,7 @@ def _list_of(column: Column) -> tuple[int, *tuple[Piece, ...]]:
     count, dtype = len(column), column.feature.dtype
     if column.is_text:
         if column.feature.shape == ():
-            return _BYTES_LIST, *_in_message(column.values)
+            return _BYTES_LIST, *_in_message(as_piece(column.values))
         return _BYTES_LIST, _regrouped(joined(_in_message(column.values)), count)
     flat = column.values.reshape(count, -1)
     if dtype == "uint8":

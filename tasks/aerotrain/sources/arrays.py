@@ -137,7 +137,7 @@ class ArraySource:
             arrays = {}
             for name, file in files.items():
                 header = self._header(file)
-                stream = stack.enter_context(file.stream())
+                stream = stack.enter_context(file.stream() if file.compression else file.open())
                 _skip(stream, header.begin + first * header.row_bytes)
                 arrays[name] = Rows(stream, header, file.url)
             yield from batches_of(arrays, first, last, next(iter(files.values())).url)

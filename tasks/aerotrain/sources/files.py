@@ -1,11 +1,13 @@
 """The files that a URL names, and each of them as a stream that is read by ranges."""
 
+import errno
 import io
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, Any, Self
+from typing import IO, Any, Self, cast
 
 import pyarrow as pa
 
@@ -15,6 +17,9 @@ from aerotrain.store import MissingError, Store, StoreRefused, open_store
 
 #: Bytes that are asked for at once.
 BLOCK = 8 * 2**20
+
+#: Bytes that are looked through at once for the end of a line, or of a record.
+_LINE = 2**16
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 _WILD = re.compile(r"[*?\[]")
@@ -61,13 +66,13 @@ class InputFile:
         return _store(self.store).get_range(self.key, start, min(end, self.size), self.etag)
 
     def open(self) -> IO[bytes]:
-        """Its bytes as they lie in the store, sought at will."""
-        return io.BufferedReader(_Ranges(self), BLOCK)
+        """Its bytes as they lie in the store, sought at will; a read gives all that it asks for."""
+        return cast(IO[bytes], _Ranges(self))
 
     def stream(self) -> IO[bytes]:
         """Its content from the start, decompressed where its name says that it is compressed."""
         if self.compression is None:
-            return self.open()
+            return io.BufferedReader(_Ranges(self), _LINE)
         raw = pa.PythonFile(self.open(), "r")
         return io.BufferedReader(
             _Inflating(pa.CompressedInputStream(raw, self.compression), self.url)
@@ -75,11 +80,13 @@ class InputFile:
 
 
 class _Ranges(io.RawIOBase):
-    """A file whose every read is one request for a range."""
+    """A file that is read by requests for ranges: large ones as they are, small ones by blocks."""
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
         self._position = 0
+        self._block = b""
+        self._begin = 0
 
     def readable(self) -> bool:
         return True
@@ -92,14 +99,29 @@ class _Ranges(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}
+        if base[whence] + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as of any other file
         self._position = base[whence] + offset
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(self._position, self._position + len(buffer))
-        buffer[: len(data)] = data
+    def read(self, size: int | None = -1) -> bytes:
+        start = self._position
+        end = self._file.size if size is None or size < 0 else min(start + size, self._file.size)
+        data = self._range(start, end) if start < end else b""
         self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
+
+    def _range(self, start: int, end: int) -> bytes:
+        if not self._begin <= start <= end <= self._begin + len(self._block):
+            if end - start >= BLOCK // 2:
+                return self._file.read(start, end)  # each copy of it takes as long as reading it
+            self._begin, self._block = start, self._file.read(start, start + BLOCK)
+        return self._block[start - self._begin : end - self._begin]
 
 
 class _Inflating(io.RawIOBase):

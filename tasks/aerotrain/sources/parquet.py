@@ -146,7 +146,7 @@ def _feature(name: str, values: pa.Array, file: InputFile) -> Feature:
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
     """The file, with Arrow's complaints about it explained."""
     try:
-        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=True) as parquet:
+        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
             yield parquet
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise SourceError(
