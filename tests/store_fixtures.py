@@ -1,7 +1,7 @@
 """Fixtures of stores: a folder, and a bucket of a real S3 server."""
 
-import resource
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

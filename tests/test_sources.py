@@ -17,6 +17,8 @@ from aerotrain.records import column_of, encode, framed
 from aerotrain.sources import Rejected, SourceError, files, lines, open_source, parquet, text
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
+from aerotrain_airflow.local.s3_server import S3Server
+from store_fixtures import READER
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
 JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"
@@ -196,18 +198,18 @@ def test_an_object_that_changes_while_it_is_read_is_noticed(store_url: str) -> N
         list(source.read(piece.description, schema))
 
 
+@pytest.mark.process
 def test_files_are_read_by_name_where_listing_is_denied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "x.csv").write_text("n\n1\n")
-
-    def denied(_store: LocalStore, _prefix: str = "") -> list[Any]:
-        raise StoreRefused("listing was refused")
-
-    monkeypatch.setattr(LocalStore, "list", denied)
-    assert read({"kind": "csv", "url": f"{tmp_path.as_uri()}/x.csv"})[0] == {"n": [1]}
+    open_store(s3_url).put("day/x.csv", b"n\n1\n")
+    for name, value in READER.items():
+        monkeypatch.setenv(name, value)
+    files._store.cache_clear()
     with pytest.raises(StoreRefused, match="name its files one by one: 'url' may be a list"):
-        read({"kind": "csv", "url": tmp_path.as_uri()})
+        read({"kind": "csv", "url": f"{s3_url}/day/"})
+    for url in (f"{s3_url}/day/x.csv", [f"{s3_url}/day/x.csv"]):
+        assert read({"kind": "csv", "url": url})[0] == {"n": [1]}
 
 
 def test_a_name_that_leads_out_of_its_folder_is_refused(
@@ -228,9 +230,20 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
         (b"n,t\n1,a\n2\n3,c\n", {"n": [1, 3], "t": ["a", "c"]}, [(8, "Expected 2 columns, got 1")]),
         (b"n,t\n1,a\nx,b\n3,c\n4,d\n", {"n": [1, 3, 4], "t": ["a", "c", "d"]}, [(8, "value 'x'")]),
         (b"n,t\n1,a\n2,\xe9\n", {"n": [1], "t": ["a"]}, [(8, "invalid UTF8")]),
+        (
+            b'n,t\n1,"a\nb"\n2,3" pipe\n3,"c, d"\n4,"e',
+            {"n": [2, 3], "t": ['3" pipe', "c, d"]},
+            [(4, "a value in quotes does not end in its line"), (9, "Expected 2"), (31, "quotes")],
+        ),
         (b"\xef\xbb\xbfn,t\r\n1,a\r\n\r\n,\r\n", {"n": [1, None], "t": ["a", None]}, []),
     ],
-    ids=["ragged", "another type", "another encoding", "mark, empty line and nulls"],
+    ids=[
+        "ragged",
+        "another type",
+        "another encoding",
+        "a quoted line break",
+        "mark, empty line and nulls",
+    ],
 )
 def test_a_line_of_csv_that_does_not_parse_is_told_with_its_offset(
     tmp_path: Path, content: bytes, columns: dict[str, Any], rejected: list[tuple[int, str]]

@@ -69,6 +69,7 @@ class Csv:
         self, header: list[str], content: bytes, types: Mapping[str, pa.DataType]
     ) -> pa.Table:
         names = header or list(self.names)
+        self._check_last_line(content)
         return pyarrow.csv.read_csv(
             pa.BufferReader(content),
             pyarrow.csv.ReadOptions(
@@ -84,6 +85,21 @@ class Csv:
                 quoted_strings_can_be_null=False,
             ),
         )
+
+    def _check_last_line(self, content: bytes) -> None:
+        """Refuse a last line whose quotes do not end: Arrow takes the line's end for a text's."""
+        last = content[content.rfind(b"\n", 0, -1) + 1 :]
+        if last.count(b'"') % 2 == 0:
+            return
+        try:
+            list(
+                csv.reader([last.decode("utf-8", "replace")], delimiter=self.delimiter, strict=True)
+            )
+        except csv.Error as error:
+            raise pa.ArrowInvalid(
+                f"a value in quotes does not end in its line ({error}); files are cut at line "
+                "ends, so write values without line breaks, or as JSON lines or Parquet"
+            ) from error
 
 
 @dataclass(frozen=True)
