@@ -15,7 +15,7 @@ from aerotrain.records import column_of
 from aerotrain.statistics.dataset import Statistics
 from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store
-from preparing import prepare_source
+from preparing import prepare_source, run_step
 
 RECORDS = 20_000
 
@@ -156,6 +156,16 @@ def test_data_that_changed_stop_the_run_with_a_table(
     again = prepare_source(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
     assert open_store(again).exists(MANIFEST)
     assert again != accepted
+
+
+def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    before = [each.key for each in open_store(store).list()]
+    described = write(tmp_path / "in", town=None)
+    with pytest.raises(FinalError, match=r"town +column missing"):
+        run_step("plan", store, tmp_path, source=described)
+    assert [each.key for each in open_store(store).list()] == before
 
 
 def test_data_that_are_alike_go_on(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from aerotrain.prepare.layout import (
 )
 from aerotrain.replica import Replica
 from aerotrain.sources import Piece, open_source
+from aerotrain.statistics.comparing import check_changes, schema_changes
+from aerotrain.statistics.dataset import feature_of
+from aerotrain.statistics.summary import load_statistics
 from aerotrain.store import MANIFEST, open_store
 
 
@@ -34,7 +37,7 @@ def run(replica: Replica) -> dict[str, Any]:
         where there is nothing to write.
 
     Raises:
-        FinalError: the source has no piece.
+        FinalError: the source has no piece, or other columns than the data set sealed last.
     """
     arguments = PlanArguments.of(replica.job.arguments)
     plan, parts = make_plan(arguments)
@@ -43,9 +46,12 @@ def run(replica: Replica) -> dict[str, Any]:
     if store.exists(MANIFEST):
         print(f"already sealed: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "parts": []}
+    baseline = latest_of(root, arguments.name)
+    if baseline and plan.schema is not None and not arguments.accept:
+        _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
     for number, part in enumerate(parts):
         store.put(pieces_key(number), part.to_json().encode())
-    plan = replace(plan, baseline=latest_of(root, arguments.name))
+    plan = replace(plan, baseline=baseline)
     store.put(PLAN, plan.to_json().encode())
     pieces = sum(len(part.pieces) for part in parts)
     print(f"planned {store.url}: {len(parts)} parts of {pieces} pieces")
@@ -53,6 +59,13 @@ def run(replica: Replica) -> dict[str, Any]:
         "dataset": store.url,
         "parts": [{"dataset": store.url, "part": number} for number in range(len(parts))],
     }
+
+
+def _check_schema(last: str, schema: Schema, drift: float) -> None:
+    """Refuse other columns than those of the ``last`` data set, before anything is read."""
+    before = {name: feature_of(each) for name, each in load_statistics(last).items()}
+    if before:
+        check_changes(schema_changes(before, schema), drift)
 
 
 def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPart]]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.dataset import Schema
 from aerotrain.statistics.dataset import feature_of
 
 #: Columns of more different values than this have no categories that could be new.
@@ -34,17 +35,23 @@ def changes(before: Summary, now: Summary, drift: float) -> list[Change]:
     Drift is the greatest difference, over all values, between the shares of records that are
     below it: the Kolmogorov-Smirnov distance, by the quantiles that both have.
     """
+    schemas = [{name: feature_of(each[name]) for name in each} for each in (before, now)]
+    found = schema_changes(*schemas)
+    for name in before.keys() & now.keys() - {each.column for each in found}:
+        found += _of_column(name, before[name], now[name], drift)
+    return sorted(found, key=lambda change: change.column)
+
+
+def schema_changes(before: Schema, now: Schema) -> list[Change]:
+    """Columns that are missing, new, or of another type: what is known before a record is read."""
     found = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
-            found.append(Change(name, "column missing", str(feature_of(before[name])), "-"))
+            found.append(Change(name, "column missing", str(before[name]), "-"))
         elif name not in before:
-            found.append(Change(name, "column new", "-", str(feature_of(now[name]))))
-        elif feature_of(before[name]) != feature_of(now[name]):
-            told = (str(feature_of(each[name])) for each in (before, now))
-            found.append(Change(name, "type", *told))
-        else:
-            found += _of_column(name, before[name], now[name], drift)
+            found.append(Change(name, "column new", "-", str(now[name])))
+        elif before[name] != now[name]:
+            found.append(Change(name, "type", str(before[name]), str(now[name])))
     return found
 
 
