@@ -115,4 +115,4 @@ def _found(
             for place in np.flatnonzero(hashes_of(keys) == wanted):
                 row = fit.rows[place]
                 named = f" {batch.keys[row]!r}" if batch.keys else ""
-                yield keys[place], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"
+                yield keys[int(place)], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"

@@ -117,8 +117,8 @@ def _checksums(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> NDArra
 
 def _checksums_of_rows(frames: NDArray[np.uint8], length: int) -> NDArray[np.uint32]:
     """The CRC-32C of the record in each row: NumPy makes bytes of all rows in one call."""
-    within = {"names": ["record"], "formats": [f"V{length}"], "offsets": [HEAD]}
-    records = frames.view(np.dtype({**within, "itemsize": frames.shape[1]}))["record"]
+    frame = [("head", f"V{HEAD}"), ("record", f"V{length}"), ("foot", f"V{FOOT}")]
+    records = frames.view(np.dtype(frame))["record"]
     return np.fromiter(map(google_crc32c.value, records.ravel().tolist()), np.uint32, len(frames))
 
 
