@@ -41,6 +41,7 @@ LOOP = (
     "mesh",
     "layout",
     "tpu",
+    "disk_bytes",
 )
 
 #: Params that go to the user's ``build_model`` and mean nothing to the loop.
@@ -231,6 +232,14 @@ def _data_and_gate() -> dict[str, Param]:
     return {
         "shards": _whole(
             4, "Shards", "Files of each split; each worker reads its own.", 1, section=_DATA
+        ),
+        "disk_bytes": _whole(
+            0,
+            "Disk bytes",
+            "Bytes of its disk that each replica's shards may take while it reads them, at least "
+            "those of one shard; they come from the store as they are needed. 0: all at once.",
+            0,
+            section=_DATA,
         ),
         "accept_data": _switch(
             "Accept data",

@@ -39,7 +39,8 @@ class TrainArguments(Arguments):
     to compute one after another and exchange their sum.
     ``precision`` is one of ``PRECISIONS``. ``validate`` measures the validation split at each
     epoch's end, which is done anyway where a callback asks for it. ``class_weight`` gives
-    examples of a class, a whole number as text, more or less weight than 1.
+    examples of a class, a whole number as text, more or less weight than 1. ``disk_bytes`` is
+    how many bytes of a replica's disk shards may take while it reads them; 0 is for all.
     For ``dtensor`` alone: ``mesh`` gives each of ``MESH_AXES`` its number of devices, over all
     processes; empty, all devices are along ``model`` where there is a layout, else ``batch``.
     ``layout`` maps patterns of variables' paths to an axis or None for each dimension. For
@@ -65,6 +66,7 @@ class TrainArguments(Arguments):
     hparams: Mapping[str, Any] = field(default_factory=dict)
     mesh: Mapping[str, int] = field(default_factory=dict)
     layout: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    disk_bytes: int = 0
     tpu: str = "local"
     tpu_seconds: float = 15.0
 
@@ -93,10 +95,10 @@ class TrainArguments(Arguments):
                 raise SpecError(f"{name} must be a whole number of 1 or more, got {value!r}")
         if self.checkpoint_seconds <= 0:
             raise SpecError(f"checkpoint_seconds must be above zero, got {self.checkpoint_seconds}")
-        if not isinstance(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
-            raise SpecError(
-                f"bytes_per_pack must be a whole number of 0 or more, got {self.bytes_per_pack!r}"
-            )
+        for name in ("bytes_per_pack", "disk_bytes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise SpecError(f"{name} must be a whole number of 0 or more, got {value!r}")
         for name, known in (
             ("communication", COMMUNICATIONS),
             ("gradient_dtype", GRADIENT_DTYPES),

@@ -59,7 +59,8 @@ def train(replica: Replica) -> str:
         scratch=replica.scratch,
     )
     store = open_store(job.prefix)
-    with explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
+    explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
+    with explaining, feed.supplied():
         strategy = ENGINES[job.strategy].build(arguments)
         trained = _train(feed, store, strategy, replica.is_chief)
         if replica.is_chief:
