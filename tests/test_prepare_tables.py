@@ -352,6 +352,32 @@ def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (
+            [[1, 2], [3]],
+            [[1, 2]],
+            "the column 'n' holds lists of 2 and of 1 values; give all of them",
+        ),
+        ([[1, 2]], [[1, 2], [3]], r"2\.parquet: column 'n' .* holds lists of 2 and of 1 values"),
+        (
+            [[1, 2]],
+            [[3]],
+            r"2\.parquet: column 'n' cannot be taken as int64 of shape \(2,\).*\(1,\)",
+        ),
+    ],
+)
+def test_lists_of_different_lengths_are_refused(
+    tmp_path: Path, first: list[Any], second: list[Any], words: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number, values in ((1, first), (2, second)):
+        pq.write_table(pa.table({"n": values}), tmp_path / "in" / f"{number}.parquet")
+    with pytest.raises(FinalError, match=words):
+        prepare_source((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"key": ["idd"]}, "key names a column 'idd', which does not exist, did you mean 'id'"),
