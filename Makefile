@@ -20,7 +20,7 @@ EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer records
+BENCHMARKS := pipeline strategies network seeds triggerer records prepare
 
 BIN := .venv/bin
 READY := .venv/.ready
