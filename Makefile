@@ -25,7 +25,7 @@ EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer recovery
+BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare
 
 BIN := .venv/bin
 READY := .venv/.ready

@@ -18,7 +18,7 @@ from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.input import epochs, ready, shuffle_buffer
+from aerotrain.training.input import ready
 from aerotrain.training.shards import TRAIN_SPLIT
 
 
@@ -37,12 +37,11 @@ class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class Input:
-    """The records of a job, in batches, through the same pipeline as ours."""
+    """The records of a job, in batches, as TensorFlow's guide has them read and shuffled."""
 
     def __init__(self, data: str, dataset: Dataset, arguments: TrainArguments) -> None:
         split = dataset.splits[TRAIN_SPLIT]
-        self.files = [Path(data.removeprefix("file://")) / each.file for each in split.shards]
-        self.buffer = shuffle_buffer(split.records, sum(each.bytes for each in split.shards))
+        self.files = [f"{data.removeprefix('file://')}/{each.file}" for each in split.shards]
         self.records = split.records
         self.transform = importlib.import_module(arguments.model).transform
         self._schema = dataset.schema
@@ -51,12 +50,13 @@ class Input:
     def batches(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
         """The share of one input pipeline: of every batch, or whole batches without context."""
         count = context.num_input_pipelines
-        batches = epochs(
-            self.files[context.input_pipeline_id :: count],
-            batch_size=context.get_per_replica_batch_size(self._arguments.batch_size)
-            * (context.num_replicas_in_sync // count or 1),
-            buffer=self.buffer,
-            seed=self._arguments.seed,
+        batch_size = context.get_per_replica_batch_size(self._arguments.batch_size)
+        files = tf.data.Dataset.from_tensor_slices(self.files[context.input_pipeline_id :: count])
+        batches = (
+            files.interleave(tf.data.TFRecordDataset, cycle_length=8)
+            .shuffle(self.records, self._arguments.seed)
+            .repeat()
+            .batch(batch_size * (context.num_replicas_in_sync // count or 1))
         )
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -28,7 +28,11 @@ def run_step(step: str, store: str, scratch: Path, **arguments: Any) -> Any:
 
 def prepare(store: str, scratch: Path, module: str, **arguments: Any) -> str:
     """The URL of the sealed data set that the user's ``module`` is the source of."""
-    source = {"kind": "python", "module": module}
+    return prepare_source(store, scratch, {"kind": "python", "module": module}, **arguments)
+
+
+def prepare_source(store: str, scratch: Path, source: dict[str, Any], **arguments: Any) -> str:
+    """The URL of the sealed data set of any source."""
     planned = run_step("plan", store, scratch, source=source, **arguments)
     for each in planned["parts"]:
         run_step("part", store, scratch, **each)

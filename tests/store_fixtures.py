@@ -1,22 +1,44 @@
 """Fixtures of stores: a folder, and a bucket of a real S3 server."""
 
+import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerotrain.contract.names import path_segment
-from aerotrain_airflow.local.s3_server import S3Server, s3_server
+from aerotrain_airflow.local.s3_server import CREDENTIALS, S3Server, s3_server
 
 BUCKET = "tests"
+
+#: Who may read the objects of the bucket, and not list them.
+READER = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "reads-and-lists-nothing"}
 
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A SeaweedFS of this test session, with the bucket ``tests``."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+    folder = tmp_path_factory.mktemp("s3")
+    (folder / CREDENTIALS).write_text(
+        json.dumps(
+            {
+                "identities": [
+                    _identity("aerotrain", "all-of-this-session", "Admin"),
+                    _identity(*READER.values(), f"Read:{BUCKET}"),
+                ]
+            }
+        )
+    )
+    with s3_server(folder) as server:
         server.make_bucket(BUCKET)
         yield server
+
+
+def _identity(name: str, secret: str, action: str) -> dict[str, Any]:
+    credentials = [{"accessKey": name, "secretKey": secret}]
+    return {"name": name, "credentials": credentials, "actions": [action]}
 
 
 @pytest.fixture
@@ -34,3 +56,12 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return (tmp_path / "store").as_uri()
     url: str = request.getfixturevalue("s3_url")
     return url
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may pass 1 MiB: a disk that is full, without filling one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -2,9 +2,17 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from aerotrain.prepare.assignment import shard_name, shard_of, shards_per_part, split_of
+from aerotrain.prepare.assignment import (
+    hashes_of,
+    order_of,
+    shard_name,
+    shards_per_part,
+    split_of,
+)
+from aerotrain.prepare.shards import shard_numbers
 
 KEYS = [f"record-{number}" for number in range(10_000)]
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -34,9 +42,36 @@ def test_shares_that_add_up_to_a_little_less_than_one_still_hold_every_key() -> 
 
 
 def test_the_records_of_a_split_are_spread_over_all_shards() -> None:
-    shards = Counter(shard_of(key, 8) for key in KEYS if split_of(key, SPLITS) == "test")
-    assert set(shards) == set(range(8))
-    assert min(shards.values()) > 0.7 * max(shards.values())
+    test = hashes_of([key for key in KEYS if split_of(key, SPLITS) == "test"])
+    eighths = np.bincount((order_of(test, 0) >> np.uint64(61)).astype(int))
+    assert len(eighths) == 8
+    assert eighths.min() > 0.7 * eighths.max()
+
+
+def test_another_seed_is_another_order() -> None:
+    hashes = hashes_of(KEYS)
+    orders = [np.argsort(order_of(hashes, seed)) for seed in (0, 1)]
+    assert abs(np.corrcoef(*orders)[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("lengths", "least", "shard_bytes", "sizes"),
+    [
+        ([10] * 6, 1, 1000, [60]),
+        ([10] * 6, 4, 1000, [20, 10, 20, 10]),
+        ([10] * 2, 4, 1000, [10, 10]),
+        ([10] * 6, 2, 15, [20, 10, 20, 10]),
+        ([90, 5, 5, 5, 5], 2, 50, [90, 20]),
+        ([1, 900, 1], 3, 50, [1, 900, 1]),
+        ([], 4, 50, []),
+    ],
+)
+def test_shards_are_of_like_size_and_none_is_empty(
+    lengths: list[int], least: int, shard_bytes: int, sizes: list[int]
+) -> None:
+    array = np.array(lengths, np.int64)
+    numbers = shard_numbers(array, least, shard_bytes)
+    assert [int(array[numbers == each].sum()) for each in np.unique(numbers)] == sizes
 
 
 @pytest.mark.parametrize(
@@ -49,6 +84,5 @@ def test_the_parts_write_the_shards_that_were_asked_for_or_more(
     assert each * parts >= shards
 
 
-def test_shards_are_numbered_through_all_parts() -> None:
-    names = [shard_name("train", part, 2, shard, 2) for part in range(2) for shard in range(2)]
-    assert names == [f"train-{number:05d}-of-00004.tfrecord" for number in range(4)]
+def test_a_shard_is_named_after_its_split_its_part_and_its_number() -> None:
+    assert shard_name("train", 3, 1) == "train-00003-001.tfrecord"

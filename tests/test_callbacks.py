@@ -14,10 +14,10 @@ from aerotrain.train import run
 from aerotrain.training.callbacks import Callbacks
 from aerotrain.training.code import UserCode
 from aerotrain.training.evaluator import checkpoints_to_come
-from aerotrain.training.input import batch_spec, epochs, every_record, ready, shuffle_buffer
+from aerotrain.training.input import batch_spec, every_record
 from aerotrain.training.shards import download
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import read_until
+from training_fixtures import feed_of, read_until
 
 pytestmark = pytest.mark.process
 
@@ -42,13 +42,9 @@ def weights_of(digits, trained, scratch):
 def fit(digits, callbacks, number, **hparams):
     """What ``fit`` makes of the same batches: the model and its history."""
     dataset, user = load_dataset(digits.data), UserCode.load("calling")
-    split = dataset.splits["train"]
-    size = sum(shard.bytes for shard in split.shards)
-    files = download(digits.data, split.shards, digits.folder)
-    buffer = shuffle_buffer(split.records, size)
-    batches = ready(
-        epochs(files, batch_size=32, buffer=buffer, seed=0), dataset.schema, user.transform
-    )
+    replica = digits.replica("train", f"fit-{number}", model="calling", data=digits.data)
+    feed = feed_of(replica, dataset, user)
+    batches = feed.local(0)
     validation = dataset.splits["validation"]
     measured = every_record(
         download(digits.data, validation.shards, digits.folder),
@@ -59,14 +55,15 @@ def fit(digits, callbacks, number, **hparams):
     )
     keras.utils.set_random_seed(0)
     model = user.build(hparams, batches.element_spec)
-    history = model.fit(
-        batches,
-        epochs=number,
-        steps_per_epoch=STEPS_PER_EPOCH,
-        validation_data=measured,
-        callbacks=callbacks,
-        verbose=0,
-    )
+    with feed.supplied():
+        history = model.fit(
+            batches,
+            epochs=number,
+            steps_per_epoch=STEPS_PER_EPOCH,
+            validation_data=measured,
+            callbacks=callbacks,
+            verbose=0,
+        )
     return model, history.history
 
 

@@ -1,25 +1,26 @@
 """From shards to batches: every record once, in an order that can be had again."""
 
+import hashlib
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Feature
-from aerotrain.records import encode, frame
+from aerotrain.dataset import Feature, Shard
+from aerotrain.records import encode, framed, stacked
 from aerotrain.training.code import features_and_label
-from aerotrain.training.input import (
-    SHUFFLE_BYTES,
-    epochs,
-    every_record,
-    own_shards,
-    parse,
-    ready,
-    shuffle_buffer,
-)
-from aerotrain.training.shards import LIST, download, share
+from aerotrain.training.index import write_index
+from aerotrain.training.input import every_record, parse, ready
+from aerotrain.training.order import Order
+from aerotrain.training.rows import Rows, layout_of
+from aerotrain.training.shards import download, share
+from aerotrain.training.supply import Supply
+from aerotrain.training.windows import batches_of, supplied
 
 pytestmark = pytest.mark.process
 
@@ -31,64 +32,203 @@ def number(features):
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    """Three shards with the numbers from 0 to 22."""
-    written = []
-    for shard, numbers in enumerate((range(10), range(10, 15), range(15, 23))):
-        records = (frame(encode({"number": np.int64(each)}, SCHEMA)) for each in numbers)
-        written.append(tmp_path / f"shard-{shard}")
-        written[-1].write_bytes(b"".join(records))
-    return written
+def shards(tmp_path: Path) -> list[Shard]:
+    """Three shards with the numbers from 0 to 22, in the folder ``store``."""
+    return written(tmp_path / "store", [range(10), range(10, 15), range(15, 23)])
 
 
-def epochs_of(files, count, **options):
+def written(folder: Path, numbers, schema=SCHEMA, **features) -> list[Shard]:
+    """Shards of records that have a number, and the other ``features``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = []
+    for index, each in enumerate(numbers):
+        records = [{"number": np.int64(number), **features} for number in each]
+        content = bytes(framed(encode(stacked(records, schema))).content)
+        (folder / f"shard-{index}").write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        shards.append(
+            Shard(file=f"shard-{index}", records=len(records), bytes=len(content), sha256=digest)
+        )
+    return shards
+
+
+@contextmanager
+def batches_from(
+    tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), ends=True, **order
+):
+    """Batches of the numbers in the shards of the folder ``store``, as lists, without end."""
+    rows = layout_of(schema, shards)
+    scratch = tmp_path / "scratch"
+    supply = Supply(
+        (tmp_path / "store").as_uri(),
+        Order(shards=shards, **{"seed": 0, **order}),
+        scratch,
+        indexed=rows is None,
+        begin=begin,
+        ends=ends,
+    )
+    supply.start()
+    windows = supplied(f"{scratch}/", rows.width if rows else None)
+    try:
+        dataset = ready(batches_of(windows, batch_size), schema, number)
+        yield (batch.numpy().tolist() for batch in dataset)
+    finally:
+        supply.stop()
+
+
+def epochs_of(tmp_path, shards, count, **options):
     """The batches of ``count`` epochs of 6 steps, as lists."""
-    settings = {"batch_size": 4, "buffer": 23, "seed": 0, **options}
-    dataset = ready(epochs(files, **settings), SCHEMA, number)
-    return [batch.numpy().tolist() for batch in islice(dataset, 6 * count)]
+    with batches_from(tmp_path, shards, **options) as batches:
+        return list(islice(batches, 6 * count))
 
 
 def flat(batches):
     return list(chain.from_iterable(batches))
 
 
-def test_each_epoch_has_every_record_once_in_an_order_of_its_own(files):
-    batches = epochs_of(files, 3)
+def test_each_epoch_has_every_record_once_in_an_order_of_its_own(tmp_path, shards):
+    batches = epochs_of(tmp_path, shards, 3)
     orders = [flat(batches[6 * epoch : 6 * epoch + 6]) for epoch in range(3)]
     assert [sorted(order) for order in orders] == [list(range(23))] * 3
     assert orders[0] != orders[1] != orders[2] != orders[0]
     assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3] * 3
 
 
-def test_the_order_is_the_seed_s(files):
-    assert epochs_of(files, 2, seed=7) == epochs_of(files, 2, seed=7)
-    assert epochs_of(files, 2, seed=7) != epochs_of(files, 2, seed=8)
+def test_the_order_is_the_seed_s(tmp_path, shards):
+    assert epochs_of(tmp_path, shards, 2, seed=7) == epochs_of(tmp_path, shards, 2, seed=7)
+    assert epochs_of(tmp_path, shards, 2, seed=7) != epochs_of(tmp_path, shards, 2, seed=8)
 
 
-def test_what_begins_in_the_middle_goes_on_with_the_same_batches(files):
-    assert epochs_of(files, 1, start=(1, 4)) == epochs_of(files, 3)[10:16]
+def test_what_begins_in_the_middle_goes_on_with_the_same_batches(tmp_path, shards):
+    bounds = {"window_bytes": 350, "disk_bytes": 900}  # some windows, which batches go across
+    whole = epochs_of(tmp_path, shards, 2, **bounds)
+    assert [sorted(flat(each)) for each in (whole[:6], whole[6:])] == [list(range(23))] * 2
+    for step in (1, 4, 9):
+        begin = (step // 6, step % 6 * 4)
+        again = epochs_of(tmp_path, shards, 1, begin=begin, **bounds)
+        assert again[: 12 - step] == whole[step : step + 6]
 
 
-def test_a_small_buffer_still_gives_every_record(files):
-    assert sorted(flat(epochs_of(files, 1, buffer=3))) == list(range(23))
+def test_records_that_are_not_equally_long_are_read_alike(tmp_path):
+    schema = {**SCHEMA, "text": Feature("string")}
+    numbers = [range(0, 3000, 300), range(10, 15)]
+    shards = written(tmp_path / "store", numbers, schema, text=b"any")
+    assert layout_of(schema, shards) is None
+    with batches_from(tmp_path, shards, schema=schema, window_bytes=200) as batches:
+        assert sorted(flat(islice(batches, 4))) == sorted(chain(*numbers))
 
 
-def test_for_evaluation_every_record_comes_once_in_its_order(files):
+def test_for_evaluation_every_record_comes_once_in_its_order(tmp_path, shards):
+    files = [tmp_path / "store" / shard.file for shard in shards]
     batches = every_record(files, SCHEMA, number, records=23, batch_size=10)
     assert [len(batch) for batch in batches] == [10, 10, 3]
     assert np.concatenate(list(batches)).tolist() == list(range(23))
 
 
-def test_a_worker_reads_the_shards_its_list_names_for_ever_in_full_batches(
-    files, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    Path(LIST).write_text("shard-0\nshard-2\n")
-    dataset = ready(own_shards(batch_size=6, buffer=18, seed=0), SCHEMA, number)
-    batches = [batch.numpy().tolist() for batch in islice(dataset, 6)]
+def test_a_worker_reads_for_ever_in_full_batches(tmp_path, shards):
+    own = [shards[0], shards[2]]
+    with batches_from(tmp_path, own, batch_size=6, ends=False) as endless:
+        batches = list(islice(endless, 6))
     assert {len(batch) for batch in batches} == {6}
-    own = sorted([*range(10), *range(15, 23)])
-    assert sorted(flat(batches[:3])) == sorted(flat(batches[3:])) == own
+    held = sorted([*range(10), *range(15, 23)])
+    assert sorted(flat(batches[:3])) == sorted(flat(batches[3:])) == held
+
+
+def test_who_asks_anew_begins_anew(tmp_path, shards):
+    scratch = tmp_path / "scratch"
+    order = Order(shards=shards, seed=0, window_bytes=200, disk_bytes=500)
+    supply = Supply((tmp_path / "store").as_uri(), order, scratch, indexed=False)
+    supply.start()
+    windows = supplied(f"{scratch}/", layout_of(SCHEMA, shards).width)
+    seen = [[records.numpy().tolist() for records, _, _ in windows.take(count)] for count in (9, 4)]
+    supply.stop()
+    assert seen[0][:4] == seen[1]
+
+
+def test_no_more_of_the_disk_is_taken_than_allowed(tmp_path):
+    shards = written(tmp_path / "store", [range(10)] * 6)
+    budget = 2 * shards[0].bytes
+    with batches_from(tmp_path, shards, batch_size=10, disk_bytes=budget) as batches:
+        for _ in islice(batches, 20):
+            files = (tmp_path / "scratch/shards").iterdir()
+            assert sum(size_of(file) for file in files) <= budget
+
+
+def size_of(file):
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # it was dropped since it was listed
+        return 0
+
+
+def test_training_begins_with_the_first_shards_and_stops_at_one_that_does_not_come(tmp_path):
+    shards = written(tmp_path / "store", [range(10)] * 6)
+    bounds = {"window_bytes": 100, "disk_bytes": 2 * shards[0].bytes}
+    [*_, last] = Order(shards=shards, seed=0, **bounds).epoch(0)
+    with batches_from(tmp_path, shards, batch_size=10, **bounds) as batches:
+        assert sorted(next(batches)) == list(range(10))
+        (tmp_path / "store" / last.pieces[0].shard.file).unlink()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no more shards come"):
+            list(islice(batches, 6))
+
+
+def test_bytes_of_one_layout_are_parsed_as_tensorflow_parses_them():
+    schema = {
+        "zebra": Feature("uint8", (2, 3)),
+        "flag": Feature("bool", (2,)),
+        "label": Feature("int64"),
+        "x": Feature("float32", (3,)),
+        "ä": Feature("int16", (2,)),
+    }
+    generator = np.random.default_rng(0)
+    records = [
+        {
+            "zebra": generator.integers(0, 256, (2, 3), np.uint8),
+            "flag": generator.integers(0, 2, 2).astype(bool),
+            "label": np.int64(number),
+            "x": generator.normal(size=3).astype(np.float32),
+            "ä": generator.integers(0, 128, 2).astype(np.int16),
+        }
+        for number in range(100)
+    ]
+    encoded = encode(stacked(records, schema))
+    content = np.frombuffer(framed(encoded).content, np.uint8)
+    rows = parse(tf.constant(content.reshape(100, -1)), schema)
+    strings = parse(encoded.to_pylist(), schema)
+    for name, feature in schema.items():
+        assert rows[name].dtype == strings[name].dtype == feature.dtype
+        assert rows[name].numpy().tobytes() == strings[name].numpy().tobytes()
+        assert rows[name].shape == (100, *feature.shape)
+
+
+def test_records_of_another_order_of_features_are_parsed_all_the_same():
+    schema = {"a": Feature("int64"), "b": Feature("int64")}
+    as_usual = tf.train.Example()
+    for name, value in (("a", 1), ("b", 2)):
+        as_usual.features.feature[name].int64_list.value.append(value)
+    one = as_usual.SerializeToString(deterministic=True)
+    half = 2 + (len(one) - 2) // 2
+    other = one[:2] + one[half:] + one[2:half]
+    frames = [len(one).to_bytes(8, "little") + bytes(4) + each + bytes(4) for each in (one, other)]
+    rows = np.frombuffer(b"".join(frames), np.uint8).reshape(2, -1)
+    parsed = parse(tf.constant(rows), schema)
+    assert (parsed["a"].numpy().tolist(), parsed["b"].numpy().tolist()) == ([1, 1], [2, 2])
+
+
+@pytest.mark.parametrize("schema", [{"text": Feature("string")}, {"none": Feature("uint8", (0,))}])
+def test_what_is_not_always_as_long_has_no_layout(schema):
+    assert Rows.of(schema) is None
+
+
+def test_integers_that_need_more_than_a_byte_have_no_layout(tmp_path):
+    assert layout_of(SCHEMA, written(tmp_path, [range(128)])) is not None
+    assert layout_of(SCHEMA, written(tmp_path, [range(129)])) is None
+
+
+def test_an_index_finds_out_a_shard_that_is_not_its_records(tmp_path):
+    [shard] = written(tmp_path, [range(10)])
+    with pytest.raises(FinalError, match=r"is not the 9 records in \d+ bytes that its manifest"):
+        write_index(replace(shard, records=9), tmp_path / shard.file)
 
 
 @pytest.mark.parametrize(
@@ -106,23 +246,10 @@ def test_a_worker_reads_the_shards_its_list_names_for_ever_in_full_batches(
 )
 def test_a_feature_comes_back_as_it_was_prepared(value, feature):
     schema = {"feature": feature}
-    [restored] = parse([encode({"feature": value}, schema)], schema)["feature"]
+    [restored] = parse(encode(stacked([{"feature": value}], schema)).to_pylist(), schema)["feature"]
     assert restored.dtype.name == feature.dtype
     assert restored.shape == feature.shape
     assert np.array_equal(restored.numpy(), value)
-
-
-@pytest.mark.parametrize(
-    ("records", "size", "held"),
-    [
-        (1000, 1000, 1000),
-        (1000, SHUFFLE_BYTES, 1000),
-        (1000, 10 * SHUFFLE_BYTES, 100),
-        (3, 1000 * SHUFFLE_BYTES, 1),
-    ],
-)
-def test_no_more_is_held_to_be_shuffled_than_memory_allows(records, size, held):
-    assert shuffle_buffer(records, size) == held
 
 
 def test_without_a_transform_the_feature_label_is_learnt():

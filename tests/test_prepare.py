@@ -112,7 +112,8 @@ def test_another_input_is_another_data_set(
     tmp_path: Path, write_source: Write, replaced: str, by: str, arguments: dict[str, Any]
 ) -> None:
     first = prepare(tmp_path.as_uri(), tmp_path, write_source())
-    second = prepare(tmp_path.as_uri(), tmp_path, write_source(replaced, by), **arguments)
+    changed = write_source(replaced, by)
+    second = prepare(tmp_path.as_uri(), tmp_path, changed, accept=True, **arguments)
     assert first != second
 
 
@@ -136,21 +137,29 @@ def test_a_record_keeps_its_split_whatever_the_order_and_the_shards(
 
 # --- killed
 
+#: Prepares once for each number of writes, and is killed when so many are done: each time in a
+#: process of its own, forked when all is imported and nothing has run.
 _PREPARE_AND_DIE = """
     import os, sys
     from pathlib import Path
     from preparing import prepare
 
-    store, scratch, module, left = sys.argv[1:]
-    left = int(left)
+    def prepare_and_die(store, module, left):
+        def die_before_a_write(event, _arguments):
+            nonlocal left
+            if event == "os.rename" and (left := left - 1) < 0:
+                os.kill(os.getpid(), 9)
 
-    def die_before_a_write(event, _arguments):
-        global left
-        if event == "os.rename" and (left := left - 1) < 0:
-            os.kill(os.getpid(), 9)
+        sys.addaudithook(die_before_a_write)
+        prepare(store, Path(scratch) / "killed", module, splits={"train": 1.0})
 
-    sys.addaudithook(die_before_a_write)
-    print(prepare(store, Path(scratch), module))
+    folder, scratch, module, objects = sys.argv[1:]
+    for writes in range(int(objects)):
+        child = os.fork()
+        if not child:
+            prepare_and_die(f"{folder}/{writes}", module, writes)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 9, writes
 """
 
 
@@ -158,23 +167,25 @@ def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
     tmp_path: Path, write_source: Write
 ) -> None:
     module = write_source()
-    whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, module))
-    objects = len(list(whole.list()))
+    store = (tmp_path / "whole").as_uri()
+    whole = open_store(prepare(store, tmp_path, module, splits={"train": 1.0}))
+    objects = [each.key for each in open_store(store).list()]
+    killed = (tmp_path / "killed").as_uri()
     python = [sys.executable, "-c", textwrap.dedent(_PREPARE_AND_DIE)]
-    for writes in range(objects):
-        store = (tmp_path / f"killed-{writes}").as_uri()
-        killed = subprocess.run(
-            [*python, store, str(tmp_path), module, str(writes)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            check=False,
-        )
-        assert killed.returncode == -9
-        written = [each.key for each in open_store(store).list()]
+    subprocess.run(
+        [*python, killed, str(tmp_path), module, str(len(objects))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+    )
+    for writes in range(len(objects)):
+        written = [each.key for each in open_store(f"{killed}/{writes}").list()]
         assert len(written) == writes
-        assert not any(key.endswith(MANIFEST) for key in written)
-        completed = open_store(prepare(store, tmp_path, module))
-        assert completed.get(MANIFEST) == whole.get(MANIFEST)
-        assert len(list(completed.list())) == objects
+        # After the manifest comes nothing but the note that it is the latest.
+        assert any(key.endswith(MANIFEST) for key in written) == (writes == len(objects) - 1)
+        completed = f"{killed}/{writes}"
+        url = prepare(completed, tmp_path, module, splits={"train": 1.0})
+        assert open_store(url).get(MANIFEST) == whole.get(MANIFEST)
+        assert [each.key for each in open_store(completed).list()] == objects
 
 
 def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
@@ -194,16 +205,20 @@ def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
 @pytest.mark.parametrize(
     ("replaced", "by", "words"),
     [
-        ('100 * part["number"] + row', "5", "record 'row-5', at position 1 of part 0.*came before"),
+        (
+            '100 * part["number"] + row',
+            "5",
+            "99 records .* came before, the first at part 0, position 0 'row-5' and part 0",
+        ),
         (
             "np.full(3, number,",
             "np.full(3 + (row == 7), number,",
-            r"record 'row-7', at position 7 of part 0, .*'x' is float32 of shape \(4,\)",
+            r"part 0 at position 7: record 'row-7': .*'x' is float32 of shape \(4,\)",
         ),
         (
             '"label": number % 5',
             '**({} if row == 7 else {"label": 1})',
-            "record 'row-7', at position 7 .*features are x, where the first record has label, x",
+            "position 7: record 'row-7': .*features are x, where the first record has label, x",
         ),
         (
             "number % 5",
@@ -211,16 +226,17 @@ def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
             "position 7 of part 0, after record 'row-6', could not be read: ZeroDivisionError",
         ),
         ('f"row-{number}"', "number", "position 0 of part 0.*a key, which is a string"),
-        ("number % 5", "None", "record 'row-0', at position 0 .*'label' is NoneType"),
+        ("number % 5", "None", "100 records .*at position 0: record 'row-0': .* is NoneType"),
     ],
 )
 def test_a_record_that_cannot_be_taken_is_named(
     tmp_path: Path, write_source: Write, replaced: str, by: str, words: str
 ) -> None:
     store = (tmp_path / "store").as_uri()
-    with pytest.raises(FinalError, match=words):
+    with pytest.raises(FinalError, match=f"(?s){words}"):
         prepare(store, tmp_path, write_source(replaced, by))
-    assert [each.key.rpartition("/")[2] for each in open_store(store).list()] == ["plan.json"]
+    keys = {each.key.split("/", 2)[2] for each in open_store(store).list()}
+    assert keys - {"quarantine/00000.jsonl"} == {"plan.json", "plan/00000.json", "plan/00001.json"}
 
 
 def test_input_that_is_away_is_worth_another_try(tmp_path: Path, write_source: Write) -> None:
@@ -261,7 +277,7 @@ def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Wri
     ("arguments", "words"),
     [
         ({"source": {"kind": "pyhton"}}, "did you mean 'python'"),
-        ({"source": {"kind": "python"}}, "has a 'module' and nothing else"),
+        ({"source": {"kind": "python"}}, "needs 'module'; it has nothing"),
         ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
         ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
         ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),

@@ -1,14 +1,30 @@
 """Records: bytes that TensorFlow reads back equal, and refusals that name the feature."""
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature
-from aerotrain.records import RecordError, check_fits, encode, frame, schema_of
+from aerotrain.records import (
+    Column,
+    RecordError,
+    check_fits,
+    column_of,
+    encode,
+    encoded_frames,
+    framed,
+    read_frames,
+    schema_of,
+    stacked,
+)
 
 #: One feature of every kind, with the values at which an encoding breaks.
 RECORD: Mapping[str, Any] = {
@@ -44,18 +60,120 @@ SCHEMA = {
 }
 
 
+def ragged_columns(count: int) -> dict[str, Column]:
+    """Records of many lengths, with every width of a varint among them."""
+    random = np.random.default_rng(0)
+    numbers = random.integers(-(2**63), 2**63, (count, 3)) >> random.integers(0, 64, (count, 3))
+    words = [random.bytes(length) for length in random.integers(0, 300, 2 * count)]
+    return {
+        "numbers": column_of("numbers", numbers),
+        "words": Column(Feature("string", (2,)), pa.array(words, pa.large_binary())),
+        "text": Column(Feature("string"), pa.array(words[:count], pa.large_binary())),
+        "weights": column_of("weights", random.random((count, 40), np.float32)),
+    }
+
+
 def test_the_schema_is_the_dtype_and_shape_of_each_feature() -> None:
     assert schema_of(RECORD) == SCHEMA
 
 
 def test_equal_records_are_equal_bytes_whatever_the_order_of_their_features() -> None:
     backwards = dict(reversed(list(RECORD.items())))
-    assert encode(RECORD, SCHEMA) == encode(backwards, schema_of(backwards))
+    assert encode(stacked([RECORD], SCHEMA)) == encode(stacked([backwards], schema_of(backwards)))
+
+
+def test_a_record_is_the_same_bytes_alone_and_among_others() -> None:
+    columns = ragged_columns(200)
+    alone = [
+        encode({name: column.take(np.array([row])) for name, column in columns.items()})[0]
+        for row in range(200)
+    ]
+    assert encode(columns).to_pylist() == [each.as_py() for each in alone]
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_frames_are_the_same_whether_all_are_equally_long_or_not(count: int) -> None:
+    even = {
+        "x": column_of("x", np.arange(count) % 100),
+        "t": column_of("t", pa.array(["é"] * count, pa.string())),
+    }
+    for columns in (even, ragged_columns(count)):
+        frames, expected = encoded_frames(columns), framed(encode(columns))
+        assert frames.rows.equals(expected.rows)
+        assert frames.checksums.tolist() == expected.checksums.tolist()
+        assert bytes(frames.content) == bytes(expected.content)
 
 
 def test_a_frame_is_length_checksum_data_checksum() -> None:
     # Written by tf.io.TFRecordWriter of TensorFlow 2.21 for the one record b"aerotrain".
-    assert frame(b"aerotrain").hex() == "090000000000000037f971396165726f747261696e6e7455dd"
+    frames = framed(pa.array([b"aerotrain"], pa.large_binary()))
+    expected = "090000000000000037f971396165726f747261696e6e7455dd"
+    assert bytes(frames.content).hex() == expected
+
+
+@pytest.mark.parametrize("records", [[b"one", b"", b"three"], [b"one", b"two"], []])
+def test_frames_are_read_back(records: list[bytes]) -> None:
+    frames = framed(pa.array(records, pa.large_binary()))
+    assert [each for _, each in read_frames(io.BytesIO(frames.content))] == records
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: data[:-1], "ends within this record of 3 bytes"),
+        (lambda data: data[:30], "a length is damaged"),
+        (lambda data: data[:-5] + b"!" + data[-4:], "the checksum of this record is wrong"),
+    ],
+)
+def test_damage_in_a_tfrecord_file_is_told_with_its_offset(
+    damage: Callable[[bytes], bytes], words: str
+) -> None:
+    whole = bytes(framed(pa.array([b"one", b"two"], pa.large_binary())).content)
+    frames = read_frames(io.BytesIO(damage(whole)))
+    assert next(frames) == (0, b"one")
+    with pytest.raises(FinalError, match=words) as raised:
+        next(frames)
+    assert raised.value.offset == 19
+
+
+@pytest.mark.parametrize(
+    ("values", "feature", "held"),
+    [
+        (pa.array([1.5, 2.5], pa.float64()), Feature("float32"), [1.5, 2.5]),
+        (pa.array([True, False]), Feature("bool"), [True, False]),
+        (pa.array(["a", "b"]).dictionary_encode(), Feature("string"), [b"a", b"b"]),
+        (pa.array([[1, 2], [3, 4]]), Feature("int64", (2,)), [[1, 2], [3, 4]]),
+        (pa.array([["a", "b"]]), Feature("string", (2,)), [b"a", b"b"]),
+        (
+            pa.array([[[1], [2]]], pa.list_(pa.list_(pa.uint8(), 1))),
+            Feature("uint8", (2, 1)),
+            [[[1], [2]]],
+        ),
+        (pa.array([datetime(1970, 1, 1, 0, 0, 1)]), Feature("int64"), [1_000_000]),
+        (pa.array([date(1970, 1, 3)]), Feature("int32"), [2]),
+        (pa.array([Decimal("1.25")]), Feature("float32"), [1.25]),
+        (np.array(["a", "b"]), Feature("string"), [b"a", b"b"]),
+    ],
+)
+def test_every_type_of_column_has_one_form_in_a_record(
+    values: Any, feature: Feature, held: list[Any]
+) -> None:
+    column = column_of("x", values)
+    assert column.feature == feature
+    assert column.values.tolist() == held
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (pa.array([{"a": 1}]), "'x' is of type struct"),
+        (pa.array([[1], [1, 2]]), "'x' holds lists of 1 and of 2 values"),
+        (pa.array([1], pa.uint64()), "'x' is of dtype uint64"),
+    ],
+)
+def test_a_column_that_no_record_can_hold_is_refused_by_its_name(values: Any, words: str) -> None:
+    with pytest.raises(RecordError, match=words):
+        column_of("x", values)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +215,7 @@ def test_tensorflow_reads_back_what_was_encoded(tmp_path: Path) -> None:
     import tensorflow as tf
 
     path = tmp_path / "x.tfrecord"
-    path.write_bytes(frame(encode(RECORD, SCHEMA)) * 2)
+    path.write_bytes(framed(encode(stacked([RECORD, RECORD], SCHEMA))).content)
     first, second = tf.data.TFRecordDataset([str(path)])
     assert first == second
     stored = tf.train.Example.FromString(first.numpy()).features.feature
@@ -114,3 +232,19 @@ def test_tensorflow_reads_back_what_was_encoded(tmp_path: Path) -> None:
     assert stored["blob"].bytes_list.value == [b"ends in zeros\0\0"]
     assert stored["words"].bytes_list.value == [b"one", b"", b"three"]
     assert stored["empty"].float_list.value == []
+
+
+@pytest.mark.process
+def test_tensorflow_reads_a_batch_back_equal(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from aerotrain.training.input import parse
+
+    columns = ragged_columns(500)
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(framed(encode(columns)).content)
+    read = tf.data.TFRecordDataset([str(path)]).batch(1000).get_single_element()
+    for name, value in parse(read, {name: each.feature for name, each in columns.items()}).items():
+        expected = columns[name]
+        held = expected.values.to_pylist() if expected.is_text else expected.values.ravel().tolist()
+        assert value.numpy().ravel().tolist() == held, name

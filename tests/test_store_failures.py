@@ -1,14 +1,12 @@
 """A store that is killed, full, away or shut: nothing is half-written, and the error says why."""
 
 import os
-import resource
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -43,15 +41,6 @@ def test_a_writer_that_is_killed_leaves_the_old_object(tmp_path: Path) -> None:
     assert killed.returncode == -9
     assert store.get("x") == b"old"
     assert [each.key for each in store.list()] == ["x"]
-
-
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """No file of this process may pass 1 MiB: a disk that is full, without filling one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.usefixtures("small_files")

@@ -16,7 +16,9 @@ import pytest
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.dataset import Dataset
 from aerotrain.prepare import part, plan, seal
 from aerotrain.replica import Replica
 
@@ -198,3 +200,25 @@ def steps_of_replicas(
             said = process.communicate(timeout=120)[0]
             assert process.returncode == 0, said
     return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+
+
+def feed_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
+    """What the steps of the replica's job are fed with."""
+    # They load TensorFlow, which most tests can do without.
+    from aerotrain.training.feed import Feed
+    from aerotrain.training.plan import Plan
+
+    arguments = TrainArguments.of(replica.job.arguments)
+    plan = Plan(
+        records=dataset.splits["train"].records,
+        batch_size=arguments.batch_size,
+        epochs=arguments.epochs,
+    )
+    return Feed(
+        job=replica.job,
+        arguments=arguments,
+        dataset=dataset,
+        code=code,
+        plan=plan,
+        scratch=replica.scratch,
+    )

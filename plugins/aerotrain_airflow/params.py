@@ -49,6 +49,7 @@ LOOP = (
     "mesh",
     "layout",
     "tpu",
+    "disk_bytes",
 )
 
 #: Params that go to the user's ``build_model`` and mean nothing to the loop.
@@ -282,6 +283,19 @@ def _data_and_gate() -> dict[str, Param]:
     return {
         "shards": whole(
             4, "Shards", "Files of each split; each worker reads its own.", 1, section=DATA
+        ),
+        "disk_bytes": whole(
+            0,
+            "Disk bytes",
+            "Bytes of its disk that each replica's shards may take while it reads them, at least "
+            "those of one shard; they come from the store as they are needed. 0: all at once.",
+            0,
+            section=DATA,
+        ),
+        "accept_data": switch(
+            "Accept data",
+            "Take data that are not like those of the last run, and compare later ones with them.",
+            DATA,
         ),
         "threshold": Param(
             0.9,

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator, Context, XComArg
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.steps import PlanArguments
+from aerotrain.contract.preparing import PlanArguments
 from aerotrain.store import open_store, probe
 from aerotrain_airflow.credentials import store_environment
 from aerotrain_airflow.launchers.choice import choose_launcher

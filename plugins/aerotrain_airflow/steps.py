@@ -32,21 +32,35 @@ _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam(
 PodTemplate = Mapping[str, Any]
 
 
-def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComArg:
-    """Turn what ``module`` reads into a sealed data set, once for each state of its source.
+def prepare(
+    source: str | Mapping[str, Any],
+    *,
+    splits: Mapping[str, float] | None = None,
+    pool: str | None = None,
+    **rules: Any,
+) -> XComArg:
+    """Turn a source into a sealed data set, once for each state of its input.
 
-    ``module`` is a module of the pipeline's ``models`` folder with ``list_parts`` and
-    ``read_part``. The first task refuses what cannot run, in this step and all later ones.
+    ``source`` is a module of the pipeline's ``models`` folder with ``list_parts`` and
+    ``read_part``, or describes files by their kind, as ``{"kind": "parquet", "url":
+    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.sources`` has the kinds. ``rules`` are
+    the other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
+    ``split_by``. ``pool`` bounds how many parts are written at once. The first task refuses
+    what cannot run, in this step and all later ones.
 
     Returns:
         The URL of the data set.
     """
+    described = {"kind": "python", "module": source} if isinstance(source, str) else dict(source)
     plan_arguments: dict[str, Any] = {
-        "source": {"kind": "python", "module": module},
+        "source": described,
         "shards": RunParam("shards"),
+        "accept": RunParam("accept_data"),
+        **rules,
     }
     if splits is not None:
         plan_arguments["splits"] = dict(splits)
+    bounded = {} if pool is None else {"pool": pool}
     with TaskGroup("prepare"):
         check = PreflightOperator(task_id="check", **_WHERE)
         plan = JobOperator(
@@ -56,7 +70,7 @@ def prepare(module: str, *, splits: Mapping[str, float] | None = None) -> XComAr
             **_WHERE,
         )
         parts = JobOperator.partial(
-            task_id="part", job={"module": "aerotrain.prepare.part"}, **_WHERE
+            task_id="part", job={"module": "aerotrain.prepare.part"}, **_WHERE, **bounded
         ).expand(arguments=plan.output)
         seal = JobOperator(
             task_id="seal",

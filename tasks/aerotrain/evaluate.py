@@ -50,7 +50,7 @@ def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
     """The metrics over each record of the split once, a smaller last batch included."""
     trained = TrainedModel.load(arguments.model)
     dataset = load_dataset(arguments.data)
-    code = UserCode.load(trained.module)
+    code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
     files = download(arguments.data, split.shards, replica.scratch)
     with explained(code, dataset, arguments.data, arguments.split, replica.scratch):

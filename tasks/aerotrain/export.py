@@ -51,7 +51,7 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
     """Write the SavedModel to ``saved``, and to ``check`` what it must give on real records."""
     trained = TrainedModel.load(arguments.model)
     dataset = load_dataset(arguments.data)
-    code = UserCode.load(trained.module)
+    code = UserCode.load(trained.module, trained.data)
     shards = enough(split_of(dataset, arguments.split).shards, arguments.records)
     files = download(arguments.data, shards, replica.scratch)
     with explained(code, dataset, arguments.data, arguments.split, replica.scratch):

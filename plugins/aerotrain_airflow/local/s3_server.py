@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _HOST = "127.0.0.1"
 _REGION = "us-east-1"
-_CREDENTIAL = "credential.json"
+#: The identities that the server knows; the first is its user's own.
+CREDENTIALS = "credential.json"
 _LOG = "weed.log"
 _SOCKETS = Path("/tmp")  # where weed makes its Unix sockets, whatever TMPDIR says
 
@@ -175,7 +176,7 @@ def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
         f"-dir={folder / 'objects'}",
         f"-ip={_HOST}",
         f"-ip.bind={_HOST}",
-        f"-s3.config={folder / _CREDENTIAL}",
+        f"-s3.config={folder / CREDENTIALS}",
         # A misspelt bucket is an error and no new bucket.
         "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0",
@@ -229,11 +230,11 @@ def _listens(port: int) -> bool:
 
 
 def _credential(folder: Path) -> tuple[str, str]:
-    """The one identity of the server in ``folder``, made at its first start.
+    """The first identity of the server in ``folder``, made at its first start.
 
     The file is what weed reads: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials
     """
-    path = folder / _CREDENTIAL
+    path = folder / CREDENTIALS
     if not path.exists():
         identity = {
             "name": "aerotrain",

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.arguments import Arguments
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.preparing import PartArguments, PlanArguments, SealArguments
 from aerotrain.contract.strategy import nearest
 
 #: What layers compute in, as Keras names it; their weights are float32 under all of them.
@@ -26,78 +28,6 @@ AUTO = "auto"
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 
 
-class Arguments:
-    """What every step's arguments share: to be read from JSON, refusing what is not known."""
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Self:
-        """Build and check the arguments.
-
-        Raises:
-            SpecError: a key is unknown or missing, or a value cannot be.
-        """
-        known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
-        for key in data:
-            if key not in known:
-                raise SpecError(
-                    f"{cls.__name__} has no {key!r}{nearest(key, list(known))}; "
-                    f"it has {', '.join(known)}"
-                )
-        missing = [
-            name
-            for name, each in known.items()
-            if each.default is MISSING and each.default_factory is MISSING and name not in data
-        ]
-        if missing:
-            raise SpecError(f"{cls.__name__} needs {', '.join(missing)}; got {', '.join(data)}")
-        return cls(**data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanArguments(Arguments):
-    """Plan a data set: which parts its source has, and into which shards they go.
-
-    ``source`` names a kind of source and what that kind needs, such as
-    ``{"kind": "python", "module": "digits"}``. ``splits`` gives each split its share of the
-    records. ``shards`` is the least number of shards of every split; each replica that reads
-    it needs one of its own.
-    """
-
-    source: Mapping[str, Any]
-    splits: Mapping[str, float] = field(
-        default_factory=lambda: {"train": 0.7, "validation": 0.1, "test": 0.2}
-    )
-    shards: int = 4
-
-    def __post_init__(self) -> None:
-        if "kind" not in self.source:
-            raise SpecError("the source names no kind; add one, such as {'kind': 'python'}")
-        if any(share <= 0 for share in self.splits.values()) or (
-            abs(sum(self.splits.values()) - 1) > 1e-6
-        ):
-            raise SpecError(
-                "the shares of the splits must be above zero and add up to 1, "
-                f"got {dict(self.splits)}"
-            )
-        if self.shards < 1:
-            raise SpecError(f"shards must be 1 or more, got {self.shards}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartArguments(Arguments):
-    """Write the shards of one part of a planned data set."""
-
-    dataset: str
-    part: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SealArguments(Arguments):
-    """Seal a data set whose parts are all written."""
-
-    dataset: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainArguments(Arguments):
     """Train the model that the user's module ``model`` builds, on the data set ``data``.
@@ -114,7 +44,8 @@ class TrainArguments(Arguments):
     to compute one after another and exchange their sum.
     ``precision`` is one of ``PRECISIONS``. ``validate`` measures the validation split at each
     epoch's end, which is done anyway where a callback asks for it. ``class_weight`` gives
-    examples of a class, a whole number as text, more or less weight than 1.
+    examples of a class, a whole number as text, more or less weight than 1. ``disk_bytes`` is
+    how many bytes of a replica's disk shards may take while it reads them; 0 is for all.
     For ``dtensor`` alone: ``mesh`` gives each of ``MESH_AXES`` its number of devices, over all
     processes; empty, all devices are along ``model`` where there is a layout, else ``batch``.
     ``layout`` maps patterns of variables' paths to an axis or None for each dimension. For
@@ -141,6 +72,7 @@ class TrainArguments(Arguments):
     hparams: Mapping[str, Any] = field(default_factory=dict)
     mesh: Mapping[str, int] = field(default_factory=dict)
     layout: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    disk_bytes: int = 0
     tpu: str = "local"
     tpu_seconds: float = 15.0
 
@@ -168,10 +100,10 @@ class TrainArguments(Arguments):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(f"{name} must be a whole number of 1 or more, got {value!r}")
         _check_seconds(self.checkpoint_seconds, self.store_seconds)
-        if not isinstance(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
-            raise SpecError(
-                f"bytes_per_pack must be a whole number of 0 or more, got {self.bytes_per_pack!r}"
-            )
+        for name in ("bytes_per_pack", "disk_bytes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise SpecError(f"{name} must be a whole number of 0 or more, got {value!r}")
         for name, known in (
             ("communication", COMMUNICATIONS),
             ("gradient_dtype", GRADIENT_DTYPES),

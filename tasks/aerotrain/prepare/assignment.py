@@ -1,30 +1,72 @@
-"""Which split and which shard a record belongs to: arithmetic on its key, and nothing else."""
+"""Which split a record belongs to, and where it comes in the order: arithmetic on its hash.
+
+A record that has a key is hashed by it, any other by its content, so that equal records are
+always in one split. The hash decides the split whatever the order of the records, the number of
+parts or of shards.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+_FLOAT_BITS = 53  # with more of them the quotient could round up to 1
 
 
 def split_of(key: str, splits: Mapping[str, float]) -> str:
-    """The split of the record ``key``, given each split's share; the shares add up to 1.
+    """The split of the record ``key``, given each split's share; the shares add up to 1."""
+    return sorted(splits)[int(splits_of(hashes_of([key]), splits)[0])]
 
-    A key falls on a fixed point of the line from 0 to 1, on which the splits lie side by side
-    in the order of their names. So it is in the same split whatever the order of the records,
-    the number of parts or of shards.
+
+def hashes_of(keys: Sequence[str | bytes]) -> Hashes:
+    """One hash for each key."""
+    digests = (
+        hashlib.blake2b(_bytes(key), digest_size=8, person=b"split").digest() for key in keys
+    )
+    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+
+
+def content_hashes(checksums: NDArray[np.uint32], lengths: NDArray[np.int64]) -> Hashes:
+    """One hash for each record by the CRC-32C and the length that its file holds anyway.
+
+    Of different records some share one, and then their place in the order and their split.
     """
-    point = _point(key, b"split")
-    end = 0.0
-    names = sorted(splits)
-    for name in names:
-        end += splits[name]
-        if point < end:
-            return name
-    return names[-1]  # the shares add up to a little less than 1, as floats do
+    return mixed(checksums.astype(np.uint64) << np.uint64(32) ^ lengths.astype(np.uint64))
 
 
-def shard_of(key: str, shards: int) -> int:
-    """Which of a part's ``shards`` shards the record ``key`` goes into, from 0."""
-    # Another point than its split's, or a split's records would meet in a few shards.
-    return int(_point(key, b"shard") * shards)
+def points_of(hashes: Hashes) -> NDArray[np.float64]:
+    """Where each record lies on the line from 0 to 1."""
+    return (hashes >> np.uint64(64 - _FLOAT_BITS)) / 2.0**_FLOAT_BITS
+
+
+def splits_of(hashes: Hashes, splits: Mapping[str, float]) -> NDArray[np.int64]:
+    """The number of each record's split, among the splits sorted by name.
+
+    The splits lie side by side on the line from 0 to 1, on which each record has its point.
+    """
+    ends = np.cumsum([splits[name] for name in sorted(splits)])
+    found = np.searchsorted(ends, points_of(hashes), side="right")
+    # The shares may add up to a little less than 1, as floats do.
+    return np.minimum(found, len(splits) - 1)
+
+
+def order_of(hashes: Hashes, seed: int) -> Hashes:
+    """Numbers by which records are sorted to be shuffled; none says anything of its split."""
+    key = int.from_bytes(hashlib.blake2b(f"order {seed}".encode(), digest_size=8).digest())
+    return mixed(hashes ^ np.uint64(key))
+
+
+def mixed(values: Hashes) -> Hashes:
+    """Each of 64 bits changed by each other: https://prng.di.unimi.it/splitmix64.c, its finish.
+
+    Different values stay different.
+    """
+    values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return values ^ values >> np.uint64(31)
 
 
 def shards_per_part(shards: int, parts: int) -> int:
@@ -32,13 +74,10 @@ def shards_per_part(shards: int, parts: int) -> int:
     return -(-shards // parts)
 
 
-def shard_name(split: str, part: int, parts: int, shard: int, per_part: int) -> str:
-    """The file of a part's shard, numbered through all parts: ``train-00003-of-00008.tfrecord``."""
-    return f"{split}-{part * per_part + shard:05d}-of-{parts * per_part:05d}.tfrecord"
+def shard_name(split: str, part: int, shard: int) -> str:
+    """The file of a part's shard, such as ``train-00003-000.tfrecord``."""
+    return f"{split}-{part:05d}-{shard:03d}.tfrecord"
 
 
-def _point(key: str, purpose: bytes) -> float:
-    """A number of at least 0 and below 1, uniform over keys and independent by purpose."""
-    digest = hashlib.blake2b(key.encode(), digest_size=8, person=purpose).digest()
-    # A float holds 53 bits; with more of them the quotient could round up to 1.
-    return (int.from_bytes(digest) >> 11) / 2**53
+def _bytes(key: str | bytes) -> bytes:
+    return key.encode() if isinstance(key, str) else key

@@ -1,17 +1,22 @@
 """A data set under way: where its documents lie in the store, and what they say.
 
-``datasets/<fingerprint>/plan.json`` comes first, ``parts/00003.json`` when that part's shards
-are written, ``manifest.json`` last. Only ``prepare`` reads the first two.
+In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each part, ``plan/00003.json``
+with its pieces come first; ``parts/00003.json`` when that part's shards are written, with
+``parts/00003.statistics.json``, ``parts/00003.keys`` and ``quarantine/00003.jsonl`` beside it;
+``manifest.json`` last. ``parts/<fingerprint of the part>.json`` at the top of the store tells
+where such a part was written before, and ``latest/<name>.json`` which data set was sealed last.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import PlanArguments
 from aerotrain.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
+from aerotrain.sources import Rejected
 from aerotrain.store import MissingError, Store
 
 PLAN = "plan.json"
@@ -22,9 +27,34 @@ def folder_of(fingerprint: str) -> str:
     return f"datasets/{fingerprint}"
 
 
+def pieces_key(part: int) -> str:
+    """What names the pieces that this part is made of."""
+    return f"plan/{part:05d}.json"
+
+
 def part_key(part: int) -> str:
     """What says that this part's shards are all written."""
     return f"parts/{part:05d}.json"
+
+
+def part_statistics_key(part: int) -> str:
+    """What was counted of this part's records."""
+    return f"parts/{part:05d}.statistics.json"
+
+
+def part_keys_key(part: int) -> str:
+    """The sorted hashes of the keys of this part's records, 8 bytes each, where they have keys."""
+    return f"parts/{part:05d}.keys"
+
+
+def quarantine_key(part: int) -> str:
+    """The records of this part that were not taken, a JSON object a line."""
+    return f"quarantine/{part:05d}.jsonl"
+
+
+def known_part_key(fingerprint: str) -> str:
+    """At the top of the store: where a part of that fingerprint was written."""
+    return f"parts/{fingerprint}.json"
 
 
 def fingerprint_of(description: Any) -> str:
@@ -35,17 +65,47 @@ def fingerprint_of(description: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be written: the parts of a source, each into so many shards of each split."""
+    """What is to be written: the source with all that was settled of it, and by which rules.
+
+    ``schema`` is None where only reading the records shows it. ``parts`` are the fingerprints
+    of the parts, ``baseline`` the data set that was sealed before, if any.
+    """
 
     source: Mapping[str, Any]
-    parts: tuple[Mapping[str, Any], ...]
-    fingerprint: str
-    splits: Mapping[str, float]
+    schema: Schema | None
+    rules: PlanArguments
+    parts: tuple[str, ...]
     shards_per_part: int
+    baseline: str | None = None
     version: int = VERSION
 
+    @property
+    def fingerprint(self) -> str:
+        """The data set's name, made of all that decides what is written."""
+        return fingerprint_of(
+            [
+                self.version,
+                dict(self.source),
+                self._written_schema(),
+                written_by(self.rules),
+                self.parts,
+            ]
+        )
+
+    def _written_schema(self) -> dict[str, Any] | None:
+        return None if self.schema is None else schema_to_dict(self.schema)
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
+        document = {
+            "version": self.version,
+            "source": dict(self.source),
+            "schema": self._written_schema(),
+            "rules": asdict(self.rules),
+            "parts": list(self.parts),
+            "shards_per_part": self.shards_per_part,
+            "baseline": self.baseline,
+        }
+        return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
     @classmethod
     def read(cls, store: Store) -> Self:
@@ -65,15 +125,51 @@ class Plan:
                 f"the data set at {store.url} was planned for version {data['version']} of the "
                 f"format, this is version {VERSION}; plan it again"
             )
-        return cls(**{**data, "parts": tuple(data["parts"])})
+        return cls(
+            source=data["source"],
+            schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
+            rules=PlanArguments.of(data["rules"]),
+            parts=tuple(data["parts"]),
+            shards_per_part=data["shards_per_part"],
+            baseline=data["baseline"],
+        )
+
+
+def written_by(rules: PlanArguments) -> dict[str, Any]:
+    """Of the rules those that decide the bytes of the shards."""
+    names = ("splits", "split_by", "key", "label", "fill", "ranges", "seed", "shard_bytes")
+    data = asdict(rules)
+    return {name: data[name] for name in names} | {"shards": rules.shards}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPart:
+    """The pieces that one part is made of, and about how many bytes its records take."""
+
+    pieces: Sequence[Mapping[str, Any]]
+    bytes: int | None
+
+    def to_json(self) -> str:
+        return json.dumps({"bytes": self.bytes, "pieces": list(self.pieces)}) + "\n"
+
+    @classmethod
+    def read(cls, store: Store, part: int) -> Self:
+        return cls(**json.loads(store.get(pieces_key(part))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenPart:
-    """What one part has come to: its schema, None where it had no record, and its shards."""
+    """What one part has come to: its schema, None where it had no record, and its shards.
+
+    ``rejected`` counts the records that were not taken, ``first_rejected`` are some of them.
+    ``has_keys`` tells whether the records have keys, and these lie beside.
+    """
 
     schema: Schema | None
     splits: Mapping[str, Split]
+    has_keys: bool = False
+    rejected: int = 0
+    first_rejected: Sequence[Rejected] = field(default=())
 
     @property
     def records(self) -> int:
@@ -83,6 +179,9 @@ class WrittenPart:
         document = {
             "schema": None if self.schema is None else schema_to_dict(self.schema),
             "splits": {name: split.to_dict() for name, split in self.splits.items()},
+            "has_keys": self.has_keys,
+            "rejected": self.rejected,
+            "first_rejected": [asdict(each) for each in self.first_rejected],
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
@@ -92,4 +191,7 @@ class WrittenPart:
         return cls(
             schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
             splits={name: Split.from_dict(split) for name, split in data["splits"].items()},
+            has_keys=data["has_keys"],
+            rejected=data["rejected"],
+            first_rejected=[Rejected(**each) for each in data["first_rejected"]],
         )

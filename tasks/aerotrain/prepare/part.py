@@ -1,26 +1,49 @@
-"""The second step of ``prepare``: read one part, write its shards, and say so at the end."""
+"""The second step of ``prepare``: read the pieces of one part, write its shards, and say so."""
 
-from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.steps import PartArguments
-from aerotrain.prepare.layout import Plan, WrittenPart, part_key
-from aerotrain.prepare.shards import PartWriter
-from aerotrain.prepare.sources import Record, open_source
+import numpy as np
+from numpy.typing import NDArray
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import PartArguments
+from aerotrain.dataset import Split
+from aerotrain.prepare.assignment import splits_of
+from aerotrain.prepare.duplicates import check_unique, write_keys
+from aerotrain.prepare.intake import Intake, schema_of_columns
+from aerotrain.prepare.layout import (
+    Plan,
+    PlannedPart,
+    WrittenPart,
+    part_key,
+    part_keys_key,
+    part_statistics_key,
+    quarantine_key,
+)
+from aerotrain.prepare.memory import keep_freed_memory
+from aerotrain.prepare.quarantine import Quarantine
+from aerotrain.prepare.reuse import copy_known, remember
+from aerotrain.prepare.scatter import Scatter, buckets_for
+from aerotrain.prepare.shards import Cut, write_shards
+from aerotrain.prepare.splitting import stratified
 from aerotrain.replica import Replica
-from aerotrain.store import open_store
+from aerotrain.sources import open_source
+from aerotrain.statistics.summary import STATISTICS
+from aerotrain.store import Store, open_store
+
+#: The hashes of a part's keys, in its scratch folder.
+KEYS = "keys"
 
 
 def run(replica: Replica) -> dict[str, int]:
-    """Write the shards of one part, unless it is written already.
+    """Write the shards of one part, unless they are written already.
 
     Returns:
         ``{"part": its number, "records": how many it has}``.
 
     Raises:
-        FinalError: there is no such part, or one of its records cannot be taken.
+        FinalError: there is no such part, or more of its records cannot be taken than may be.
     """
     arguments = PartArguments.of(replica.job.arguments)
     store = open_store(arguments.dataset)
@@ -34,58 +57,94 @@ def run(replica: Replica) -> dict[str, int]:
         written = WrittenPart.from_json(store.get(key))
         print(f"part {number} is written already, with {written.records} records: skipped")
         return {"part": number, "records": written.records}
-    written = write_part(plan, number, replica.scratch)
-    for split in written.splits.values():
-        for shard in split.shards:
-            store.upload(replica.scratch / shard.file, shard.file)
+    keep_freed_memory()
+    root = open_store(replica.job.store)
+    known = copy_known(root, store, plan, number)
+    written = known or _write(plan, number, store, replica.scratch)
+    remember(root, store, plan, number)
     store.put(key, written.to_json().encode())
-    print(f"part {number} is written: {written.records} records")
+    how = "is copied from an earlier data set" if known else "is written"
+    print(f"part {number} {how}: {written.records} records, {written.rejected} in quarantine")
     return {"part": number, "records": written.records}
 
 
-def write_part(plan: Plan, number: int, folder: Path) -> WrittenPart:
-    """Write the shards of one part of ``plan`` into ``folder``.
+def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPart:
+    """Write one part, and bring it to the store."""
+    quarantine = Quarantine(scratch / "quarantine.jsonl", plan.rules.max_rejected)
+    try:
+        written = write_part(plan, PlannedPart.read(store, number), number, scratch, quarantine)
+    finally:
+        if quarantine.path.exists():
+            store.upload(quarantine.path, quarantine_key(number))
+    for split in written.splits.values():
+        for shard in split.shards:
+            store.upload(scratch / shard.file, shard.file)
+            (scratch / shard.file).unlink()
+    store.upload(scratch / STATISTICS, part_statistics_key(number))
+    if written.has_keys:
+        store.upload(scratch / KEYS, part_keys_key(number))
+    return written
+
+
+def write_part(
+    plan: Plan, planned: PlannedPart, number: int, folder: Path, quarantine: Quarantine
+) -> WrittenPart:
+    """Write the shards of one part of ``plan``, and its statistics, into ``folder``.
 
     Raises:
-        FinalError: a record cannot be taken; the message says which.
+        FinalError: too many records cannot be taken, or two have one key; it says which.
     """
-    records = _records(plan, number)
-    with PartWriter(plan, number, folder) as writer:
-        for position, (key, record) in enumerate(records):
-            try:
-                writer.add(key, record)
-            except FinalError as error:
-                raise FinalError(
-                    f"record {key!r}, at position {position} of part {number}, cannot be taken: "
-                    f"{error}"
-                ) from error
-        return writer.written()
-
-
-def _records(plan: Plan, number: int) -> Iterator[Record]:
-    """The records of one part, with whatever the user's code raises explained."""
     source = open_source(plan.source)
-    position, after = 0, ""
-    try:
-        for record in source.read(plan.parts[number]):
-            _check_is_record(record)
-            yield record
-            position, after = position + 1, f", after record {record[0]!r},"
-    except TemporaryError:
-        raise
-    except Exception as error:  # it is the user's code and may raise anything
-        lost = isinstance(error, ConnectionError | TimeoutError)
-        raise (TemporaryError if lost else FinalError)(
-            f"the record at position {position} of part {number}{after} could not be read: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _check_is_record(record: Any) -> None:
-    match record:
-        case (str(), Mapping()):
-            return
-    raise FinalError(
-        f"read_part gave {record!r:.200}; it must give pairs of a key, which is a string, and "
-        "a mapping of features"
+    schema = plan.schema
+    buckets = buckets_for(planned.bytes)
+    with quarantine, Scatter(folder, buckets, plan.rules.seed) as scatter:
+        intake = Intake(plan.rules, scatter, quarantine)
+        for piece in planned.pieces:
+            for batch in source.read(piece, schema):
+                schema = schema or schema_of_columns(batch, plan.rules)
+                intake.take(batch, schema)
+        quarantine.check()
+        has_keys = intake.has_keys and scatter.facts is not None
+        if has_keys:
+            check_unique(plan, planned, scatter.hashes)
+            write_keys(scatter.hashes, folder / KEYS)
+        splits = _cut(plan, number, folder, scatter, intake)
+        (folder / STATISTICS).write_text(intake.statistics.to_json())
+    return WrittenPart(
+        schema=schema if any(split.shards for split in splits.values()) else None,
+        splits=splits,
+        has_keys=has_keys,
+        rejected=quarantine.count,
+        first_rejected=quarantine.first,
     )
+
+
+def _cut(
+    plan: Plan, number: int, folder: Path, scatter: Scatter, intake: Intake
+) -> dict[str, Split]:
+    """Cut what the scatter holds into the shards of each split."""
+    rules = plan.rules
+    names = sorted(rules.splits)
+    facts = scatter.facts
+    if facts is None:
+        return {name: Split() for name in names}
+    if rules.split_by["way"] == "stratified":
+        splits = (
+            stratified(facts.strata, facts.hashes, rules.splits, plan.parts[number])
+            if len(plan.parts) == 1 or intake.has_keys
+            # An equal record in another part must go the same way.
+            else splits_of(facts.hashes, rules.splits).astype(np.int8)
+        )
+        facts = replace(facts, splits=splits)
+    cut = Cut(splits=names, part=number, least=plan.shards_per_part, shard_bytes=rules.shard_bytes)
+    shards = write_shards(scatter, facts, cut, folder)
+    classes = {
+        name: _counted(facts.labels[facts.splits == split]) if intake.has_labels else {}
+        for split, name in enumerate(names)
+    }
+    return {name: Split(shards=tuple(shards[name]), classes=classes[name]) for name in names}
+
+
+def _counted(labels: NDArray[np.int64]) -> dict[int, int]:
+    values, counts = np.unique(labels, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))

@@ -1,94 +1,103 @@
-"""The shards of one part, while they are written to this machine's disk."""
+"""The shards of one part: sorted records, cut into files of like size."""
 
-from collections import Counter
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Feature, Shard, Split
-from aerotrain.prepare.assignment import shard_name, shard_of, split_of
-from aerotrain.prepare.layout import Plan, WrittenPart
-from aerotrain.records import check_fits, encode, frame, schema_of
-from aerotrain.store import StoredFile
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-#: The feature whose values are counted as classes, if it is one integer.
-LABEL = "label"
+from aerotrain.dataset import Shard
+from aerotrain.prepare.assignment import order_of, shard_name
+from aerotrain.prepare.scatter import Facts, Scatter
+from aerotrain.records.encoding import parts_of
 
 
-class PartWriter(AbstractContextManager["PartWriter"]):
-    """Takes the records of one part into files below ``folder``, one a shard.
+def shard_numbers(lengths: NDArray[np.int64], least: int, shard_bytes: int) -> NDArray[np.int64]:
+    """Which shard each record of a split goes into, in order, given each one's size in bytes.
 
-    A shard that gets no record is no file. The first record's schema is everyone's.
+    There are as many shards as are near ``shard_bytes``, or ``least``, but none is empty.
     """
-
-    def __init__(self, plan: Plan, part: int, folder: Path) -> None:
-        self._plan = plan
-        self._part = part
-        self._folder = folder
-        self._schema: dict[str, Feature] | None = None
-        self._keys: set[str] = set()
-        self._files: dict[str, IO[bytes]] = {}
-        self._records: dict[str, Counter[str]] = {split: Counter() for split in plan.splits}
-        self._classes: dict[str, Counter[int]] = {split: Counter() for split in plan.splits}
-        self._open = ExitStack()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def add(self, key: str, record: Mapping[str, Any]) -> None:
-        """Write one record into the shard that its key chooses.
-
-        Raises:
-            FinalError: the key came before, or the record is not like the first.
-        """
-        if key in self._keys:
-            raise FinalError("its key came before; give every record a key of its own")
-        self._keys.add(key)
-        if self._schema is None:
-            self._schema = schema_of(record)
-        check_fits(record, self._schema)
-        plan = self._plan
-        split = split_of(key, plan.splits)
-        shard = shard_of(key, plan.shards_per_part)
-        name = shard_name(split, self._part, len(plan.parts), shard, plan.shards_per_part)
-        self._file(name).write(frame(encode(record, self._schema)))
-        self._records[split][name] += 1
-        if _has_classes(self._schema):
-            self._classes[split][int(record[LABEL])] += 1
-
-    def written(self) -> WrittenPart:
-        """What has been written, each file whole on this machine's disk."""
-        self._open.close()
-        splits = {
-            split: Split(
-                shards=tuple(self._shard(name, count) for name, count in sorted(counts.items())),
-                classes=dict(self._classes[split]),
-            )
-            for split, counts in self._records.items()
-        }
-        return WrittenPart(schema=self._schema, splits=splits)
-
-    def _file(self, name: str) -> IO[bytes]:
-        if name not in self._files:
-            self._files[name] = self._open.enter_context((self._folder / name).open("wb"))
-        return self._files[name]
-
-    def _shard(self, name: str, records: int) -> Shard:
-        stored = StoredFile.of(self._folder / name)
-        return Shard(file=name, records=records, bytes=stored.bytes, sha256=stored.sha256)
+    if not len(lengths):
+        return lengths
+    total = int(lengths.sum())
+    by_size = -(-total // shard_bytes)
+    before = np.cumsum(lengths) - lengths
+    numbers = before * by_size // total
+    if by_size > least and len(np.unique(numbers)) >= least:
+        return numbers
+    # A few shards of a few records: as many in each, so that there is one in each.
+    count = min(least, len(lengths))
+    return np.arange(len(lengths)) * count // len(lengths)
 
 
-def _has_classes(schema: Mapping[str, Feature]) -> bool:
-    label = schema.get(LABEL)
-    return label is not None and label.shape == () and "int" in label.dtype
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How the records of a part are cut: its splits sorted by name, and the size of shards."""
+
+    splits: Sequence[str]
+    part: int
+    least: int
+    shard_bytes: int
+
+    def name(self, split: int, shard: int) -> str:
+        return shard_name(self.splits[split], self.part, shard)
+
+    def shards(self, facts: Facts, seed: int) -> NDArray[np.int64]:
+        """The shard of its split that each record goes into."""
+        shards = np.empty(len(facts.hashes), np.int64)
+        order = np.argsort(order_of(facts.hashes, seed), kind="stable")
+        for split in range(len(self.splits)):
+            rows = order[facts.splits[order] == split]
+            shards[rows] = shard_numbers(facts.lengths[rows], self.least, self.shard_bytes)
+        return shards
+
+
+class _ShardFile:
+    """One shard while it is written."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._file = (folder / name).open("wb")
+        self._digest = hashlib.sha256()
+        self._records = 0
+
+    def write(self, rows: pa.LargeBinaryArray) -> None:
+        offsets, content = parts_of(rows)
+        data = content.data[offsets[0] : offsets[-1]]
+        self._file.write(data)
+        self._digest.update(data)
+        self._records += len(rows)
+
+    def close(self) -> Shard:
+        size = self._file.tell()
+        self._file.close()
+        return Shard(
+            file=self.name, records=self._records, bytes=size, sha256=self._digest.hexdigest()
+        )
+
+
+def write_shards(scatter: Scatter, facts: Facts, cut: Cut, folder: Path) -> dict[str, list[Shard]]:
+    """Write all that ``scatter`` holds into files below ``folder``; the shards of each split.
+
+    ``facts`` are the scatter's own, with the split of every record decided.
+    """
+    shards = cut.shards(facts, scatter.seed)
+    written: dict[str, list[Shard]] = {split: [] for split in cut.splits}
+    under_way: dict[str, _ShardFile] = {}
+    for rows, which in scatter.sorted():
+        for number, split in enumerate(cut.splits):
+            mine = np.flatnonzero(facts.splits[which] == number)
+            numbers = shards[which[mine]]
+            for shard in np.unique(numbers):
+                name = cut.name(number, int(shard))
+                if split not in under_way or under_way[split].name != name:
+                    if split in under_way:
+                        written[split].append(under_way[split].close())
+                    under_way[split] = _ShardFile(folder, name)
+                under_way[split].write(rows.take(pa.array(mine[numbers == shard])))
+    for split, file in under_way.items():
+        written[split].append(file.close())
+    return written

@@ -6,6 +6,7 @@ NumPy, so Airflow may read results with it.
 """
 
 from aerotrain.store.errors import (
+    ChangedError,
     CorruptError,
     ExistsError,
     MissingError,
@@ -28,6 +29,7 @@ from aerotrain.store.protocol import Store, StoredObject
 
 __all__ = [
     "MANIFEST",
+    "ChangedError",
     "CorruptError",
     "ExistsError",
     "Manifest",

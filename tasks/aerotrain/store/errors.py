@@ -17,6 +17,10 @@ class CorruptError(FinalError):
     """An object is not what its manifest says it is."""
 
 
+class ChangedError(FinalError):
+    """An object is no longer the one that was listed; list it again, and read that."""
+
+
 class StoreRefused(FinalError):  # noqa: N818 -- reads as what befell the store
     """The store answered, and refused the credential or the permission."""
 
@@ -51,3 +55,11 @@ def explained(error: OSError, url: str) -> AerotrainError:
     if error.errno == errno.ENOTDIR:
         return FinalError(f"a part of {url} is a file and cannot be a folder; name another key")
     return StoreUnavailable(f"{url} could not be used: {error}; see whether its disk is well")
+
+
+def changed(url: str) -> ChangedError:
+    """The error of an object whose tag is another than the one that was listed."""
+    return ChangedError(
+        f"{url} changed since it was listed; see that nothing writes to it meanwhile, and run "
+        "the pipeline again, which lists it anew"
+    )

@@ -1,15 +1,17 @@
 """A store that is a folder: every object is a file that appears at once."""
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from aerotrain.store.errors import ExistsError, explained
+from aerotrain.store.errors import ExistsError, changed, explained
 from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.protocol import StoredObject
 
@@ -30,6 +32,25 @@ class LocalStore:
     def get(self, key: str) -> bytes:
         with self._explaining(key) as path:
             return path.read_bytes()
+
+    def get_range(self, key: str, start: int, end: int, etag: str) -> bytes:
+        with self._explaining(key) as path, path.open("rb") as file:
+            file.seek(start)
+            data = file.read(max(0, end - start))
+            if _tag(os.fstat(file.fileno())) != etag:  # asked last: it may change meanwhile
+                raise changed(f"{self.url}/{key}")
+            return data
+
+    def stat(self, key: str) -> StoredObject:
+        with self._explaining(key) as path:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            return StoredObject(key, status.st_size, _tag(status))
+
+    def copy(self, source: str, key: str) -> None:
+        with self._explaining(source) as path:
+            self.upload(path, key)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         with self._explaining(key) as path:

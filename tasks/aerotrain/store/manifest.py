@@ -134,13 +134,23 @@ def fetch_file(source: Store, key: str, expected: StoredFile, path: Path) -> Non
     try:
         source.download(key, path)
     except MissingError as error:
-        raise CorruptError(
-            f"{url} is gone, though its manifest lists it; write the whole publication again"
-        ) from error
+        raise gone(url) from error
     found = StoredFile.of(path)
     if found != expected:
         path.unlink()
-        raise CorruptError(
-            f"{url} is corrupt: its manifest says {expected.bytes} bytes with SHA-256 "
-            f"{expected.sha256}, it has {found.bytes} with {found.sha256}; write it again"
-        )
+        raise corrupt(url, expected, found)
+
+
+def gone(url: str) -> CorruptError:
+    """The error of an object that a manifest lists and the store does not have."""
+    return CorruptError(
+        f"{url} is gone, though its manifest lists it; write the whole publication again"
+    )
+
+
+def corrupt(url: str, expected: StoredFile, found: StoredFile) -> CorruptError:
+    """The error of an object that is not as its manifest says."""
+    return CorruptError(
+        f"{url} is corrupt: its manifest says {expected.bytes} bytes with SHA-256 "
+        f"{expected.sha256}, it has {found.bytes} with {found.sha256}; write it again"
+    )

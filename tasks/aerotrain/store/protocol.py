@@ -32,6 +32,24 @@ class Store(Protocol):
         """The bytes of one object. Raises ``MissingError``."""
         ...
 
+    def get_range(self, key: str, start: int, end: int, etag: str) -> bytes:
+        """The bytes from ``start`` up to ``end``, or the object's end, of that version of it.
+
+        Raises ``MissingError``, and ``ChangedError`` where its tag is no longer ``etag``.
+        """
+        ...
+
+    def stat(self, key: str) -> StoredObject:
+        """What a listing would say of one object. Raises ``MissingError``."""
+        ...
+
+    def copy(self, source: str, key: str) -> None:
+        """Write an object of this store once more, as ``key``; its bytes do not pass here.
+
+        Raises ``MissingError``.
+        """
+        ...
+
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         """Write one object, whole or not at all.
 

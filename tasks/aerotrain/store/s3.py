@@ -29,6 +29,7 @@ from aerotrain.store.errors import (
     MissingError,
     StoreRefused,
     StoreUnavailable,
+    changed,
     explained,
 )
 from aerotrain.store.keys import checked_key, checked_prefix
@@ -99,6 +100,40 @@ class S3Store:
     def get(self, key: str) -> bytes:
         with self._explaining(key) as full:
             return self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read()
+
+    def get_range(self, key: str, start: int, end: int, etag: str) -> bytes:
+        if end <= start:
+            return b""
+        with self._explaining(key) as full:
+            try:
+                answer = self._client.get_object(
+                    Bucket=self._bucket,
+                    Key=full,
+                    Range=f"bytes={start}-{end - 1}",
+                    IfMatch=f'"{etag}"',
+                )
+            except ClientError as error:
+                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                if status == HTTPStatus.PRECONDITION_FAILED:
+                    raise changed(f"{self.url}/{key}") from error
+                if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    return b""  # it begins at the object's end
+                raise
+            # Not every server that speaks S3 heeds a condition on a read.
+            if answer["ETag"].strip('"') != etag:
+                raise changed(f"{self.url}/{key}")
+            return answer["Body"].read()
+
+    def stat(self, key: str) -> StoredObject:
+        with self._explaining(key) as full:
+            found = self._client.head_object(Bucket=self._bucket, Key=full)
+        return StoredObject(key, found["ContentLength"], found["ETag"].strip('"'))
+
+    def copy(self, source: str, key: str) -> None:
+        with self._explaining(source) as old, self._explaining(key) as new:
+            self._client.copy(
+                {"Bucket": self._bucket, "Key": old}, self._bucket, new, Config=_TRANSFER
+            )
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         with self._explaining(key) as full:

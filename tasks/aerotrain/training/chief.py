@@ -58,11 +58,12 @@ def train(replica: Replica) -> str:
         job=job,
         arguments=arguments,
         dataset=dataset,
-        code=UserCode.load(arguments.model).weighing(arguments.class_weight),
+        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
         plan=Plan(records=split.records, batch_size=arguments.batch_size, epochs=arguments.epochs),
         scratch=replica.scratch,
     )
-    with explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
+    explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
+    with explaining, feed.supplied():
         attendants = Attendants.of(replica, arguments)
         attendants.chronicle.note(What.IMPORT, seconds=time.time() - BEGAN)
         with attendants.last_errand(), attendants.leased(replica):
@@ -218,7 +219,7 @@ def _observer(
     validated = arguments.validate or callbacks.monitor_validation
     if validated and agreement.is_chief:
         # Examples count alike where a model is measured, whatever their class.
-        code = UserCode.load(arguments.model)
+        code = UserCode.load(arguments.model, arguments.data)
         validation = Validation(arguments, feed.dataset, code, feed.scratch)
     return Observer(
         strategy,

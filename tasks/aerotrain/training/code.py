@@ -1,11 +1,15 @@
 """The user's side of training: one module with ``build_model``, and perhaps more.
 
-``transform(features)`` and ``callbacks(hparams)`` are what it may have besides.
+``transform(features)``, or ``transform(features, statistics)`` where it needs what
+``aerotrain.statistics.summary.load_statistics`` gives, and ``callbacks(hparams)`` are what it may
+have besides.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import keras
@@ -13,6 +17,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
+from aerotrain.statistics.summary import load_statistics
 from aerotrain.training.class_weights import weighted
 from aerotrain.training.flavour import KERAS
 from aerotrain.training.input import Transform
@@ -34,8 +39,11 @@ class UserCode:
     callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
 
     @classmethod
-    def load(cls, name: str) -> Self:
+    def load(cls, name: str, data: str = "") -> Self:
         """Import the module ``name`` from the folder of the user's code.
+
+        ``data`` is the URL of the data set that the model is trained on. A transform that takes
+        ``statistics`` is given that data set's, wherever the model is used.
 
         Raises:
             FinalError: there is no such module, or it has no ``build_model``.
@@ -49,7 +57,7 @@ class UserCode:
         return cls(
             name,
             module.build_model,
-            getattr(module, "transform", features_and_label),
+            _informed(getattr(module, "transform", features_and_label), data),
             getattr(module, "callbacks", no_callbacks),
         )
 
@@ -84,6 +92,19 @@ class UserCode:
                 )
             KERAS.complete(model, batch, self.name)
         return model
+
+
+def _informed(transform: Any, data: str) -> Transform:
+    """The transform with the statistics of the data set at ``data``, if it takes them."""
+    if "statistics" not in inspect.signature(transform).parameters:
+        return transform
+    statistics = load_statistics(data) if data else {}
+    if not statistics:
+        raise FinalError(
+            f"transform takes statistics, and the data set {data or '(none)'} has none; prepare it "
+            "again"
+        )
+    return partial(transform, statistics=statistics)
 
 
 @contextmanager

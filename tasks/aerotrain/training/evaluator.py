@@ -35,7 +35,7 @@ def follow(replica: Replica) -> None:
     """
     arguments = TrainArguments.of(replica.job.arguments)
     dataset = load_dataset(arguments.data)
-    code = UserCode.load(arguments.model)
+    code = UserCode.load(arguments.model, arguments.data)
     store = open_store(replica.job.prefix)
     with explained(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
         validation = Validation(arguments, dataset, code, replica.scratch)

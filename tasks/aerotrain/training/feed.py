@@ -1,23 +1,31 @@
 """What the training steps are fed with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset, Split
+from aerotrain.dataset import Dataset
 from aerotrain.training.code import UserCode
-from aerotrain.training.input import Cut, epochs, in_pieces, own_shards, ready, shuffle_buffer
+from aerotrain.training.input import Cut, in_pieces, ready
 from aerotrain.training.plan import Plan
-from aerotrain.training.shards import TRAIN_SPLIT, download, share, split_of
+from aerotrain.training.rows import layout_of
+from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.supply import Supply, order_of, supply_of
+from aerotrain.training.windows import batches_of, supplied
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """The data set of a job, the user's code that reads it, and where shards may be kept."""
+    """The data set of a job, the user's code that reads it, and where shards may be kept.
+
+    Raises:
+        FinalError: a shard does not fit into the bytes of the disk that the job may take.
+    """
 
     job: Job
     arguments: TrainArguments
@@ -25,6 +33,24 @@ class Feed:
     code: UserCode
     plan: Plan
     scratch: Path
+    _supplies: list[Supply] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        order_of(self.arguments, split_of(self.dataset, TRAIN_SPLIT).shards)
+
+    @contextmanager
+    def supplied(self) -> Iterator[None]:
+        """Shards come until this ends, and if they do not, the reason is what is raised."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            for supply in self._supplies:
+                if supply.failure is not None:
+                    raise supply.failure from error
+            raise
+        finally:
+            while self._supplies:
+                self._supplies.pop().stop()
 
     def local(self, step: int) -> tf.data.Dataset:
         """The batches that follow ``step`` steps, from every shard, brought to this machine."""
@@ -46,34 +72,24 @@ class Feed:
         return pieces
 
     def _batches(self, step: int) -> tf.data.Dataset:
-        files = download(self.arguments.data, share(self._split.shards, 0, 1), self.scratch)
-        return epochs(
-            files,
-            batch_size=self.arguments.batch_size,
-            buffer=self._buffer,
-            seed=self.arguments.seed,
-            start=self.plan.position(step),
-        )
+        shards = share(split_of(self.dataset, TRAIN_SPLIT).shards, 0, 1)
+        epoch, done = self.plan.position(step)
+        done *= self.plan.batch_size
+        supply = supply_of(self.arguments, self.dataset, shards, self.scratch, begin=(epoch, done))
+        self._supplies.append(supply)
+        supply.start()
+        return self._read(f"{self.scratch}/")
 
     def remote(self) -> tf.data.Dataset:
         """The batches of whichever worker runs it, from the shards that are that worker's."""
-        return ready(self._own(), self.dataset.schema, self.code.transform)
+        return ready(self._read(""), self.dataset.schema, self.code.transform)
 
     def remote_in_pieces(self) -> tf.data.Dataset:
         """The same batches, each in as many pieces as gradients are accumulated over."""
         cut = Cut(accumulate=self.arguments.accumulate_steps)
-        return in_pieces(self._own(), self.dataset.schema, self.code.transform, cut)
+        return in_pieces(self._read(""), self.dataset.schema, self.code.transform, cut)
 
-    def _own(self) -> tf.data.Dataset:
-        return own_shards(
-            batch_size=self.arguments.batch_size, buffer=self._buffer, seed=self.arguments.seed
-        )
-
-    @property
-    def _split(self) -> Split:
-        return split_of(self.dataset, TRAIN_SPLIT)
-
-    @property
-    def _buffer(self) -> int:
-        size = sum(shard.bytes for shard in self._split.shards)
-        return shuffle_buffer(self._split.records, size)
+    def _read(self, root: str) -> tf.data.Dataset:
+        rows = layout_of(self.dataset.schema, split_of(self.dataset, TRAIN_SPLIT).shards)
+        windows = supplied(root, rows.width if rows else None)
+        return batches_of(windows, self.arguments.batch_size)

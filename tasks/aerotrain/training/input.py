@@ -8,22 +8,26 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.dataset import Feature, Schema
-from aerotrain.training.shards import LIST
+from aerotrain.training.rows import Rows
+from aerotrain.training.windows import of_files
 
 #: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 Transform = Callable[[dict[str, tf.Tensor]], Any]
 
-#: Bytes of records that are held to be shuffled. A split that fits is shuffled perfectly.
-SHUFFLE_BYTES = 64 * 2**20
+
+def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
+    """A batch of serialized ``tf.train.Example`` as features, ``(batch, *shape)`` each.
+
+    Records are strings, or ``uint8`` of ``(batch, width)`` where all are of one layout.
+    """
+    records = tf.convert_to_tensor(records)
+    rows = Rows.of(schema) if records.dtype == tf.uint8 else None
+    if rows is None:
+        return _parsed(records, schema)
+    return rows.parse(records, lambda strings: _parsed(strings, schema))
 
 
-def shuffle_buffer(records: int, size: int) -> int:
-    """How many of ``records`` records, ``size`` bytes together, are held to be shuffled."""
-    return max(1, min(records, records * SHUFFLE_BYTES // max(1, size)))
-
-
-def parse(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
-    """A batch of serialized ``tf.train.Example`` as features, ``(batch, *shape)`` each."""
+def _parsed(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
     spec = {name: _stored(feature) for name, feature in schema.items()}
     stored = tf.io.parse_example(serialized, spec)
     return {name: _restored(stored[name], feature) for name, feature in schema.items()}
@@ -50,12 +54,12 @@ def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
 
 
 def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
-    """Batches of serialized records as the model takes them, made ahead of their use.
+    """Batches of records as the model takes them, made ahead of their use.
 
     Records are parsed by the batch, which is several times faster than one by one.
     """
     return batches.map(
-        lambda serialized: transform(parse(serialized, schema)),
+        lambda records: transform(parse(records, schema)),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     ).prefetch(tf.data.AUTOTUNE)
@@ -79,7 +83,7 @@ class Cut:
         A batch of fewer records than there are pieces leaves some empty. They get a record
         all the same, since models cannot compute on none, and count for nothing.
         """
-        records = tf.size(batch, tf.int64)
+        records = tf.shape(batch, tf.int64)[0]
         pieces = self.accumulate * self.replicas
         begin, end = number * records // pieces, (number + 1) * records // pieces
         share = tf.cast(end - begin, tf.float32) * self.replicas / tf.cast(records, tf.float32)
@@ -121,54 +125,17 @@ def every_record(
     files: Sequence[Path], schema: Schema, transform: Transform, *, records: int, batch_size: int
 ) -> tf.data.Dataset:
     """Each of the ``records`` records of ``files`` once; the last batch may be smaller."""
-    stored = tf.data.TFRecordDataset([str(file) for file in files])
+    rows = Rows.of(schema)
+    size = sum(file.stat().st_size for file in files)
+    if rows is not None and size == records * rows.width and files:
+        batches = of_files(files, rows.width, batch_size)
+    else:
+        batches = tf.data.TFRecordDataset([str(file) for file in files]).batch(batch_size)
     count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
-    return ready(stored.batch(batch_size).apply(count), schema, transform)
+    return ready(batches.apply(count), schema, transform)
 
 
 def first_records(files: Sequence[Path], count: int) -> tf.Tensor:
     """The first ``count`` records of ``files``, or all of them, as a vector of strings."""
     records = tf.data.TFRecordDataset([str(file) for file in files])
     return records.take(count).batch(count).get_single_element()
-
-
-def epochs(
-    files: Sequence[Path],
-    *,
-    batch_size: int,
-    buffer: int,
-    seed: int,
-    start: tuple[int, int] = (0, 0),
-) -> tf.data.Dataset:
-    """Batches of serialized records of ``files``: each once in each epoch, in another order.
-
-    They go on for ever. The order is made of ``seed`` and the epoch's number alone, so that a
-    run that begins at ``start``, an epoch and the batches of it that are done, goes on with the
-    very batches that an uninterrupted one would have come to. The last batch of an epoch may
-    be smaller.
-    """
-    names = tf.constant([str(file) for file in files])
-
-    def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        # With a global seed of 0, which users set, TensorFlow compares this graph's seed
-        # with a tensor of ours as if it were a number, and fails.
-        tf.compat.v1.set_random_seed(1)
-        key = tf.bitwise.bitwise_xor(tf.constant(seed, tf.int64) * 1_000_003, number)
-        shards = tf.data.Dataset.from_tensor_slices(names).shuffle(len(files), key)
-        records = shards.interleave(tf.data.TFRecordDataset, cycle_length=len(files))
-        return records.shuffle(buffer, key).batch(batch_size)
-
-    first, done = start
-    numbers = tf.data.Dataset.range(first, tf.int64.max)
-    return numbers.flat_map(epoch).skip(done)
-
-
-def own_shards(*, batch_size: int, buffer: int, seed: int) -> tf.data.Dataset:
-    """The records of the shards that the file ``LIST`` names, for ever, serialized in full batches.
-
-    Every operation is part of the graph, so this may be traced on one machine and run on
-    another, where it reads the other's list and the other's files.
-    """
-    shards = tf.data.TextLineDataset(LIST).shuffle(1024, seed)
-    records = shards.interleave(tf.data.TFRecordDataset, cycle_length=8)
-    return records.shuffle(buffer, seed).repeat().batch(batch_size, drop_remainder=True)

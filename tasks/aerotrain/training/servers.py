@@ -13,19 +13,19 @@ from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.shards import LIST, TRAIN_SPLIT, download, share, split_of
+from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.supply import Supply, supply_of
 
 
 def serve(replica: Replica) -> None:
-    """Serve the cluster that TF_CONFIG describes; a worker fetches its shards before.
+    """Serve the cluster that TF_CONFIG describes; to a worker its shards come meanwhile.
 
     Raises:
         CorruptError: a shard is not what the data set's manifest says.
         FinalError: there are fewer shards than workers.
-        TemporaryError: the port is taken.
+        TemporaryError: the port is taken, or the store is away.
     """
-    if replica.name.role is Role.WORKER:
-        _bring_own_shards(replica)
+    supply = _supply_of_own(replica) if replica.name.role is Role.WORKER else None
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     try:
         server = tf.distribute.Server(
@@ -42,18 +42,23 @@ def serve(replica: Replica) -> None:
             "taken: try again"
         ) from error
     print(f"{replica.name} serves", flush=True)
-    server.join()
+    if supply is None:
+        server.join()
+    else:
+        raise supply.failed()
 
 
-def _bring_own_shards(replica: Replica) -> None:
+def _supply_of_own(replica: Replica) -> Supply:
+    """Have this worker's share of the shards come; the chief's graph reads what is there."""
     arguments = TrainArguments.of(replica.job.arguments)
-    split = split_of(load_dataset(arguments.data), TRAIN_SPLIT)
+    dataset = load_dataset(arguments.data)
+    split = split_of(dataset, TRAIN_SPLIT)
     own = share(split.shards, replica.name.index, replica.job.count(Role.WORKER))
-    files = download(arguments.data, own, replica.scratch)
-    names = (file.relative_to(replica.scratch) for file in files)
-    (replica.scratch / LIST).write_text("".join(f"{name}\n" for name in names))
+    supply = supply_of(arguments, dataset, own, replica.scratch, ends=False)
+    supply.start()
     records = sum(shard.records for shard in own)
     print(f"{replica.name} reads {records} records in {len(own)} shards", flush=True)
+    return supply
 
 
 def _config(workers: int) -> tf.compat.v1.ConfigProto:

@@ -1,27 +1,23 @@
-"""The shards of a data set on this machine's disk, each proven to be what was written.
-
-A worker under parameter servers reads shards of its own. It downloads them before it serves,
-and leaves a list of them in its working directory; the dataset that the coordinator sends
-reads that list by its relative path, and so finds on every worker that worker's shards.
-"""
+"""The shards of a data set on this machine's disk, each proven to be what was written."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Dataset, Shard, Split
-from aerotrain.store import StoredFile, fetch_file, open_store
-
-#: The file in a worker's working directory that names its shards, one path a line.
-LIST = "shards.txt"
+from aerotrain.store import Store, StoredFile, open_store
+from aerotrain.store.ranges import fetch_in_ranges
 
 #: The split that models are trained on.
 TRAIN_SPLIT = "train"
 
-_FOLDER = "shards"
-_DOWNLOADS_AT_ONCE = 8
+#: Where shards are below the scratch folder.
+FOLDER = "shards"
+
+SHARDS_AT_ONCE = 4
+RANGES_AT_ONCE = 8
 
 
 def split_of(dataset: Dataset, name: str) -> Split:
@@ -67,13 +63,17 @@ def download(url: str, shards: Sequence[Shard], scratch: Path) -> list[Path]:
         CorruptError: a shard is not what the data set's manifest says; the message names it.
     """
     store = open_store(url)
+    with (
+        ThreadPoolExecutor(RANGES_AT_ONCE) as ranges,
+        ThreadPoolExecutor(SHARDS_AT_ONCE) as pool,
+    ):
+        return list(pool.map(lambda shard: bring(store, shard, scratch, ranges), shards))
 
-    def bring(shard: Shard) -> Path:
-        path = scratch / _FOLDER / shard.file
-        expected = StoredFile(bytes=shard.bytes, sha256=shard.sha256)
-        if not path.exists() or StoredFile.of(path) != expected:
-            fetch_file(store, shard.file, expected, path)
-        return path
 
-    with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
-        return list(pool.map(bring, shards))
+def bring(store: Store, shard: Shard, scratch: Path, ranges: Executor) -> Path:
+    """Bring one shard of the data set in ``store`` as ``download`` does, by ``ranges``."""
+    path = scratch / FOLDER / shard.file
+    expected = StoredFile(bytes=shard.bytes, sha256=shard.sha256)
+    if not path.exists() or StoredFile.of(path) != expected:
+        fetch_in_ranges(store, shard.file, expected, path, ranges)
+    return path

@@ -1,0 +1,226 @@
+"""How fast records come to the step, beside the same tensors that are in memory already.
+
+Read: batches of 28 × 28 pixels and a label, 838 bytes apiece in a file, in their order as an
+evaluation reads them, and shuffled as a training does, over ``from_tensor_slices`` through the
+same batch, shuffle and prefetch; in examples a second of the process's own time, of which other
+processes take nothing. Trained: a convolutional network whose shards come from an S3 server
+meanwhile, over the same from memory, from the making of the model to the last step.
+Everything but the S3 server runs on one core, and files are kept in memory.
+"""
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.job import Job
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import Dataset, Feature, Shard, Split
+from aerotrain.records import Column, encode, framed
+from aerotrain.store import MANIFEST, open_store
+from aerotrain.training.code import UserCode
+from aerotrain.training.drive import LocalDrive
+from aerotrain.training.feed import Feed
+from aerotrain.training.input import batch_spec, every_record
+from aerotrain.training.plan import Plan
+from aerotrain.training.shards import TRAIN_SPLIT
+from aerotrain.training.strategies import ENGINES
+from aerotrain_airflow.local.s3_server import s3_server
+from benchmarks.report import print_report
+from benchmarks.workloads import MODELS
+
+MEMORY = Path("/dev/shm")
+BATCH = 128
+SHARDS = 8
+BUCKET = "input"
+SCHEMA = {"image": Feature("uint8", (28, 28)), "label": Feature("int64")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer records and rounds")
+    quick = parser.parse_args().quick
+    records, rounds = (20_000, 1) if quick else (100_000, 5)
+    sys.path.insert(0, str(MODELS))
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name,
+        s3_server(Path(name) / "s3") as server,
+    ):
+        os.environ.update(server.environment)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the server has its own by now
+        server.make_bucket(BUCKET)
+        data = Data.written(Path(name), records)
+        read = rates_of_reading(data, Path(name), rounds)
+        trained = rates_of_training(data, Path(name), max(1, rounds - 2))
+    best = {name: max(rates) for name, rates in {**read, **trained}.items()}
+    print_report(
+        [{"": name, "examples/s": round(rate)} for name, rate in best.items()],
+        {
+            "read_over_memory": best["read"] / best["in memory"],
+            "read_shuffled_over_memory": best["read, shuffled"] / best["in memory, shuffled"],
+            "s3_training_over_memory": best["training from S3"] / best["training from memory"],
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Data:
+    """The same records as tensors, as files of this machine, and as a data set in S3."""
+
+    tensors: dict[str, np.ndarray[Any, Any]]
+    files: list[Path]
+    dataset: Dataset
+    urls: dict[str, str]
+
+    @classmethod
+    def written(cls, folder: Path, records: int) -> "Data":
+        generator = np.random.default_rng(0)
+        tensors = {
+            "image": generator.integers(0, 256, (records, 28, 28), np.uint8),
+            "label": generator.integers(0, 10, records),
+        }
+        urls = {"file": (folder / "data").as_uri(), "s3": f"s3://{BUCKET}/data"}
+        stores = [open_store(url) for url in urls.values()]
+        shards, edges = [], [records * each // SHARDS for each in range(SHARDS + 1)]
+        for number, (first, last) in enumerate(pairwise(edges)):
+            columns = {
+                each: Column(SCHEMA[each], values[first:last]) for each, values in tensors.items()
+            }
+            content = bytes(framed(encode(columns)).content)
+            digest = hashlib.sha256(content).hexdigest()
+            shards.append(
+                Shard(
+                    file=f"train-{number}",
+                    records=last - first,
+                    bytes=len(content),
+                    sha256=digest,
+                )
+            )
+            for store in stores:
+                store.put(shards[-1].file, content)
+        split = Split(shards=tuple(shards))
+        dataset = Dataset(
+            fingerprint="input", source={}, schema=SCHEMA, splits={TRAIN_SPLIT: split}
+        )
+        for store in stores:
+            store.put(MANIFEST, dataset.to_json().encode())
+        return cls(tensors, [folder / "data" / each.file for each in shards], dataset, urls)
+
+    @property
+    def records(self) -> int:
+        return len(self.tensors["label"])
+
+    def in_memory(self, *, shuffled: bool) -> tf.data.Dataset:
+        """Batches of the tensors, without end."""
+        examples = tf.data.Dataset.from_tensor_slices(self.tensors)
+        if shuffled:
+            examples = examples.shuffle(self.records, seed=0)
+        return examples.repeat().batch(BATCH)
+
+    def feed(self, url: str, scratch: Path, model: str, epochs: int) -> Feed:
+        """What a training on the data set at ``url`` is fed with."""
+        arguments = {"model": model, "data": url, "batch_size": BATCH, "epochs": epochs}
+        job = Job(
+            name="input",
+            module="aerotrain.train",
+            store=url,
+            run="r",
+            task="train",
+            arguments=arguments,
+        )
+        return Feed(
+            job=job,
+            arguments=TrainArguments.of(arguments),
+            dataset=self.dataset,
+            code=UserCode.load(model),
+            plan=Plan(records=self.records, batch_size=BATCH, epochs=epochs),
+            scratch=scratch,
+        )
+
+
+def rates_of_reading(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Examples that a step is given in a second of the core, of each way to read in turn."""
+    feed = data.feed(data.urls["file"], folder / "read", "untransformed", 1)
+    with feed.supplied():
+        ordered = every_record(
+            data.files, SCHEMA, feed.code.transform, records=data.records, batch_size=BATCH
+        )
+        contestants = {
+            "in memory": data.in_memory(shuffled=False).prefetch(tf.data.AUTOTUNE),
+            "read": ordered.repeat(),
+            "in memory, shuffled": data.in_memory(shuffled=True).prefetch(tf.data.AUTOTUNE),
+            "read, shuffled": feed.local(0),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in contestants}
+        iterators = {name: iter(dataset) for name, dataset in contestants.items()}
+        takers = {name: taker() for name in contestants}
+        for name, batches in iterators.items():
+            takers[name](batches, tf.constant(data.records // BATCH))
+        for _ in range(rounds):
+            for name, batches in iterators.items():
+                steps = 2 * data.records // BATCH
+                begin = time.process_time()
+                taken = int(takers[name](batches, tf.constant(steps)))
+                rates[name].append(taken / (time.process_time() - begin))
+    return rates
+
+
+def taker() -> Callable[..., tf.Tensor]:
+    """A compiled function that takes some batches, and counts their examples."""
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def take(batches: Any, steps: tf.Tensor) -> tf.Tensor:
+        def body(done: tf.Tensor, taken: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return done + 1, taken + tf.shape(next(batches)["label"])[0]
+
+        return tf.while_loop(lambda done, _: done < steps, body, (0, 0), parallel_iterations=1)[1]
+
+    return take
+
+
+def rates_of_training(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Examples a second of whole trainings; each from S3 has an empty disk to begin with."""
+    rates: dict[str, list[float]] = {"training from memory": [], "training from S3": []}
+    for number in range(rounds):
+        for name, seconds in (
+            ("training from memory", train(data, None)),
+            ("training from S3", train(data, folder / f"scratch-{number}")),
+        ):
+            rates[name].append(data.records / seconds)
+    return rates
+
+
+def train(data: Data, scratch: Path | None) -> float:
+    """Seconds of one epoch, from the store where there is a ``scratch``, else from memory."""
+    begin = time.monotonic()
+    feed = data.feed(data.urls["s3"], scratch or Path(), "fashion", 1)
+    engine = ENGINES["one_device"]
+    strategy = engine.build(feed.arguments)
+    spec = batch_spec(SCHEMA, feed.code.transform)
+    with feed.supplied():
+        if scratch:
+            batches = feed.local(0)
+        else:
+            batches = data.in_memory(shuffled=True).map(feed.code.transform)
+            batches = batches.prefetch(tf.data.AUTOTUNE)
+        with strategy.scope():
+            model = feed.code.build({"convolutions": True}, spec)
+            step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
+        drive = LocalDrive(strategy, step, batches, feed.arguments.steps_per_execution)
+        for _ in drive.run(feed.plan.steps):
+            pass
+    return time.monotonic() - begin
+
+
+if __name__ == "__main__":
+    main()

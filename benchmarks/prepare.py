@@ -1,0 +1,199 @@
+"""What preparing many bytes takes: memory, time, two parts at once, and a plan of many files.
+
+A Parquet table is prepared part by part as Airflow maps them, each in a process of its own, first
+one at a time and then two. A process's memory is the most that it ever held of its own, its peak
+resident set (`VmHWM`): a limit on addresses would count files that Arrow maps and buffers
+nobody touched. Above the limit of 1 GiB the benchmark fails. The plan is of a million files, links
+to one that is small, from the listing to the last document of the plan.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.replica import Replica
+from benchmarks.report import print_report
+
+GIB = 2**30
+
+#: The most memory that a process may hold.
+LIMIT = GIB
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="128 MiB, and a plan of 20,000 files")
+    parser.add_argument("--folder", type=Path, help="where the data lie while it runs")
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        run_step(json.loads(arguments.step))
+        return
+    size, files = (GIB // 8, 20_000) if arguments.quick else (10 * GIB, 1_000_000)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        report(Path(name), size, files, part_bytes=size // 4 if arguments.quick else GIB)
+
+
+def report(folder: Path, size: int, files: int, part_bytes: int) -> None:
+    """Measure all of it below ``folder``, and print it."""
+    write_table(folder / "table", size)
+    rules = {"source": table_at(folder / "table"), "key": ["id"], "part_bytes": part_bytes}
+    one = prepared(folder / "store", rules, at_once=1)
+    two = prepared(folder / "store", rules, at_once=2)
+    link_files(folder / "many", folder / "table", files)
+    many = {"source": table_at(folder / "many")}
+    plan = told(start((folder / "planned").as_uri(), "plan", many))
+    rows = [
+        {"step": "plan", **one["plan"]},
+        {"step": "parts, one at a time", **one["parts"]},
+        {"step": "parts, two at a time", **two["parts"]},
+        {"step": "seal", **one["seal"]},
+        {"step": f"plan of {files:,} files", **taken([plan])},
+    ]
+    print(f"{size / GIB:g} GiB of records; load of the machine {os.getloadavg()[0]:.1f}\n")
+    seconds = [each["parts"]["seconds"] for each in (one, two)]
+    most = max(row["most MiB"] for row in rows[:-1])
+    figures = {
+        "prepare_two_over_one": seconds[0] / seconds[1],
+        "prepare_mib_per_second": size / 2**20 / seconds[0],
+        "prepare_most_mib": most,
+        "plan_seconds": plan["seconds"],
+        "plan_most_mib": plan["bytes"] / 2**20,
+    }
+    print_report(rows, figures)
+    if most > LIMIT // 2**20:
+        sys.exit(f"a process held {most} MiB, more than its limit of {LIMIT // 2**20} MiB")
+
+
+def table_at(folder: Path) -> dict[str, str]:
+    return {"kind": "parquet", "url": folder.as_uri()}
+
+
+def prepared(folder: Path, rules: dict[str, Any], at_once: int) -> dict[str, dict[str, Any]]:
+    """What each step takes with so many parts at the same time; nothing is left in ``folder``."""
+    store = folder.as_uri()
+    plan = told(start(store, "plan", rules))
+    begin = time.monotonic()
+    parts = mapped(store, plan["value"]["parts"], at_once)
+    seconds = time.monotonic() - begin
+    seal = told(start(store, "seal", {"dataset": plan["value"]["dataset"]}))
+    shutil.rmtree(folder)
+    return {
+        "plan": taken([plan]),
+        "parts": {**taken(parts), "seconds": seconds},
+        "seal": taken([seal]),
+    }
+
+
+def taken(ended: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What processes took, as columns of the table."""
+    return {
+        "processes": len(ended),
+        "seconds": sum(each["seconds"] for each in ended),
+        "most MiB": max(each["bytes"] for each in ended) // 2**20,
+    }
+
+
+def write_table(folder: Path, size: int) -> None:
+    """Records of 1 KiB, an id, a price, a town and random bytes, in files of 64 MiB."""
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    each, first = 2**16, 0
+    for number in range(size // (each * 1024)):
+        ids = np.arange(first, first + each)
+        blob = pa.py_buffer(random.integers(0, 256, each * 960, np.uint8))
+        table = pa.table(
+            {
+                "id": ids,
+                "price": random.random(each),
+                "town": pa.array([f"town-{town}" for town in ids % 50]),
+                "blob": pa.FixedSizeBinaryArray.from_buffers(pa.binary(960), each, [None, blob]),
+                "label": ids % 10,
+            }
+        )
+        pq.write_table(table, folder / f"{number:05d}.parquet", row_group_size=2**14)
+        first += each
+
+
+def link_files(folder: Path, table: Path, count: int) -> None:
+    """So many names below ``folder`` for small Parquet files; a file takes only so many names."""
+    folder.mkdir()
+    first = pq.ParquetFile(next(table.iterdir())).read_row_group(0).slice(0, 10)
+    for number in range(count):
+        inside = folder / f"{number // 10_000:03d}"
+        if number % 10_000 == 0:
+            inside.mkdir()
+            pq.write_table(first, inside / "0.parquet")
+        else:
+            (inside / f"{number}.parquet").hardlink_to(inside / "0.parquet")
+
+
+def mapped(store: str, parts: Sequence[dict[str, Any]], at_once: int) -> list[dict[str, Any]]:
+    """What each part took, so many of them at the same time."""
+    waiting, running, ended = list(parts), [], []
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            running.append(start(store, "part", waiting.pop(0)))
+        ended.append(told(running.pop(0)))
+    return ended
+
+
+def start(store: str, step: str, arguments: dict[str, Any]) -> subprocess.Popen[str]:
+    work = json.dumps({"store": store, "step": step, "arguments": arguments})
+    words = [sys.executable, "-m", "benchmarks.prepare", "--step", work]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+    said, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"a step failed with exit code {process.returncode}:\n{said}")
+    last: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return last
+
+
+def run_step(work: dict[str, Any]) -> None:
+    """Run one step in this process, and print what it took."""
+    job = Job(
+        name="benchmark",
+        module=f"aerotrain.prepare.{work['step']}",
+        store=work["store"],
+        run="run",
+        task=work["step"],
+        arguments=work["arguments"],
+    )
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(
+        dir=Path(work["store"].removeprefix("file://")).parent
+    ) as name:
+        replica = Replica(job=job, name=ReplicaName(Role.CHIEF, 0), attempt="1", scratch=Path(name))
+        value = importlib.import_module(job.module).run(replica)
+    result = {
+        "value": value,
+        "seconds": time.monotonic() - begin,
+        "bytes": most_bytes(Path("/proc/self/status").read_text()),
+    }
+    print(json.dumps(result))
+
+
+def most_bytes(status: str) -> int:
+    """The most that a process held of its own; `ru_maxrss` would count its parent's before it."""
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main()

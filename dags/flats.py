@@ -1,0 +1,32 @@
+"""Tell dear flats from cheap ones: a table in Parquet, columns of several types, some missing.
+
+The table lies beside this file, so that the pipeline runs anywhere; a table in a bucket is
+`"url": "s3://bucket/flats/dt={{ ds }}/"`. Numbers are scaled by the statistics that `prepare`
+counted, and the exported model holds the same.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.sdk import dag
+
+from aerotrain_airflow.params import training_params
+from aerotrain_airflow.steps import evaluate, export, prepare, train
+
+TABLE = Path(__file__).parent / "data" / "flats.parquet"
+
+
+@dag(
+    schedule=None,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
+    doc_md=__doc__,
+    tags=["aerotrain"],
+    params=training_params(strategy="one_device", epochs=20, threshold=0.8),
+)
+def flats() -> None:
+    table = prepare({"kind": "parquet", "url": TABLE.as_uri()}, key=["flat"])
+    model = train("flats", table)
+    evaluate(model, table) >> export(model, table)
+
+
+flats()

@@ -1,0 +1,35 @@
+"""What the arguments of every step share."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Self
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.strategy import nearest
+
+
+class Arguments:
+    """What every step's arguments share: to be read from JSON, refusing what is not known."""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """Build and check the arguments.
+
+        Raises:
+            SpecError: a key is unknown or missing, or a value cannot be.
+        """
+        known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
+        for key in data:
+            if key not in known:
+                raise SpecError(
+                    f"{cls.__name__} has no {key!r}{nearest(key, list(known))}; "
+                    f"it has {', '.join(known)}"
+                )
+        missing = [
+            name
+            for name, each in known.items()
+            if each.default is MISSING and each.default_factory is MISSING and name not in data
+        ]
+        if missing:
+            raise SpecError(f"{cls.__name__} needs {', '.join(missing)}; got {', '.join(data)}")
+        return cls(**data)

@@ -1,0 +1,133 @@
+"""The arguments of the steps that prepare data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerotrain.contract.arguments import Arguments
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.strategy import nearest
+
+#: How records are divided into splits, and what each way needs beside the shares.
+SPLIT_WAYS: Mapping[str, frozenset[str]] = {
+    "key": frozenset(),
+    "stratified": frozenset({"column"}),
+    "column": frozenset({"column"}),
+    "folder": frozenset(),
+    "time": frozenset({"column", "until"}),
+}
+
+_COUNTS = ("shards", "shard_bytes", "part_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanArguments(Arguments):
+    """Plan a data set: which parts its source has, and into which shards they go.
+
+    ``source`` names a kind of source and what that kind needs, such as
+    ``{"kind": "parquet", "url": "s3://bucket/table/"}``. ``name`` tells it from other data sets
+    of the same pipeline. ``splits`` gives each split its share of the records.
+    ``split_by`` divides them otherwise than by their keys, by a ``way`` of ``SPLIT_WAYS``:
+    ``{"way": "stratified", "column": "label"}``, ``{"way": "column", "column": "fold"}`` whose
+    values are the splits' names, ``{"way": "folder"}`` where a folder of the file's path is, or
+    ``{"way": "time", "column": "day", "until": {"train": "2026-01-01", "test": null}}``.
+    ``stratified`` is exact to a record for each class and part where there is a ``key``, or one
+    part; else records are divided by what they hold, and each class has its shares on average.
+
+    ``key`` names the columns whose values together tell one record from all others; without
+    them equal records count as the same one, and go to the same split. ``fill`` gives columns
+    a value for what is missing, ``ranges`` the least and the greatest value that is taken.
+    ``label`` is the column whose values are counted as classes, and may never be missing.
+    ``max_rejected`` is how many records may go to quarantine before the run fails.
+    ``shards`` is the least number of shards of every split; each replica that reads it needs
+    one of its own. ``shard_bytes`` is the size that they are near to, ``part_bytes`` what one
+    mapped task writes, ``seed`` the order of the records. ``drift`` is how far a column may be
+    from the last run's before this one fails, as a share of all records; ``accept`` takes new
+    data as it is.
+    """
+
+    source: Mapping[str, Any]
+    name: str = "data"
+    splits: Mapping[str, float] = field(
+        default_factory=lambda: {"train": 0.7, "validation": 0.1, "test": 0.2}
+    )
+    split_by: Mapping[str, Any] = field(default_factory=lambda: {"way": "key"})
+    key: Sequence[str] = ()
+    label: str = "label"
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    max_rejected: int = 0
+    shards: int = 4
+    shard_bytes: int = 128 * 2**20
+    part_bytes: int = 2**30
+    seed: int = 0
+    drift: float = 0.25
+    accept: bool = False
+
+    def __post_init__(self) -> None:
+        if "kind" not in self.source:
+            raise SpecError("the source names no kind; add one, such as {'kind': 'python'}")
+        if any(share <= 0 for share in self.splits.values()) or (
+            abs(sum(self.splits.values()) - 1) > 1e-6
+        ):
+            raise SpecError(
+                "the shares of the splits must be above zero and add up to 1, "
+                f"got {dict(self.splits)}"
+            )
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.max_rejected < 0 or not 0 < self.drift <= 1:
+            raise SpecError(
+                "max_rejected must be 0 or more and drift above 0 and at most 1, got "
+                f"{self.max_rejected} and {self.drift}"
+            )
+        if isinstance(self.key, str):
+            raise SpecError(
+                f"key must be a list of columns, got {self.key!r}; write [{self.key!r}]"
+            )
+        self._check_ranges()
+        self._check_split_by()
+
+    def _check_ranges(self) -> None:
+        for column, limits in self.ranges.items():
+            if len(limits) != 2 or not limits[0] <= limits[1]:
+                raise SpecError(
+                    f"the range of {column!r} must be its least and its greatest value, got "
+                    f"{limits!r}"
+                )
+
+    def _check_split_by(self) -> None:
+        way = str(self.split_by.get("way"))
+        if way not in SPLIT_WAYS:
+            raise SpecError(
+                f"split_by has no way {way!r}{nearest(way, list(SPLIT_WAYS))}; the ways are "
+                f"{', '.join(SPLIT_WAYS)}"
+            )
+        given = set(self.split_by) - {"way"}
+        if given != SPLIT_WAYS[way]:
+            raise SpecError(
+                f"split_by {way!r} takes {', '.join(sorted(SPLIT_WAYS[way])) or 'nothing else'}, "
+                f"got {', '.join(sorted(given)) or 'nothing'}"
+            )
+        if way == "time" and set(self.split_by["until"]) != set(self.splits):
+            raise SpecError(
+                f"split_by 'time' ends {', '.join(self.split_by['until'])}, where the splits are "
+                f"{', '.join(self.splits)}; give each split the moment before which it ends, the "
+                "last one null"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartArguments(Arguments):
+    """Write the shards of one part of a planned data set."""
+
+    dataset: str
+    part: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealArguments(Arguments):
+    """Seal a data set whose parts are all written."""
+
+    dataset: str

@@ -1,0 +1,143 @@
+"""TFRecord: each record between its length and its checksum, both of them checked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.records.columns import Columns
+from aerotrain.records.encoding import (
+    as_piece,
+    joined,
+    lengths_of,
+    parts_of,
+    pieces_of,
+    rows_of,
+)
+
+#: Bytes before a record, its length and that length's checksum, and after it.
+HEAD, FOOT = 12, 4
+
+_CRC_MASK = 0xA282EAD8
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Records as they stand in a file, and the CRC-32C of each record."""
+
+    rows: pa.LargeBinaryArray
+    checksums: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def content(self) -> memoryview:
+        """All frames after one another, to be written to a file."""
+        offsets, content = parts_of(self.rows)
+        return content.data[offsets[0] : offsets[-1]]
+
+
+def encoded_frames(columns: Columns) -> Frames:
+    """The records of ``columns``, encoded and framed.
+
+    Where all of them are equally long, every byte is copied once, to where it stays.
+    """
+    pieces = pieces_of(columns)
+    blocks = [piece for piece in pieces if isinstance(piece, np.ndarray)]
+    if len(blocks) < len(pieces) or not len(blocks[0]):
+        return framed(joined(pieces))
+    count, length = len(blocks[0]), sum(block.shape[1] for block in blocks)
+    frames = np.empty((count, HEAD + length + FOOT), np.uint8)
+    frames[:, :HEAD] = _head(length)
+    at = HEAD
+    for block in blocks:
+        frames[:, at : at + block.shape[1]] = block
+        at += block.shape[1]
+    checksums = _checksums_of_rows(frames, length)
+    frames[:, at:] = _masked(checksums)[:, None].view(np.uint8)
+    return Frames(rows_of(frames), checksums)
+
+
+def framed(records: pa.LargeBinaryArray) -> Frames:
+    """Each record with its length and both of its checksums around it."""
+    lengths = lengths_of(records)
+    offsets, content = parts_of(records)
+    checksums = _checksums(offsets, content)
+    feet = _masked(checksums)[:, None].view(np.uint8)
+    return Frames(joined([_heads(lengths), as_piece(records), feet]), checksums)
+
+
+class TruncatedError(FinalError):
+    """A TFRecord file ends within a record, or holds one whose checksum is another."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The offset and the bytes of each record of a TFRecord file, as far as they are whole.
+
+    Raises:
+        TruncatedError: the file ends within a record, or a checksum is wrong; no record that
+            follows can be found.
+    """
+    offset = 0
+    while head := file.read(HEAD):
+        length = int.from_bytes(head[:8], "little")
+        if len(head) < HEAD or _masked_one(head[:8]) != int.from_bytes(head[8:], "little"):
+            raise TruncatedError("it is no TFRecord file from here on: a length is damaged", offset)
+        record, foot = file.read(length), file.read(FOOT)
+        if len(record) < length or len(foot) < FOOT:
+            raise TruncatedError(
+                f"the file ends within this record of {length} bytes; it was cut off", offset
+            )
+        if _masked_one(record) != int.from_bytes(foot, "little"):
+            raise TruncatedError("the checksum of this record is wrong; it is damaged", offset)
+        yield offset, record
+        offset += HEAD + length + FOOT
+
+
+def _checksums(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """The CRC-32C of each record; the one thing that is done for each of them in Python."""
+    begin = int(offsets[0])
+    data = content[begin : int(offsets[-1])].tobytes()
+    ends = (offsets - begin).tolist()
+    value = google_crc32c.value
+    each = (value(data[start:end]) for start, end in pairwise(ends))
+    return np.fromiter(each, np.uint32, len(ends) - 1)
+
+
+def _checksums_of_rows(frames: NDArray[np.uint8], length: int) -> NDArray[np.uint32]:
+    """The CRC-32C of the record in each row: NumPy makes bytes of all rows in one call."""
+    frame = [("head", f"V{HEAD}"), ("record", f"V{length}"), ("foot", f"V{FOOT}")]
+    records = frames.view(np.dtype(frame))["record"]
+    return np.fromiter(map(google_crc32c.value, records.ravel().tolist()), np.uint32, len(frames))
+
+
+def _heads(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+    different, which = np.unique(lengths, return_inverse=True)
+    return np.concatenate([np.zeros((0, HEAD), np.uint8), *map(_head, different)])[which]
+
+
+def _head(length: int) -> NDArray[np.uint8]:
+    """What stands before records of that length, as one row."""
+    encoded = int(length).to_bytes(8, "little")
+    return np.frombuffer(encoded + _masked_one(encoded).to_bytes(4, "little"), np.uint8)[None]
+
+
+def _masked(checksums: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Checksums rotated and shifted: a CRC of data that holds CRCs is weak."""
+    rotated = checksums >> np.uint32(15) | checksums << np.uint32(17)
+    return (rotated + np.uint32(_CRC_MASK)).astype("<u4")
+
+
+def _masked_one(data: bytes) -> int:
+    return int(_masked(np.array([google_crc32c.value(data)], np.uint32))[0])

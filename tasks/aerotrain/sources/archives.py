@@ -1,0 +1,69 @@
+"""NumPy's ``.npz`` archives: the arrays of one file are the features of its records."""
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from aerotrain.dataset import Schema
+from aerotrain.sources.arrays import Rows, batches_of, check_counts, feature_of, header_of
+from aerotrain.sources.files import InputFile, files_of
+from aerotrain.sources.naming import piece_of, renewed
+from aerotrain.sources.options import checked
+from aerotrain.sources.protocol import Batch, Piece, SourceError
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """``.npz`` files below a URL, each a piece."""
+
+    description: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        checked(description, {"url"}, set())
+        return cls(description)
+
+    @cached_property
+    def _files(self) -> list[InputFile]:
+        return files_of(self.description["url"])
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def pieces(self) -> Iterator[Piece]:
+        for file in self._files:
+            yield piece_of(file, (0, -1), file.size)
+
+    def schema(self) -> Schema:
+        """Of the first file."""
+        with _arrays(self._files[0]) as arrays:
+            return {name: feature_of(name, rows.header) for name, rows in arrays.items()}
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        file, _ = renewed(description)
+        with _arrays(file) as arrays:
+            count = check_counts({name: rows.header for name, rows in arrays.items()})
+            yield from batches_of(arrays, 0, count, file.url)
+
+
+@contextmanager
+def _arrays(file: InputFile) -> Iterator[dict[str, Rows]]:
+    """The arrays of an archive, each a stream that stands at its first row."""
+    try:
+        with ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(file.open())))
+            arrays = {}
+            for member in archive.namelist():
+                stream = stack.enter_context(archive.open(member))
+                url = f"{file.url}/{member}"
+                arrays[member.removesuffix(".npy")] = Rows(
+                    stream, header_of(url, "npy", stream), url
+                )
+            yield arrays
+    except zipfile.BadZipFile as error:
+        raise SourceError(
+            f"{file.url} is no whole .npz archive: {error}; it may be truncated: write it again"
+        ) from error

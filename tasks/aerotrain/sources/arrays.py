@@ -1,0 +1,224 @@
+"""NumPy's and IDX files: each holds one array, whose first axis counts the records.
+
+IDX is described at http://yann.lecun.com/exdb/mnist/, ``.npy`` in ``numpy.lib.format``. In both
+a header tells dtype and shape, and the values follow in C order.
+"""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from aerotrain.dataset import Feature, Schema
+from aerotrain.records import column_of
+from aerotrain.sources.files import InputFile, files_of
+from aerotrain.sources.naming import short_hash
+from aerotrain.sources.options import checked
+from aerotrain.sources.protocol import Batch, Piece, SourceError
+
+#: Bytes of arrays that are one piece, and one batch.
+PIECE_BYTES = 64 * 2**20
+_BATCH_BYTES = 4 * 2**20
+
+_LONGEST_HEADER = 2**16
+
+_IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of its array: its dtype, its shape, and where its values begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dtype.itemsize * prod(self.shape[1:])
+
+
+def npy_header(stream: IO[bytes]) -> Header:
+    """The header of a ``.npy`` file. Raises ``ValueError`` where it is none."""
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not read; save an array of numbers")
+    if fortran and len(shape) > 1:
+        raise ValueError("it is in Fortran order; save it with numpy.ascontiguousarray")
+    return Header(dtype, shape, stream.tell())
+
+
+def idx_header(stream: IO[bytes]) -> Header:
+    """The header of an IDX file. Raises ``ValueError`` where it is none."""
+    magic = stream.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_DTYPES:
+        raise ValueError(f"it begins with {magic!r}, which no IDX file does")
+    sizes = np.frombuffer(stream.read(4 * magic[3]), ">u4")
+    return Header(np.dtype(_IDX_DTYPES[magic[2]]), tuple(map(int, sizes)), stream.tell())
+
+
+_HEADERS = {"npy": npy_header, "idx": idx_header}
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """One file for each feature, such as ``{"image": "….npy", "label": "….npy"}``."""
+
+    description: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """A source of kind ``npy`` or ``idx``."""
+        checked(description, {"features"}, set())
+        return cls(description)
+
+    @cached_property
+    def _files(self) -> dict[str, InputFile]:
+        found = {}
+        for name, url in self.description["features"].items():
+            files = files_of(url)
+            if len(files) != 1:
+                raise SourceError(
+                    f"{url} names {len(files)} files for the feature {name!r}; name one"
+                )
+            found[name] = files[0]
+        return found
+
+    @cached_property
+    def _headers(self) -> dict[str, Header]:
+        headers = {name: self._header(file) for name, file in self._files.items()}
+        check_counts(headers)
+        return headers
+
+    def _header(self, file: InputFile) -> Header:
+        with file.stream() as stream:
+            beginning = io.BytesIO(stream.read(_LONGEST_HEADER))
+            return header_of(file.url, self.description["kind"], beginning)
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def schema(self) -> Schema:
+        return {name: feature_of(name, header) for name, header in self._headers.items()}
+
+    def pieces(self) -> Iterator[Piece]:
+        rows = next(iter(self._headers.values())).shape[0]
+        size = sum(header.row_bytes for header in self._headers.values())
+        whole = any(file.compression for file in self._files.values())
+        count = 1 if whole else max(1, min(rows, -(-rows * size // PIECE_BYTES)))
+        tags = [file.etag for file in self._files.values()]
+        urls = [file.url for file in self._files.values()]
+        for first, last in pairwise(rows * number // count for number in range(count + 1)):
+            name = f"{urls[0]}:{first}-{last}"
+            yield Piece(
+                name=name,
+                fingerprint=short_hash(name, *urls, *tags),
+                bytes=(last - first) * size,
+                description={
+                    "files": {name: file.described() for name, file in self._files.items()},
+                    "rows": [first, last],
+                },
+            )
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        files = {name: InputFile.of(each) for name, each in description["files"].items()}
+        first, last = description["rows"]
+        with ExitStack() as stack:
+            arrays = {}
+            for name, file in files.items():
+                header = self._header(file)
+                stream = stack.enter_context(file.stream() if file.compression else file.open())
+                _skip(stream, header.begin + first * header.row_bytes)
+                arrays[name] = Rows(stream, header, file.url)
+            yield from batches_of(arrays, first, last, next(iter(files.values())).url)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An array of which rows are read, one batch after another, from a stream."""
+
+    stream: IO[bytes]
+    header: Header
+    url: str
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The next rows, in this machine's byte order."""
+        header = self.header
+        data = self.stream.read(count * header.row_bytes)
+        if len(data) < count * header.row_bytes:
+            raise SourceError(
+                f"{self.url} ends before the last of the {header.shape[0]} records that its "
+                "header tells of; it was cut off: write it again"
+            )
+        rows = np.frombuffer(data, header.dtype).reshape(count, *header.shape[1:])
+        return rows.astype(_native(header.dtype), copy=False)
+
+
+def batches_of(arrays: Mapping[str, Rows], first: int, last: int, url: str) -> Iterator[Batch]:
+    """The rows from ``first`` up to ``last`` of arrays that stand at the first of them."""
+    size = sum(rows.header.row_bytes for rows in arrays.values())
+    at_once = max(1, _BATCH_BYTES // max(1, size))
+    for row in range(first, last, at_once):
+        end = min(last, row + at_once)
+        yield Batch(
+            columns={name: rows.take(end - row) for name, rows in arrays.items()},
+            file=url,
+            offsets=np.arange(row, end),
+            unit="row",
+        )
+
+
+def _skip(stream: IO[bytes], count: int) -> None:
+    """Go on by so many bytes, also in what cannot be sought."""
+    if stream.seekable():
+        stream.seek(count)
+        return
+    while count > 0 and (read := len(stream.read(min(count, _BATCH_BYTES)))):
+        count -= read
+
+
+def header_of(url: str, kind: str, stream: IO[bytes]) -> Header:
+    """The header of one array.
+
+    Raises:
+        SourceError: it is none of that kind.
+    """
+    try:
+        return _HEADERS[kind](stream)
+    except ValueError as error:
+        raise SourceError(f"{url} is no {kind} file that can be read: {error}") from error
+
+
+def feature_of(name: str, header: Header) -> Feature:
+    """What a row of the array is in a record."""
+    return column_of(name, np.zeros((0, *header.shape[1:]), _native(header.dtype))).feature
+
+
+def check_counts(headers: Mapping[str, Header]) -> int:
+    """How many records all arrays have.
+
+    Raises:
+        SourceError: they differ, or there is none.
+    """
+    counts = {name: header.shape[0] if header.shape else 0 for name, header in headers.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+        raise SourceError(f"the features have not as many records: {told}; give files that fit")
+    count = next(iter(counts.values()), 0)
+    if not count:
+        raise SourceError("the source is empty: its arrays have no record")
+    return count
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype.newbyteorder("=")

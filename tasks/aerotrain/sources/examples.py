@@ -1,0 +1,181 @@
+"""TFRecord files of ``tf.train.Example``, read without TensorFlow."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from aerotrain.dataset import Feature, Schema
+from aerotrain.records import read_frames
+from aerotrain.records.framing import TruncatedError
+from aerotrain.sources.files import InputFile, files_of
+from aerotrain.sources.naming import piece_of, renewed
+from aerotrain.sources.options import checked
+from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
+
+_BATCH_RECORDS = 1024
+_LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+
+@dataclass(frozen=True)
+class ExampleSource:
+    """TFRecord files below a URL, each a piece. Lists of one value are taken for that value."""
+
+    description: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        checked(description, {"url"}, set())
+        return cls(description)
+
+    @cached_property
+    def _files(self) -> list[InputFile]:
+        return files_of(self.description["url"])
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def pieces(self) -> Iterator[Piece]:
+        for file in self._files:
+            yield piece_of(file, (0, -1), file.size)
+
+    def schema(self) -> Schema:
+        """By the first record."""
+        for file in self._files:
+            with file.stream() as stream:
+                for _, record in read_frames(stream):
+                    features = _parsed(record)
+                    return {name: _feature_of(*features[name]) for name in features}
+        raise SourceError(f"the source is empty: its {len(self._files)} files have no record")
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        assert schema is not None
+        file, _ = renewed(description)
+        taken = _Taken(file.url, schema)
+        with file.stream() as stream:
+            try:
+                for offset, record in read_frames(stream):
+                    taken.add(offset, record)
+                    if len(taken.offsets) == _BATCH_RECORDS:
+                        yield taken.batch()
+                        taken = _Taken(file.url, schema)
+            except TruncatedError as error:
+                taken.reject(error.offset, str(error))
+        yield taken.batch()
+
+
+class _Taken:
+    """The records of a batch under way."""
+
+    def __init__(self, url: str, schema: Schema) -> None:
+        self.offsets: list[int] = []
+        self._url = url
+        self._schema = schema
+        self._values: dict[str, list[Any]] = {name: [] for name in schema}
+        self._rejected: list[Rejected] = []
+
+    def add(self, offset: int, record: bytes) -> None:
+        try:
+            features = _parsed(record)
+        except message.DecodeError:
+            self.reject(offset, "it is no tf.train.Example")
+            return
+        for name, feature in self._schema.items():
+            found = _feature_of(*features[name]) if name in features else None
+            if found != feature:
+                self.reject(offset, f"its feature {name!r} is {found or 'missing'}, not {feature}")
+                return
+        for name in self._schema:
+            self._values[name].append(features[name][1])
+        self.offsets.append(offset)
+
+    def reject(self, offset: int, reason: str) -> None:
+        self._rejected.append(Rejected(self._url, offset, "byte", reason))
+
+    def batch(self) -> Batch:
+        return Batch(
+            columns={
+                name: _column(self._values[name], each) for name, each in self._schema.items()
+            },
+            file=self._url,
+            offsets=np.array(self.offsets, np.int64),
+            unit="byte",
+            rejected=self._rejected,
+        )
+
+
+def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
+    if feature.dtype == "string":
+        flat = pa.array([each for value in values for each in value], pa.large_binary())
+        if feature.shape == ():
+            return flat
+        return pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    return np.array(values, feature.dtype).reshape(len(values), *feature.shape)
+
+
+def _feature_of(kind: str, values: Sequence[Any]) -> Feature:
+    return Feature(_LISTS[kind], () if len(values) == 1 else (len(values),))
+
+
+def _parsed(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
+    """Each feature of a serialized Example: which list it is, and what is in it."""
+    example = _example()()
+    example.ParseFromString(record)
+    features = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind") or "int64_list"
+        features[name] = (kind, getattr(feature, kind).value)
+    return features
+
+
+@cache
+def _example() -> Any:
+    """The message class of ``tf.train.Example``, made from its description."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="aerotrain/example.proto", package="aerotrain", syntax="proto3"
+    )
+    for name, kind in (
+        ("BytesList", field.TYPE_BYTES),
+        ("FloatList", field.TYPE_FLOAT),
+        ("Int64List", field.TYPE_INT64),
+    ):
+        file.message_type.add(name=name).field.add(
+            name="value", number=1, type=kind, label=field.LABEL_REPEATED
+        )
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(
+        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), 1
+    ):
+        feature.field.add(
+            name=name,
+            number=number,
+            type=field.TYPE_MESSAGE,
+            type_name=f".aerotrain.{kind}",
+            label=field.LABEL_OPTIONAL,
+            oneof_index=0,
+        )
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    message_field = {"type": field.TYPE_MESSAGE, "label": field.LABEL_OPTIONAL}
+    entry.field.add(name="value", number=2, type_name=".aerotrain.Feature", **message_field)
+    features.field.add(
+        name="feature",
+        number=1,
+        type=field.TYPE_MESSAGE,
+        type_name=".aerotrain.Features.FeatureEntry",
+        label=field.LABEL_REPEATED,
+    )
+    file.message_type.add(name="Example").field.add(
+        name="features", number=1, type_name=".aerotrain.Features", **message_field
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("aerotrain.Example"))

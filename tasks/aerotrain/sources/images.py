@@ -1,0 +1,128 @@
+"""Folders of images, one for each class; the images' bytes are kept as they are."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from aerotrain.dataset import Feature, Schema
+from aerotrain.sources.files import InputFile, files_of
+from aerotrain.sources.naming import short_hash
+from aerotrain.sources.options import checked
+from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
+
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+#: About how many images are one piece, and how many are read at the same time.
+PIECE_IMAGES = 256
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """JPEG and PNG files; the folder that a file lies in is its class.
+
+    A record is ``image``, a string of the file's bytes, and ``label``, the number of its class
+    among ``classes``, which are sorted by name unless they are given.
+    """
+
+    description: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        checked(description, {"url"}, {"classes"})
+        return cls(description)
+
+    @cached_property
+    def _files(self) -> list[InputFile]:
+        files = files_of(self.description["url"])
+        images = [file for file in files if file.key.lower().endswith(_SUFFIXES)]
+        if not images:
+            raise SourceError(
+                f"the source is empty: none of the {len(files)} files at "
+                f"{self.description['url']} is called {', '.join(_SUFFIXES)}"
+            )
+        return images
+
+    @cached_property
+    def _classes(self) -> list[str]:
+        given = self.description.get("classes")
+        return list(given) if given else sorted({_class_of(file) for file in self._files})
+
+    def described(self) -> Mapping[str, Any]:
+        return {**self.description, "classes": self._classes}
+
+    def pieces(self) -> Iterator[Piece]:
+        """Bundles of images of all classes; a new image changes no bundle but its own."""
+        count = 1
+        while count * PIECE_IMAGES < len(self._files):
+            count *= 2
+        bundles: list[list[InputFile]] = [[] for _ in range(count)]
+        for file in self._files:
+            bundles[int(short_hash(file.key)[:8], 16) % count].append(file)
+        for number, bundle in enumerate(bundles):
+            if bundle:
+                versions = (text for each in bundle for text in (each.url, each.etag))
+                yield Piece(
+                    name=f"{self.description['url']}:bundle-{number}-of-{count}",
+                    fingerprint=short_hash(*versions),
+                    bytes=sum(file.size for file in bundle),
+                    description={"files": [file.described() for file in bundle]},
+                )
+
+    def schema(self) -> Schema:
+        return {"image": Feature("string"), "label": Feature("int64")}
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        numbers = {name: number for number, name in enumerate(self._classes)}
+        files = [InputFile.of(each) for each in description["files"]]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for file, data in zip(files, pool.map(_content, files), strict=True):
+                wrong = why_no_image(data)
+                if _class_of(file) not in numbers:
+                    wrong = f"its class {_class_of(file)!r} is none of {', '.join(numbers)}"
+                if wrong:
+                    yield _batch(file, [], [], [Rejected(file.url, 0, "byte", wrong)])
+                else:
+                    yield _batch(file, [data], [numbers[_class_of(file)]], [])
+
+
+def _batch(
+    file: InputFile, images: list[bytes], labels: list[int], rejected: list[Rejected]
+) -> Batch:
+    return Batch(
+        columns={
+            "image": pa.array(images, pa.large_binary()),
+            "label": np.array(labels, np.int64),
+        },
+        file=file.url,
+        offsets=np.zeros(len(images), np.int64),
+        unit="byte",
+        rejected=rejected,
+    )
+
+
+def _content(file: InputFile) -> bytes:
+    return file.read(0, file.size)
+
+
+def _class_of(file: InputFile) -> str:
+    return file.url.split("/")[-2]
+
+
+def why_no_image(data: bytes) -> str:
+    """Why these bytes are no whole JPEG or PNG; empty where they are one.
+
+    The pixels are not decoded: that costs 100 times as much, and the model's transform does it.
+    """
+    if not data:
+        return "the file is empty"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "" if b"\xff\xd9" in data[-64:] else "it is a JPEG that was cut off before its end"
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "" if b"IEND" in data[-64:] else "it is a PNG that was cut off before its end"
+    return f"it is neither JPEG nor PNG: it begins with {data[:8]!r}"

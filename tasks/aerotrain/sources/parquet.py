@@ -1,0 +1,155 @@
+"""Parquet files: row groups are read by their columns, a batch at a time."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.strategy import nearest
+from aerotrain.dataset import Feature, Schema
+from aerotrain.records import RecordError, column_of
+from aerotrain.sources.files import InputFile, constants, files_of
+from aerotrain.sources.naming import piece_of, renewed
+from aerotrain.sources.options import checked
+from aerotrain.sources.protocol import Batch, Piece, SourceError
+
+#: Compressed bytes of row groups that are one piece.
+PIECE_BYTES = 64 * 2**20
+
+#: About how many bytes of columns are decoded at once.
+_BATCH_BYTES = 4 * 2**20
+_MOST_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Parquet files below a URL; ``columns`` are those that are read, by default all."""
+
+    description: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        checked(description, {"url"}, {"columns"})
+        return cls(description)
+
+    @cached_property
+    def _files(self) -> list[InputFile]:
+        return files_of(self.description["url"])
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def pieces(self) -> Iterator[Piece]:
+        for file in self._files:
+            if file.size <= PIECE_BYTES:  # its footer need not be read
+                yield piece_of(file, (0, -1), 2 * file.size)
+                continue
+            with _opened(file) as parquet:
+                yield from _row_groups(file, parquet.metadata)
+
+    def schema(self) -> Schema:
+        """By the first rows of the first file that has any."""
+        for file in self._files:
+            with _opened(file) as parquet:
+                names = self._columns(file, parquet.schema_arrow)
+                for batch in parquet.iter_batches(1000, columns=names):
+                    known = {name: batch.column(name).drop_null() for name in names}
+                    wanted = self.description.get("columns", file.partitions)
+                    parts = {name: Feature("string") for name in file.partitions if name in wanted}
+                    return {
+                        name: _feature(name, each, file) for name, each in known.items()
+                    } | parts
+        raise SourceError(
+            f"the source is empty: none of its {len(self._files)} files has a row; see whether "
+            "its input is where the source looks for it"
+        )
+
+    def _columns(self, file: InputFile, schema: pa.Schema) -> list[str]:
+        wanted = self.description.get("columns", schema.names)
+        for name in wanted:
+            if name not in schema.names and name not in file.partitions:
+                raise SpecError(
+                    f"{file.url} has no column {name!r}{nearest(name, schema.names)}; "
+                    f"it has {', '.join(schema.names)}"
+                )
+        return [name for name in wanted if name not in file.partitions]
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        assert schema is not None
+        file, (first, last) = renewed(description)
+        with _opened(file) as parquet:
+            _check(file, parquet.schema_arrow, schema)
+            groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
+            names = [name for name in schema if name not in file.partitions]
+            row = sum(parquet.metadata.row_group(each).num_rows for each in range(first))
+            for batch in _batches(parquet, groups, names):
+                count = len(batch)
+                read = {name: batch.column(name) for name in names}
+                yield Batch(
+                    columns=read | constants(file, count),
+                    file=file.url,
+                    offsets=np.arange(row, row + count),
+                    unit="row",
+                )
+                row += count
+
+
+def _batches(parquet: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of some row groups, so many at a time that they take no more than their share."""
+    rows = sum(parquet.metadata.row_group(each).num_rows for each in groups)
+    size = sum(parquet.metadata.row_group(each).total_byte_size for each in groups)
+    at_once = max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, size)))
+    yield from parquet.iter_batches(
+        at_once, row_groups=list(groups), columns=names, use_threads=False
+    )
+
+
+def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Piece]:
+    first, size, content = 0, 0, 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        size += sum(group.column(each).total_compressed_size for each in range(group.num_columns))
+        content += group.total_byte_size
+        if size >= PIECE_BYTES or number + 1 == metadata.num_row_groups:
+            yield piece_of(file, (first, number + 1), content)
+            first, size, content = number + 1, 0, 0
+
+
+def _check(file: InputFile, found: pa.Schema, schema: Schema) -> None:
+    """Refuse a file whose columns are not those of the schema, before a row is read."""
+    for name in schema:
+        if name in file.partitions:
+            continue
+        if name not in found.names:
+            raise SourceError(
+                f"{file.url} has no column {name!r}{nearest(name, found.names)}; give all files "
+                "the same columns, or name those that are wanted in 'columns'"
+            )
+
+
+def _feature(name: str, values: pa.Array, file: InputFile) -> Feature:
+    if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
+        raise RecordError(
+            f"the column {name!r} is null in the first rows of {file.url}, which so do not tell "
+            "what it holds; leave it out by naming the others in 'columns'"
+        )
+    return column_of(name, values).feature
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
+    """The file, with Arrow's complaints about it explained."""
+    try:
+        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+            yield parquet
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise SourceError(
+            f"{file.url} is no whole Parquet file: {str(error).splitlines()[0]}; it may be "
+            "truncated: write it again"
+        ) from error

@@ -1,0 +1,130 @@
+"""What is kept of a column's values while they pass: bounded, merged in any order, and always
+the same for the same records.
+
+Libraries of sketches toss coins, and a manifest must come out the same byte for byte. So what is
+random here is a hash of the records themselves: the values with the smallest hashes are a fair
+sample of all, whatever the order in which they came.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerotrain.prepare.assignment import Hashes, mixed
+
+#: Values of a sample; quantiles of it are off by 0.8 % of all records, one time in three.
+SAMPLE = 4096
+
+#: Hashes that count distinct values; up to so many are counted exactly, more to 1.6 %.
+DISTINCT = 4096
+
+#: Different values that are counted one by one.
+VOCABULARY = 10_000
+
+
+@dataclass
+class Moments:
+    """Count, mean and squared deviations, merged as in
+    https://en.wikipedia.org/wiki/Algorithms_for_calculating_variance#Parallel_algorithm."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    least: float = np.inf
+    greatest: float = -np.inf
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Self:
+        if not len(values):
+            return cls()
+        mean = float(values.mean())
+        squares = float(((values - mean) ** 2).sum())
+        return cls(len(values), mean, squares, float(values.min()), float(values.max()))
+
+    def merge(self, other: "Moments") -> None:
+        count = self.count + other.count
+        if not other.count:
+            return
+        difference = other.mean - self.mean
+        self.squares += other.squares + difference**2 * self.count * other.count / count
+        self.mean += difference * other.count / count
+        self.count = count
+        self.least = min(self.least, other.least)
+        self.greatest = max(self.greatest, other.greatest)
+
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
+
+
+@dataclass
+class Sample:
+    """The values of the records with the smallest hashes."""
+
+    hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    values: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    def merge(self, other: "Sample") -> None:
+        hashes = np.concatenate([self.hashes, other.hashes])
+        values = np.concatenate([self.values, other.values])
+        chosen = np.lexsort((values, hashes))[:SAMPLE]
+        self.hashes, self.values = hashes[chosen], values[chosen]
+
+    def add(self, hashes: Hashes, values: NDArray[np.float64]) -> None:
+        if len(self.hashes) == SAMPLE:
+            low = hashes <= self.hashes[-1]
+            hashes, values = hashes[low], values[low]
+        self.merge(Sample(hashes, values))
+
+
+@dataclass
+class Distinct:
+    """The smallest hashes of the values: how dense they lie tells how many there are."""
+
+    hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def add(self, hashes: Hashes) -> None:
+        if len(self.hashes) == DISTINCT:
+            hashes = hashes[hashes < self.hashes[-1]]
+        self.hashes = np.union1d(self.hashes, hashes)[:DISTINCT]
+
+    @property
+    def estimate(self) -> int:
+        if len(self.hashes) < DISTINCT:
+            return len(self.hashes)
+        return round((DISTINCT - 1) / (float(self.hashes[-1]) / 2.0**64))
+
+
+@dataclass
+class Vocabulary:
+    """How often each value comes; of very many values those that come often.
+
+    Where there is no room for all, each count may be too small by at most ``lost``:
+    https://en.wikipedia.org/wiki/Misra%E2%80%93Gries_summary.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        for value, count in counts.items():
+            self.counts[value] = self.counts.get(value, 0) + count
+        if len(self.counts) > VOCABULARY:
+            least = sorted(self.counts.values(), reverse=True)[VOCABULARY]
+            self.lost += least
+            self.counts = {
+                value: count - least for value, count in self.counts.items() if count > least
+            }
+
+    @property
+    def ranked(self) -> list[tuple[str, int]]:
+        """The values, those that come most often first."""
+        return sorted(self.counts.items(), key=lambda each: (-each[1], each[0]))
+
+
+def hashes_of_numbers(values: NDArray[Any]) -> Hashes:
+    """A hash for each number; equal numbers have equal ones."""
+    return mixed(values.astype(np.float64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))

@@ -1,0 +1,294 @@
+"""Shards come from the store while a training reads them.
+
+A thread brings shards in the order in which they are read, within a budget of the disk, and
+says what there is to read by files, for who reads may be a graph of another machine's process
+that was sent here. In the folder ``windows``, ``asked`` holds the number of the window that is
+read next; the file of that number, which comes when all of its shards are there, says where its
+records are; and ``failed`` comes when no more windows will. ``windows.py`` is the other side.
+"""
+
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import Dataset, Shard
+from aerotrain.store import StoreUnavailable, open_store
+from aerotrain.store.errors import explained
+from aerotrain.training.index import INDEX, Indexed, write_index
+from aerotrain.training.order import Order, Window
+from aerotrain.training.rows import layout_of
+from aerotrain.training.shards import (
+    FOLDER,
+    RANGES_AT_ONCE,
+    SHARDS_AT_ONCE,
+    TRAIN_SPLIT,
+    bring,
+    split_of,
+)
+
+#: The folder of the files by which windows are asked for, and where the number asked for is.
+WINDOWS, ASKED, FAILED = "windows", "asked", "failed"
+
+#: The name of the file of a window is its number in as many digits.
+DIGITS = 12
+
+#: Windows that are written ahead of the one asked for, where their shards are there.
+_AHEAD = 64
+
+_SECONDS_BETWEEN_LOOKS = 0.02
+
+#: For how long the store may be away: a training goes on meanwhile with the shards that are here.
+_PATIENCE_SECONDS = 600.0
+
+
+class Supply:
+    """Brings the shards of ``order`` of the data set at ``url`` below ``scratch``.
+
+    Windows are numbered from the one that ``begin``, an epoch and the records of it that are
+    done, leads to. Whoever asks for an earlier one than before begins anew, as a chief does
+    that was started again. With ``ends``, epochs end; else the records of one are followed by
+    those of the next. With ``indexed``, where records are not all equally long, the places of
+    each shard's records lie beside it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        order: Order,
+        scratch: Path,
+        *,
+        indexed: bool,
+        ends: bool = True,
+        begin: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._store = open_store(url)
+        self._order = order
+        self._scratch = scratch
+        self._windows = scratch / WINDOWS
+        self._indexed = indexed
+        self._ends = ends
+        self._begin = begin
+        self._here: dict[str, Indexed] = {}
+        self._coming: dict[str, Future[Indexed]] = {}
+        self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
+        self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
+        self._away_since: float | None = None
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._failed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    def start(self) -> None:
+        """Begin to bring shards; what an earlier process has asked for is forgotten."""
+        shutil.rmtree(self._windows, ignore_errors=True)
+        self._windows.mkdir(parents=True)
+        if self._order.disk_bytes:
+            for shard in self._order.shards:
+                self._drop(shard.file)
+        self._rewind()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Bring nothing more. Returns when the thread has ended."""
+        self._stopped.set()
+        self._wake.set()
+        self._thread.join()
+
+    def failed(self) -> BaseException:
+        """Wait, for ever where nothing goes wrong, and return why nothing more comes."""
+        self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._turn()
+                self._wake.wait(_SECONDS_BETWEEN_LOOKS)
+                self._wake.clear()
+        except OSError as error:
+            self._fail(explained(error, str(self._windows)))
+        except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
+            self._fail(error)
+        finally:
+            self._ranges.shutdown(wait=False, cancel_futures=True)
+            self._shards.shutdown(cancel_futures=True)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        (self._windows / FAILED).touch()
+        self._failed.set()
+
+    def _turn(self) -> None:
+        """See what was asked for and what has come, and go on with both."""
+        came, failed = self._take_what_came()
+        asked = self._asked()
+        if not (came or asked != self._number or not self._written):
+            return
+        if asked < self._number:
+            self._rewind()
+        while self._number < asked:
+            self._file(self._number).unlink(missing_ok=True)
+            self._written.discard(self._number)
+            self._windows_ahead(1).popleft()
+            self._number += 1
+        if failed is None and len(self._here) < len(self._order.shards):
+            self._bring(self._wanted())
+        self._write_windows()
+        if failed is not None:
+            raise failed  # only now, so that what has come may be read
+
+    def _asked(self) -> int:
+        try:
+            text = (self._windows / ASKED).read_text()
+        except FileNotFoundError:
+            return 0
+        # A file that is just being written is shorter.
+        return int(text) if len(text) == DIGITS else self._number
+
+    def _rewind(self) -> None:
+        for file in self._windows.glob("[0-9]*"):
+            file.unlink()
+        self._number = 0
+        self._written: set[int] = set()
+        self._planned: Iterator[Window] = self._order.windows(*self._begin)
+        self._ahead: deque[Window] = deque()
+
+    def _windows_ahead(self, count: int) -> deque[Window]:
+        while len(self._ahead) < count:
+            self._ahead.append(next(self._planned))
+        return self._ahead
+
+    def _wanted(self) -> list[Shard]:
+        """The shards that are read next and fit on the disk, in their order."""
+        wanted: dict[str, Shard] = {}
+        size = 0
+        for window in self._to_come():
+            if len(wanted) == len(self._order.shards):
+                break
+            for shard in (piece.shard for piece in window.pieces):
+                if shard.file in wanted:
+                    continue
+                size += shard.bytes
+                if self._order.disk_bytes and size > self._order.disk_bytes:
+                    return list(wanted.values())
+                wanted[shard.file] = shard
+        return list(wanted.values())
+
+    def _to_come(self) -> Iterator[Window]:
+        yield from self._ahead
+        for window in self._planned:
+            self._ahead.append(window)
+            yield window
+
+    def _bring(self, wanted: list[Shard]) -> None:
+        names = {shard.file for shard in wanted}
+        if self._coming.keys() - names:
+            return  # what somebody else asked for takes its place until it has come
+        for file in set(self._here) - names:
+            if self._room(wanted) < 0:
+                self._drop(file)
+        for shard in wanted:
+            if shard.file in self._here or shard.file in self._coming:
+                continue
+            future = self._shards.submit(self._bring_one, shard)
+            self._coming[shard.file] = future
+            future.add_done_callback(lambda _: self._wake.set())
+
+    def _room(self, wanted: list[Shard]) -> int:
+        """Bytes of the budget that are left when all that is wanted is there besides the rest."""
+        if not self._order.disk_bytes:
+            return 0
+        sizes = {shard.file: shard.bytes for shard in wanted}
+        sizes |= {file: each.shard.bytes for file, each in self._here.items()}
+        return self._order.disk_bytes - sum(sizes.values())
+
+    def _bring_one(self, shard: Shard) -> Indexed:
+        path = bring(self._store, shard, self._scratch, self._ranges)
+        if not self._indexed:
+            return Indexed(shard, None)
+        return write_index(shard, path)
+
+    def _take_what_came(self) -> tuple[bool, BaseException | None]:
+        """Whether an attempt to bring a shard has ended, and why none more should be made."""
+        ended = [file for file, future in self._coming.items() if future.done()]
+        failed = None
+        for file in ended:
+            future = self._coming.pop(file)
+            error = future.exception()
+            if error is None:
+                self._here[file] = future.result()
+                self._away_since = None
+            elif not (isinstance(error, StoreUnavailable) and self._may_come_back()):
+                failed = error
+        return bool(ended), failed
+
+    def _may_come_back(self) -> bool:
+        now = time.monotonic()
+        self._away_since = self._away_since or now
+        return now - self._away_since < _PATIENCE_SECONDS
+
+    def _drop(self, file: str) -> None:
+        self._here.pop(file, None)
+        path = self._scratch / FOLDER / file
+        path.unlink(missing_ok=True)
+        path.with_name(path.name + INDEX).unlink(missing_ok=True)
+
+    def _write_windows(self) -> None:
+        for number, window in enumerate(self._windows_ahead(_AHEAD), self._number):
+            if number >= self._number + _AHEAD or not self._is_here(window):
+                return
+            if number in self._written:
+                continue
+            partial = self._windows / "partial"
+            partial.write_text(self._told(window))
+            partial.replace(self._file(number))
+            self._written.add(number)
+
+    def _is_here(self, window: Window) -> bool:
+        return all(piece.shard.file in self._here for piece in window.pieces)
+
+    def _told(self, window: Window) -> str:
+        """What its file says: a line for the window, then one for each piece."""
+        last = window.last and self._ends
+        lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
+        for piece in window.pieces:
+            indexed = self._here[piece.shard.file]
+            begin, end = (indexed.offset(each) for each in (piece.first, piece.first + piece.count))
+            left = piece.shard.records - piece.first - piece.count
+            content = [begin, end - begin, piece.shard.bytes - end]
+            lines.append([piece.shard.file, *content, piece.first, piece.count, left])
+        return "\n".join(",".join(map(str, line)) for line in lines)
+
+    def _file(self, number: int) -> Path:
+        return self._windows / f"{number:0{DIGITS}d}"
+
+
+def supply_of(
+    arguments: TrainArguments,
+    dataset: Dataset,
+    shards: Sequence[Shard],
+    scratch: Path,
+    *,
+    begin: tuple[int, int] = (0, 0),
+    ends: bool = True,
+) -> Supply:
+    """What brings ``shards`` of the train split to who reads as ``Feed`` does.
+
+    ``begin`` is an epoch and the records of it that are done, ``ends`` whether epochs end with
+    a smaller batch.
+    """
+    order = order_of(arguments, shards)
+    indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None
+    return Supply(arguments.data, order, scratch, indexed=indexed, ends=ends, begin=begin)
+
+
+def order_of(arguments: TrainArguments, shards: Sequence[Shard]) -> Order:
+    """The order in which a job reads shards of its train split."""
+    return Order(shards=shards, seed=arguments.seed, disk_bytes=arguments.disk_bytes)

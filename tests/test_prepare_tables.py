@@ -1,0 +1,396 @@
+"""Preparing files: any source, any split, bad records in quarantine, only what changed anew."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.dataset import Feature, load_dataset
+from aerotrain.prepare import assignment, duplicates, intake
+from aerotrain.prepare.assignment import Hashes
+from aerotrain.prepare.grouping import grouped
+from aerotrain.records import read_frames
+from aerotrain.sources import Piece, SourceError
+from aerotrain.sources.examples import _parsed
+from aerotrain.store import MANIFEST, open_store
+from preparing import prepare_source, run_step
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Four Parquet files of 250 records each: typed columns, a value missing in two of them."""
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for number in range(4):
+        rows = np.arange(250 * number, 250 * (number + 1))
+        columns = {
+            "id": pa.array(rows),
+            "price": pa.array(rows * 0.5, mask=rows % 100 == 7),
+            "town": pa.array([None if row % 100 == 9 else f"town-{row % 7}" for row in rows]),
+            "day": pa.array([f"2026-01-{1 + row % 28:02d}" for row in rows]),
+            "fold": pa.array([("train", "test")[int(row % 5 == 0)] for row in rows]),
+            "label": pa.array(rows % 10, pa.int16()),
+        }
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
+    return folder
+
+
+def source(folder: Path, kind: str = "parquet") -> dict[str, Any]:
+    return {"kind": kind, "url": folder.as_uri()}
+
+
+def records(url: str, split: str) -> list[dict[str, Any]]:
+    """The records of a split as they are stored, values of scalars alone."""
+    found = []
+    store = open_store(url)
+    for shard in load_dataset(url).splits[split].shards:
+        for _, record in read_frames(io.BytesIO(store.get(shard.file))):
+            found.append({name: values[0] for name, (_, values) in _parsed(record).items()})
+    return found
+
+
+def by_split(url: str) -> dict[str, list[int]]:
+    return {name: [each["id"] for each in records(url, name)] for name in load_dataset(url).splits}
+
+
+# --- what is written
+
+
+def test_a_table_is_prepared_with_its_types_and_its_missing_values(
+    table: Path, tmp_path: Path
+) -> None:
+    url = prepare_source((tmp_path / "store").as_uri(), tmp_path, source(table))
+    assert load_dataset(url).schema["label"] == Feature("int16")
+    everything = [each for split in load_dataset(url).splits for each in records(url, split)]
+    assert sorted(each["id"] for each in everything) == list(range(1000))
+    assert {each["id"] for each in everything if np.isnan(each["price"])} == set(
+        range(7, 1000, 100)
+    )
+    assert {each["id"] for each in everything if each["town"] == b""} == set(range(9, 1000, 100))
+
+
+def test_records_of_all_files_are_shuffled_together_by_the_seed(
+    table: Path, tmp_path: Path
+) -> None:
+    orders = []
+    for seed in (0, 1):
+        store = (tmp_path / f"store-{seed}").as_uri()
+        url = prepare_source(store, tmp_path, source(table), seed=seed, shards=1)
+        orders.append(by_split(url)["train"])
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+    first_tenth = np.array(orders[0][: len(orders[0]) // 10]) // 250
+    assert set(first_tenth) == {0, 1, 2, 3}
+
+
+def test_shards_are_near_their_target_and_balanced(table: Path, tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    url = prepare_source(store, tmp_path, source(table), shard_bytes=10_000, shards=2)
+    sizes = [shard.bytes for shard in load_dataset(url).splits["train"].shards]
+    assert len(sizes) > 5
+    assert max(sizes) < 11_000
+    assert min(sizes) > 0.9 * max(sizes)
+
+
+def test_one_changed_file_rewrites_only_the_shards_of_its_part(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    size = 2 * (table / "0.parquet").stat().st_size  # each file is a part by itself
+    prepare_source(store, tmp_path, source(table), part_bytes=size)
+    changed = pq.read_table(table / "2.parquet").slice(0, 249)
+    pq.write_table(changed, table / "2.parquet")
+    capsys.readouterr()
+    url = prepare_source(store, tmp_path, source(table), part_bytes=size)
+    said = capsys.readouterr().out
+    assert said.count("is copied from an earlier data set: 250 records") == 3
+    assert said.count("is written: 249 records") == 1
+    fresh = prepare_source((tmp_path / "fresh").as_uri(), tmp_path, source(table), part_bytes=size)
+    assert open_store(url).get(MANIFEST) == open_store(fresh).get(MANIFEST)
+    for split in load_dataset(url).splits.values():
+        for shard in split.shards:
+            assert open_store(url).get(shard.file) == open_store(fresh).get(shard.file)
+
+
+def test_pieces_are_grouped_by_size_in_an_order_of_the_seed() -> None:
+    pieces = [
+        Piece(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
+        for number in range(100)
+    ]
+    groups = list(grouped(pieces, 95, seed=0))
+    assert [len(group) for group in groups] == [9] * 11 + [1]
+    assert sorted(piece.name for group in groups for piece in group) == sorted(
+        piece.name for piece in pieces
+    )
+    assert groups != list(grouped(pieces, 95, seed=1))
+    unknown = [Piece(name="x", fingerprint="x", bytes=None, description={})] * 3
+    assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
+
+
+# --- splits
+
+
+def test_equal_records_are_never_in_two_splits(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.mkdir()
+    for number in range(3):
+        pq.write_table(pa.table({"id": np.arange(200)}), table / f"{number}.parquet")
+    splits = by_split(prepare_source((tmp_path / "store").as_uri(), tmp_path, source(table)))
+    assert sum(map(len, splits.values())) == 600
+    assert not set(splits["train"]) & (set(splits["test"]) | set(splits["validation"]))
+
+
+def test_a_key_column_decides_the_split_whatever_else_changes(table: Path, tmp_path: Path) -> None:
+    one = prepare_source((tmp_path / "1").as_uri(), tmp_path, source(table), key=["id"])
+    only = {**source(table), "columns": ["id"]}
+    other = prepare_source((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5)
+    assert {name: set(ids) for name, ids in by_split(one).items()} == {
+        name: set(ids) for name, ids in by_split(other).items()
+    }
+
+
+TWO = {"train": 0.8, "test": 0.2}
+
+
+def test_a_column_gives_the_split(table: Path, tmp_path: Path) -> None:
+    url = prepare_source(
+        (tmp_path / "store").as_uri(),
+        tmp_path,
+        source(table),
+        splits=TWO,
+        split_by={"way": "column", "column": "fold"},
+    )
+    assert set(by_split(url)["test"]) == set(range(0, 1000, 5))
+
+
+def test_time_gives_the_split(table: Path, tmp_path: Path) -> None:
+    until = {"train": "2026-01-20", "test": None}
+    url = prepare_source(
+        (tmp_path / "store").as_uri(),
+        tmp_path,
+        source(table),
+        splits=TWO,
+        split_by={"way": "time", "column": "day", "until": until},
+    )
+    assert set(by_split(url)["train"]) == {row for row in range(1000) if 1 + row % 28 < 20}
+
+
+def test_folders_give_the_split(tmp_path: Path) -> None:
+    for split, rows in (("train", range(100)), ("test", range(100, 130))):
+        (tmp_path / "in" / split).mkdir(parents=True)
+        pq.write_table(pa.table({"id": list(rows)}), tmp_path / "in" / split / "x.parquet")
+    options: dict[str, Any] = {"splits": TWO, "split_by": {"way": "folder"}}
+    url = prepare_source((tmp_path / "1").as_uri(), tmp_path, source(tmp_path / "in"), **options)
+    assert set(by_split(url)["test"]) == set(range(100, 130))
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "in" / "y.parquet")
+    with pytest.raises(SourceError, match=r"y\.parquet lies in the folder of no split"):
+        prepare_source((tmp_path / "2").as_uri(), tmp_path, source(tmp_path / "in"), **options)
+
+
+def test_stratified_splits_have_every_class_by_its_share(table: Path, tmp_path: Path) -> None:
+    url = prepare_source(
+        (tmp_path / "store").as_uri(),
+        tmp_path,
+        source(table),
+        splits=TWO,
+        split_by={"way": "stratified", "column": "label"},
+    )
+    splits = load_dataset(url).splits
+    assert splits["test"].classes == dict.fromkeys(range(10), 20)
+    assert splits["train"].classes == dict.fromkeys(range(10), 80)
+
+
+@pytest.mark.parametrize("options", [{}, {"part_bytes": 1}, {"part_bytes": 1, "key": ["id"]}])
+def test_equal_records_and_rare_classes_are_stratified_too(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Ten files with a record of a rare class each, and with records that others have too."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    has_keys = "key" in options
+    for number in range(10):
+        first = 100 * number if has_keys else 50 * number
+        ids = [*range(first, first + 100), 100_000 + number]
+        pq.write_table(
+            pa.table({"id": ids, "label": [0] * 100 + [1]}), folder / f"{number}.parquet"
+        )
+    url = prepare_source(
+        (tmp_path / "store").as_uri(),
+        tmp_path,
+        source(folder),
+        splits={"train": 0.5, "test": 0.5},
+        split_by={"way": "stratified", "column": "label"},
+        **options,
+    )
+    splits = by_split(url)
+    assert sum(map(len, splits.values())) == 1010
+    assert not set(splits["train"]) & set(splits["test"])
+    classes = load_dataset(url).splits["test"].classes
+    assert classes[0] == pytest.approx(500, abs=10 if has_keys else 80)
+    assert 0 < classes[1] < 10
+
+
+# --- what cannot be taken
+
+
+def write_csv(folder: Path, text: str) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    (folder / "x.csv").write_text(text)
+    return {**source(folder, "csv"), "types": {"n": "int64", "label": "int64"}}
+
+
+LINES = "n,label\n" + "".join(f"{n},{n % 2}\n" for n in range(100))
+
+
+@pytest.mark.parametrize(
+    ("bad", "options", "reason"),
+    [
+        ("x,1", {}, "invalid value 'x'"),
+        ("1", {}, "Expected 2 columns, got 1"),
+        ("5,", {}, "the label 'label' is missing"),
+        (",1", {}, "column 'n' is missing, and int64 has no value that says so; give one in"),
+        ("7,5", {"ranges": {"label": [0, 1]}}, "column 'label' is not from 0 to 1"),
+    ],
+)
+def test_a_bad_record_is_named_or_goes_to_quarantine(
+    tmp_path: Path, bad: str, options: Mapping[str, Any], reason: str
+) -> None:
+    described = write_csv(tmp_path / "in", LINES + bad + "\n")
+    named = rf"(?s)1 records or more .*x\.csv at byte {len(LINES)}: .*{reason}"
+    with pytest.raises(FinalError, match=named):
+        prepare_source((tmp_path / "store").as_uri(), tmp_path, described, **options)
+    store = (tmp_path / "other").as_uri()
+    url = prepare_source(store, tmp_path, described, max_rejected=1, **options)
+    assert sum(split.records for split in load_dataset(url).splits.values()) == 100
+    told = json.loads(open_store(url).get("quarantine/00000.jsonl"))
+    assert (told["file"], told["offset"]) == (f"{described['url']}/x.csv", len(LINES))
+    assert reason in told["reason"]
+
+
+def test_too_many_rejected_records_in_all_parts_together_fail_the_seal(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        (tmp_path / "in" / f"{number}.csv").write_text(f"{LINES}x,1\n")
+    described = {**source(tmp_path / "in", "csv"), "types": {"n": "int64"}}
+    with pytest.raises(FinalError, match=r"(?s)2 records or more .*\.csv at.*\.csv at"):
+        prepare_source(
+            (tmp_path / "store").as_uri(), tmp_path, described, max_rejected=1, part_bytes=1
+        )
+
+
+def test_what_is_missing_is_filled_where_a_value_is_given(tmp_path: Path) -> None:
+    described = write_csv(tmp_path / "in", LINES + ",1\n")
+    url = prepare_source((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": -1})
+    numbers = [each["n"] for split in load_dataset(url).splits for each in records(url, split)]
+    assert sorted(numbers) == [-1, *range(100)]
+
+
+def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
+    described = write_csv(tmp_path / "in", LINES + "5,1\n")
+    with pytest.raises(
+        FinalError, match=r"key that came before, the first at .*byte 28 and .*byte"
+    ):
+        prepare_source((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
+
+
+def test_two_records_of_different_parts_with_one_key_are_named_before_the_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplicates, "STRETCH", 100)  # so that there are several of them
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(4):
+        ids = [*range(100 * number, 100 * number + 100)]
+        pq.write_table(pa.table({"id": ids, "n": ids}), folder / f"{number}.parquet")
+    options: dict[str, Any] = {"key": ["id"], "part_bytes": 1}
+    store = (tmp_path / "store").as_uri()
+    prepare_source(store, tmp_path, source(folder), **options)
+    pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
+    words = r"1 records have a key .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
+    for _ in range(2):
+        with pytest.raises(FinalError, match=words):
+            prepare_source(store, tmp_path, source(folder), **options)
+    pq.write_table(pa.table({"id": [400, 401], "n": [1, 2]}), folder / "4.parquet")
+    prepare_source(store, tmp_path, source(folder), **options)
+
+
+def test_two_keys_of_one_hash_are_no_duplicates(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def four(keys: Sequence[str | bytes]) -> Hashes:
+        return assignment.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
+
+    monkeypatch.setattr(intake, "hashes_of", four)
+    monkeypatch.setattr(duplicates, "hashes_of", four)
+    url = prepare_source((tmp_path / "s").as_uri(), tmp_path, source(table), key=["id"], splits=TWO)
+    assert sum(split.records for split in load_dataset(url).splits.values()) == 1000
+
+
+def test_a_record_larger_than_a_shard_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"t": ["x", "y" * 5000]}), tmp_path / "in" / "x.parquet")
+    with pytest.raises(FinalError, match=r"row 1: its 50.. bytes are more than a whole shard's"):
+        prepare_source(
+            (tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), shard_bytes=1000
+        )
+
+
+def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, value in ((1, 5), (2, "five")):
+        pq.write_table(pa.table({"n": [value] * 9}), tmp_path / "in" / f"{number}.parquet")
+    words = r"2\.parquet: column 'n' cannot be taken as int64 .*: it is string"
+    with pytest.raises(SourceError, match=words):
+        prepare_source((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (
+            [[1, 2], [3]],
+            [[1, 2]],
+            "the column 'n' holds lists of 2 and of 1 values; give all of them",
+        ),
+        ([[1, 2]], [[1, 2], [3]], r"2\.parquet: column 'n' .* holds lists of 2 and of 1 values"),
+        (
+            [[1, 2]],
+            [[3]],
+            r"2\.parquet: column 'n' cannot be taken as int64 of shape \(2,\).*\(1,\)",
+        ),
+    ],
+)
+def test_lists_of_different_lengths_are_refused(
+    tmp_path: Path, first: list[Any], second: list[Any], words: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number, values in ((1, first), (2, second)):
+        pq.write_table(pa.table({"n": values}), tmp_path / "in" / f"{number}.parquet")
+    with pytest.raises(FinalError, match=words):
+        prepare_source((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"key": ["idd"]}, "key names a column 'idd', which does not exist, did you mean 'id'"),
+        ({"fill": {"prize": 0}}, "fill names a column 'prize', .* did you mean 'price'"),
+        ({"key": "id"}, r"key must be a list of columns.*write \['id'\]"),
+        ({"split_by": {"way": "stratifed", "column": "x"}}, "did you mean 'stratified'"),
+        ({"split_by": {"way": "column"}}, "split_by 'column' takes column, got nothing"),
+        ({"ranges": {"id": [3, 1]}}, "its least and its greatest value"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    table: Path, tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        run_step("plan", (tmp_path / "s").as_uri(), tmp_path, source=source(table), **arguments)
+    assert not (tmp_path / "s").exists()

@@ -1,0 +1,372 @@
+"""Sources: every kind gives its records as columns, and bad input is told where it lies."""
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.dataset import Feature
+from aerotrain.records import column_of, encode, framed
+from aerotrain.sources import Rejected, SourceError, files, lines, open_source, parquet, text
+from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
+from aerotrain.store.local import LocalStore
+from aerotrain_airflow.local.s3_server import S3Server
+from store_fixtures import READER
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
+JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"
+
+
+def read(description: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Rejected]]:
+    """All records of a source, column by column, and those that do not parse.
+
+    What is read is what JSON kept of the source and its pieces, as in another process.
+    """
+    source = open_source(description)
+    schema = source.schema()
+    again = open_source(json.loads(json.dumps(source.described())))
+    columns: dict[str, list[Any]] = {name: [] for name in schema or {}}
+    rejected: list[Rejected] = []
+    for piece in source.pieces():
+        for batch in again.read(json.loads(json.dumps(piece.description)), schema):
+            rejected += batch.rejected
+            for name, values in columns.items():
+                if len(batch):
+                    read = batch.columns[name]
+                    values += read.tolist() if isinstance(read, np.ndarray) else read.to_pylist()
+    return columns, rejected
+
+
+def schema(description: Mapping[str, Any]) -> dict[str, Feature]:
+    return dict(open_source(description).schema() or {})
+
+
+# --- each kind
+
+
+def test_parquet_gives_its_columns_and_the_folders_that_it_lies_in(tmp_path: Path) -> None:
+    for day in ("2026-01-01", "2026-01-02"):
+        folder = tmp_path / f"dt={day}"
+        folder.mkdir()
+        table = pa.table({"x": [1.5, None], "n": [1, 2], "words": [["a", "b"], ["c", "d"]]})
+        pq.write_table(table, folder / "part.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    source = {"kind": "parquet", "url": tmp_path.as_uri()}
+    assert schema(source) == {
+        "x": Feature("float32"),
+        "n": Feature("int64"),
+        "words": Feature("string", (2,)),
+        "dt": Feature("string"),
+    }
+    columns, _ = read(source)
+    assert columns["x"] == [1.5, None, 1.5, None]
+    assert columns["dt"] == ["2026-01-01"] * 2 + ["2026-01-02"] * 2
+    only = {**source, "url": f"{tmp_path.as_uri()}/dt=2026-01-02/*.parquet", "columns": ["n"]}
+    assert read({**only, "columns": ["n", "dt"]})[0] == {"n": [1, 2], "dt": ["2026-01-02"] * 2}
+    assert read(only)[0] == {"n": [1, 2]}
+
+
+def test_a_big_parquet_file_is_many_pieces_of_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "PIECE_BYTES", 1000)
+    table = pa.table({"x": np.random.default_rng(0).random(1000)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=100)
+    source = {"kind": "parquet", "url": tmp_path.as_uri()}
+    assert len(list(open_source(source).pieces())) > 3
+    assert read(source)[0]["x"] == table["x"].to_pylist()
+
+
+def test_csv_and_json_lines_are_cut_at_line_ends_into_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(lines, "BLOCK", 300)
+    numbers = list(range(0, 100_000, 97))
+    (tmp_path / "x.csv").write_text("n,t\n" + "".join(f'{n},"t {n}"\r\n' for n in numbers))
+    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"n": n}) for n in numbers))
+    for kind in ("csv", "jsonl"):
+        source = {"kind": kind, "url": f"{tmp_path.as_uri()}/x.{kind}"}
+        assert len(list(open_source(source).pieces())) > 10
+        columns, rejected = read(source)
+        assert columns["n"] == numbers
+        assert not rejected
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_is_compressed_is_read_from_end_to_end(tmp_path: Path, suffix: str) -> None:
+    codec = {"gz": "gzip", "zst": "zstd"}[suffix]
+    content = b"n,t\n" + b"".join(b"%d,a\n" % n for n in range(50_000))
+    path = tmp_path / f"x.csv.{suffix}"
+    with pa.CompressedOutputStream(str(path), codec) as stream:
+        stream.write(content)
+    source = {"kind": "csv", "url": path.as_uri()}
+    assert read(source)[0]["n"] == list(range(50_000))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(SourceError, match=f"x.csv.{suffix} cannot be decompressed"):
+        read(source)
+
+
+def test_images_have_their_folder_as_class_and_their_bytes_as_they_are(tmp_path: Path) -> None:
+    for name, data in (("cat/1.png", PNG), ("dog/2.jpg", JPEG), ("dog/readme.txt", b"no")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    source = {"kind": "images", "url": tmp_path.as_uri()}
+    columns, rejected = read(source)
+    assert sorted(zip(columns["image"], columns["label"], strict=True)) == [(PNG, 0), (JPEG, 1)]
+    assert open_source(source).described()["classes"] == ["cat", "dog"]
+    assert not rejected
+
+
+def test_numpy_and_idx_arrays_are_features_of_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    np.save(tmp_path / "image.npy", image)
+    np.save(tmp_path / "label.npy", np.arange(6, dtype=">i4"))
+    np.savez_compressed(tmp_path / "all.npz", image=image, label=np.arange(6, dtype=np.int32))
+    idx = b"\0\0\x08\x03" + np.array(image.shape, ">u4").tobytes() + image.tobytes()
+    (tmp_path / "image.gz").write_bytes(gzip.compress(idx))
+    monkeypatch.setattr("aerotrain.sources.arrays.PIECE_BYTES", 20)
+    url = tmp_path.as_uri()
+    arrays = {"image": f"{url}/image.npy", "label": f"{url}/label.npy"}
+    for source in ({"kind": "npy", "features": arrays}, {"kind": "npz", "url": f"{url}/all.npz"}):
+        assert schema(source) == {"image": Feature("uint8", (2, 2)), "label": Feature("int32")}
+        assert read(source)[0] == {"image": image.tolist(), "label": list(range(6))}
+    assert read({"kind": "idx", "features": {"image": f"{url}/image.gz"}})[0] == {
+        "image": image.tolist()
+    }
+
+
+def test_examples_are_read_back_as_they_were_encoded(tmp_path: Path) -> None:
+    columns = {
+        "x": column_of("x", np.arange(6, dtype=np.float32).reshape(3, 2)),
+        "n": column_of("n", np.array([-1, 2, 2**40])),
+        "t": column_of("t", pa.array(["a", "", "c"])),
+    }
+    (tmp_path / "x.tfrecord").write_bytes(framed(encode(columns)).content)
+    source = {"kind": "tfrecord", "url": f"{tmp_path.as_uri()}/x.tfrecord"}
+    assert schema(source) == {name: each.feature for name, each in columns.items()}
+    assert read(source)[0] == {name: each.values.tolist() for name, each in columns.items()}
+
+
+# --- where they lie
+
+
+def test_globs_prefixes_and_lists_name_files(tmp_path: Path) -> None:
+    for name in ("a/1.csv", "a/b/2.csv", "a/3.txt", "a/_x/4.csv", "c 100%/5.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x\n1\n")
+    root = tmp_path.as_uri()
+
+    def found(*urls: str) -> list[str]:
+        return [file.url.removeprefix(root) for file in files.files_of(list(urls))]
+
+    assert found(f"{root}/a/*.csv") == ["/a/1.csv"]
+    assert found(f"{root}/a/**/*.csv") == ["/a/1.csv", "/a/_x/4.csv", "/a/b/2.csv"]
+    assert found(f"{root}/a") == ["/a/1.csv", "/a/3.txt", "/a/b/2.csv"]
+    assert found(f"{root}/a/[13].*", f"{root}/a/1.csv") == ["/a/1.csv", "/a/3.txt"]
+    assert len(found(f"{root}/c*/?.csv")) == 1
+
+
+@pytest.mark.process
+def test_a_bucket_is_read_like_a_folder(s3_url: str, tmp_path: Path) -> None:
+    store = open_store(s3_url)
+    table = pa.table({"x": np.arange(1000)})
+    pq.write_table(table, tmp_path / "x.parquet")
+    store.upload(tmp_path / "x.parquet", "dt=1/x.parquet")
+    store.put("lines/x.csv", b"n\n1\n2\n")
+    columns, _ = read({"kind": "parquet", "url": f"{s3_url}/dt=*/*.parquet"})
+    assert columns["x"] == list(range(1000))
+    assert read({"kind": "csv", "url": f"{s3_url}/lines/"})[0] == {"n": [1, 2]}
+
+
+def test_an_object_that_changes_while_it_is_read_is_noticed(store_url: str) -> None:
+    store = open_store(store_url)
+    store.put("x.csv", b"n\n1\n")
+    source = open_source({"kind": "csv", "url": f"{store_url}/x.csv"})
+    piece, schema = next(source.pieces()), source.schema()
+    store.put("x.csv", b"n\n2\n")
+    with pytest.raises(ChangedError, match=r"x\.csv changed since it was listed"):
+        list(source.read(piece.description, schema))
+
+
+@pytest.mark.process
+def test_files_are_read_by_name_where_listing_is_denied(
+    s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(s3_url).put("day/x.csv", b"n\n1\n")
+    for name, value in READER.items():
+        monkeypatch.setenv(name, value)
+    files._store.cache_clear()
+    with pytest.raises(StoreRefused, match="name its files one by one: 'url' may be a list"):
+        read({"kind": "csv", "url": f"{s3_url}/day/"})
+    for url in (f"{s3_url}/day/x.csv", [f"{s3_url}/day/x.csv"]):
+        assert read({"kind": "csv", "url": url})[0] == {"n": [1]}
+
+
+def test_a_name_that_leads_out_of_its_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [StoredObject("a/../../x.csv", 4, "etag")]  # as a bucket may well hold
+    monkeypatch.setattr(LocalStore, "list", lambda _store, _prefix="": iter(listed))
+    with pytest.raises(SpecError, match=r"'a/../../x.csv' is no key of a store"):
+        read({"kind": "csv", "url": tmp_path.as_uri()})
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "rejected"),
+    [
+        (b"n,t\n1,a\n2\n3,c\n", {"n": [1, 3], "t": ["a", "c"]}, [(8, "Expected 2 columns, got 1")]),
+        (b"n,t\n1,a\nx,b\n3,c\n4,d\n", {"n": [1, 3, 4], "t": ["a", "c", "d"]}, [(8, "value 'x'")]),
+        (b"n,t\n1,a\n2,\xe9\n", {"n": [1], "t": ["a"]}, [(8, "invalid UTF8")]),
+        (
+            b'n,t\n1,"a\nb"\n2,3" pipe\n3,"c, d"\n4,"e',
+            {"n": [2, 3], "t": ['3" pipe', "c, d"]},
+            [(4, "a value in quotes does not end in its line"), (9, "Expected 2"), (31, "quotes")],
+        ),
+        (b"\xef\xbb\xbfn,t\r\n1,a\r\n\r\n,\r\n", {"n": [1, None], "t": ["a", None]}, []),
+    ],
+    ids=[
+        "ragged",
+        "another type",
+        "another encoding",
+        "a quoted line break",
+        "mark, empty line and nulls",
+    ],
+)
+def test_a_line_of_csv_that_does_not_parse_is_told_with_its_offset(
+    tmp_path: Path, content: bytes, columns: dict[str, Any], rejected: list[tuple[int, str]]
+) -> None:
+    (tmp_path / "x.csv").write_bytes(content)
+    url = f"{tmp_path.as_uri()}/x.csv"
+    found, told = read({"kind": "csv", "url": url, "types": {"n": "int64"}})
+    assert found == columns
+    assert [(each.file, each.offset) for each in told] == [(url, at) for at, _ in rejected]
+    for each, (_, words) in zip(told, rejected, strict=True):
+        assert words in each.reason
+
+
+def test_files_in_another_encoding_are_read_where_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes("t\nGrüße\n".encode("latin-1"))
+    source = {"kind": "csv", "url": tmp_path.as_uri(), "encoding": "latin-1"}
+    assert read(source)[0] == {"t": ["Grüße"]}
+    with pytest.raises(SpecError, match="utf-16 cannot be cut at their line ends"):
+        open_source({**source, "encoding": "utf-16"})
+
+
+def test_a_json_line_that_does_not_parse_is_told_with_its_offset(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\n{"n": "x"}\n{"n"\n{"n": 3} {"n": 4}\n')
+    columns, rejected = read({"kind": "jsonl", "url": path.as_uri()})
+    assert columns == {"n": [1, 2]}
+    assert [each.offset for each in rejected] == [18, 29, 34]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("cat/x.jpg", b"I am text", "neither JPEG nor PNG"),
+        ("cat/x.jpg", JPEG[:-2], "cut off"),
+        ("cat/x.png", PNG[:-12], "cut off"),
+        ("cat/x.png", b"", "the file is empty"),
+        ("bird/x.png", PNG, "its class 'bird' is none of cat, dog"),
+    ],
+)
+def test_an_image_that_is_none_is_told(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_bytes(content)
+    source = {"kind": "images", "url": tmp_path.as_uri(), "classes": ["cat", "dog"]}
+    _, rejected = read(source)
+    assert [(each.file, each.offset) for each in rejected] == [(f"{tmp_path.as_uri()}/{name}", 0)]
+    assert reason in rejected[0].reason
+
+
+def test_a_tfrecord_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
+    content = framed(encode({"x": column_of("x", np.arange(3))})).content
+    (tmp_path / "x.tfrecord").write_bytes(content[:-1])
+    columns, rejected = read({"kind": "tfrecord", "url": f"{tmp_path.as_uri()}/x.tfrecord"})
+    assert columns == {"x": [0, 1]}
+    assert "cut off" in rejected[0].reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "words"),
+    [
+        ("csv", "x.csv", b"", "the source is empty: none of 1 files"),
+        ("csv", "x.csv", b"n,t\n", "the source is empty: none of 1 files"),
+        ("jsonl", "x.jsonl", b"", "the source is empty: none of 1 files"),
+        ("parquet", "x.parquet", b"PAR1 truncated", "is no whole Parquet file"),
+        ("parquet", "y.txt", b"", r"no file is at .*/x\.\*"),
+        ("npz", "x.npz", b"PK", "no whole .npz archive"),
+        ("tfrecord", "x.tfrecord", b"", "the source is empty"),
+        ("images", "x.txt", b"", r"none of the 1 files .* is called \.jpg"),
+    ],
+)
+def test_a_source_that_cannot_be_read_at_all_is_refused(
+    tmp_path: Path, kind: str, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FinalError, match=words):
+        read({"kind": kind, "url": f"{tmp_path.as_uri()}/x.*"})
+
+
+def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    np.save(tmp_path / "b.npy", np.zeros(4))
+    whole = {name: f"{tmp_path.as_uri()}/{name}.npy" for name in ("a", "b")}
+    with pytest.raises(SourceError, match="'a' has 3, 'b' has 4"):
+        read({"kind": "npy", "features": whole})
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
+    with pytest.raises(SourceError, match="ends before the last of the 3 records"):
+        read({"kind": "npy", "features": {"a": whole["a"]}})
+    (tmp_path / "a.npy").write_bytes(b"text")
+    with pytest.raises(SourceError, match="is no npy file that can be read"):
+        read({"kind": "npy", "features": {"a": whole["a"]}})
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"kind": "parqet"}, "no kind of source 'parqet', did you mean 'parquet'"),
+        ({"kind": "csv"}, "needs 'url'"),
+        ({"kind": "csv", "url": "", "delimeter": ";"}, "did you mean 'delimiter'"),
+        ({"kind": "csv", "url": "", "types": {"n": "int"}}, "did you mean 'int64'"),
+        ({"kind": "csv", "url": "", "encoding": "klingon"}, "no encoding 'klingon'"),
+        ({"kind": "csv", "url": "http://x/y"}, "names no store"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(source: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        read(source)
+
+
+def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("price,label\n1,2\n")
+    pq.write_table(pa.table({"price": [1]}), tmp_path / "x.parquet")
+    for kind in ("csv", "parquet"):
+        source = {"kind": kind, "url": f"{tmp_path.as_uri()}/x.{kind}", "columns": ["prize"]}
+        with pytest.raises(SpecError, match="no column 'prize', did you mean 'price'"):
+            read(source)
+
+
+def test_a_later_file_that_lacks_a_column_is_refused_by_its_name(tmp_path: Path) -> None:
+    for number, name in ((1, "n"), (2, "m")):
+        (tmp_path / f"{number}.csv").write_text(f"{name},t\n1,a\n")
+    (tmp_path / "1.csv").write_text("n,t\n1,a\n2,b\n")
+    source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
+    _, second = source.pieces()
+    with pytest.raises(SourceError, match=r"2\.csv has no column 'n'"):
+        list(source.read(second.description, {"n": Feature("int64"), "t": Feature("string")}))

@@ -1,0 +1,177 @@
+"""Statistics: right, bounded, the same in any order; and changed data stop the run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.prepare.assignment import hashes_of
+from aerotrain.records import column_of
+from aerotrain.statistics.dataset import Statistics
+from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
+from aerotrain.store import MANIFEST, open_store
+from preparing import prepare_source, run_step
+
+RECORDS = 20_000
+
+
+def values() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    price = random.gamma(2, 30, RECORDS)
+    price[::100] = np.nan
+    return {
+        "price": price,
+        "town": pa.array(random.choice(["Ulm", "Bonn", "Köln"], RECORDS, p=[0.7, 0.2, 0.1])),
+        "id": np.arange(RECORDS),
+        "image": random.integers(0, 256, (RECORDS, 28, 28), np.uint8),
+        "text": pa.array(["long " * 30] * RECORDS),
+    }
+
+
+def gathered(order: Any, parts: int) -> dict[str, dict[str, Any]]:
+    """The summary of all records, taken in that order by so many parts."""
+    hashes = hashes_of([f"key-{number}" for number in range(RECORDS)])
+    columns = {name: column_of(name, each) for name, each in values().items()}
+    whole = Statistics()
+    for rows in np.array_split(np.arange(RECORDS)[order], parts):
+        part = Statistics()
+        for batch in np.array_split(rows, 3):
+            taken = {name: column.take(batch) for name, column in columns.items()}
+            part.add(taken, {}, hashes[batch])
+        whole.merge(Statistics.from_json(part.to_json()))
+    return whole.summary()
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, dict[str, Any]]:
+    return gathered(slice(None), parts=2)
+
+
+def test_numbers_are_described(summary: dict[str, dict[str, Any]]) -> None:
+    price, told = values()["price"], summary["price"]
+    known = price[~np.isnan(price)].astype(np.float32)
+    assert told["records"] == RECORDS
+    assert told["missing"] == RECORDS // 100
+    assert told["mean"] == pytest.approx(known.mean(), rel=1e-5)
+    assert told["std"] == pytest.approx(known.std(), rel=1e-5)
+    assert (told["min"], told["max"]) == (known.min(), known.max())
+    below = [(known <= value).mean() for value in told["quantiles"].values()]
+    assert below == pytest.approx([float(name) for name in told["quantiles"]], abs=0.025)
+    assert told["distinct"] == pytest.approx(len(known), rel=0.06)
+    assert sum(told["histogram"]) == 4096
+
+
+def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, Any]]) -> None:
+    town = values()["town"].to_pylist()
+    expected = {name: town.count(name) for name in ("Ulm", "Bonn", "Köln")}
+    assert list(summary["town"]["vocabulary"].items()) == list(expected.items())
+    assert "vocabulary" not in summary["text"]
+    assert (summary["text"]["mean"], summary["text"]["distinct"]) == (150, None)
+    assert summary["id"]["distinct"] == pytest.approx(RECORDS, rel=0.06)
+    assert "vocabulary" not in summary["id"]
+
+
+def test_images_are_described_by_some_of_their_values(summary: dict[str, dict[str, Any]]) -> None:
+    assert summary["image"]["mean"] == pytest.approx(127.5, abs=1)
+    assert summary["image"]["std"] == pytest.approx(73.9, abs=1)
+    assert summary["image"]["shape"] == [28, 28]
+
+
+def test_the_order_of_records_and_parts_changes_nothing_that_is_sampled(
+    summary: dict[str, dict[str, Any]],
+) -> None:
+    other = gathered(slice(None, None, -1), parts=5)
+    for name in ("price", "town", "id", "text"):
+        for key in ("records", "missing", "distinct", "quantiles", "examples", "vocabulary"):
+            assert other[name].get(key) == summary[name].get(key), (name, key)
+
+
+def test_what_is_kept_of_a_column_is_bounded() -> None:
+    column = column_of("x", pa.array([f"{number}" for number in range(60_000)]))
+    statistics = Statistics()
+    for start in range(0, 60_000, 10_000):
+        rows = np.arange(start, start + 10_000)
+        statistics.add({"x": column.take(rows)}, {}, hashes_of([str(row) for row in rows]))
+    assert len(statistics.to_json()) < 600_000
+    assert statistics.summary()["x"]["distinct"] == pytest.approx(60_000, rel=0.06)
+
+
+# --- beside the data set, and beside the last
+
+
+def write(folder: Path, **columns: Any) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    rows = np.arange(1000)
+    table = {"price": rows * 0.5, "town": [f"town-{row % 3}" for row in rows], "label": rows % 2}
+    table |= columns
+    pq.write_table(
+        pa.table({name: each for name, each in table.items() if each is not None}),
+        folder / "x.parquet",
+    )
+    return {"kind": "parquet", "url": folder.as_uri()}
+
+
+def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    url = prepare_source(store, tmp_path, write(tmp_path / "in", town=["<b>"] * 1000))
+    assert json.loads(open_store(url).get(SCHEMA))["label"] == {"dtype": "int64", "shape": []}
+    assert load_statistics(url)["label"]["vocabulary"] == {"0": 500, "1": 500}
+    page = open_store(url).get(PAGE).decode()
+    assert "1,000 records, 3 columns" in page
+    assert page.count("<svg") == 3
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"town": None}, "town +column missing +string of shape"),
+        ({"extra": np.zeros(1000)}, r"extra +column new +- +float32"),
+        ({"label": ["yes"] * 1000}, r"label +type +int64 of shape \(\) +string of shape"),
+        ({"town": ["town-0", "Rome"] * 500}, "town +new category +3 known +Rome"),
+        (
+            {"price": np.arange(1000) * 0.5 + 200},
+            r"price +drift of 0\.[34]\d +median 2.* median 4",
+        ),
+        ({"label": [1] * 999 + [0]}, r"label +drift of 0\.50"),
+        ({"price": pa.array([None] * 400 + [5.0] * 600)}, r"price +missing +0\.0% +40\.0%"),
+    ],
+)
+def test_data_that_changed_stop_the_run_with_a_table(
+    tmp_path: Path, changed: dict[str, Any], words: str
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    described = write(tmp_path / "in", **changed)
+    with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
+        prepare_source(store, tmp_path, described)
+    accepted = prepare_source(store, tmp_path, described, accept=True)
+    # From now on these are what is compared with.
+    again = prepare_source(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
+    assert open_store(again).exists(MANIFEST)
+    assert again != accepted
+
+
+def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    before = [each.key for each in open_store(store).list()]
+    described = write(tmp_path / "in", town=None)
+    with pytest.raises(FinalError, match=r"town +column missing"):
+        run_step("plan", store, tmp_path, source=described)
+    assert [each.key for each in open_store(store).list()] == before
+
+
+def test_data_that_are_alike_go_on(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    shifted = write(tmp_path / "in", price=np.arange(1000) * 0.5 + 20)
+    assert open_store(prepare_source(store, tmp_path, shifted)).exists(MANIFEST)
+    other = write(tmp_path / "other", price=np.arange(1000) * 90.0)
+    prepare_source(store, tmp_path, other, name="another")
