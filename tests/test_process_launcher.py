@@ -73,7 +73,13 @@ def test_the_job_ends_well_with_its_chief_and_every_line_was_passed_on(
         ("chief", "fail", State.FAILED, "exited with 65: the label 7 is outside 0 to 3"),
         ("worker", "fail", State.FAILED, "exited with 65: the label 7 is outside 0 to 3"),
         ("chief", "fail_for_now", State.LOST, "exited with 75: the store is away"),
-        ("ps", "crash", State.FAILED, "exited with 65: ZeroDivisionError: a bug of the user's own"),
+        (
+            "ps",
+            "crash",
+            State.FAILED,
+            "exited with 65: ZeroDivisionError: a bug of the user's own "
+            "(line 60 of small_jobs.py, in crash)",
+        ),
         ("chief", "vanish", State.LOST, "was ended by signal 9"),
     ],
 )

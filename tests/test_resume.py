@@ -135,19 +135,19 @@ def test_a_gang_whose_member_is_killed_ends_as_one_that_never_was(digits, whole)
 
 
 def test_one_that_is_told_to_go_saves_what_it_has_done_and_leaves(digits, whole):
-    with by_hand(digits, "told", "one_device", **{"checkpoint-seconds": 3600}) as process:
+    with by_hand(digits, "told-to-go", "one_device", **{"checkpoint-seconds": 3600}) as process:
         read_until(process, "epoch 2 of")
         process.terminate()
         said = process.communicate(timeout=60)[0]
         assert process.returncode == ExitCode.TERMINATED, said
     step = int(said.split("told to go after step ")[1].split(",")[0])
-    store = store_of(digits, "told")
+    store = store_of(digits, "told-to-go")
     assert sealed_checkpoints(store) == [f"{step:010d}"]
-    with by_hand(digits, "told", "one_device") as process:
+    with by_hand(digits, "told-to-go", "one_device") as process:
         assert f"going on from the checkpoint of step {step}" in read_until(
             process, "trained model"
         )
-    assert_never_ended(digits, "told", whole("one_device"))
+    assert_never_ended(digits, "told-to-go", whole("one_device"))
     entries = read(store.get(KEY).decode().splitlines())
     events = [each.event for each in entries]
     assert events.count(What.START) == 2

@@ -16,8 +16,8 @@ from aerotrain.contract.errors import TemporaryError
 #: failed, succeeded or skipped, and one that was cleared is restarting, until it has gone.
 _WAITS = (None, "scheduled", "queued", "up_for_retry")
 
-#: Seconds for the answer: the task has 5 to go, and ending its replicas takes most of them.
-_SECONDS = 1.0
+#: Seconds for the answer: the task has 5 to go, and ending its replicas takes half of them.
+_SECONDS = 2.0
 
 
 class UnheardError(TemporaryError):

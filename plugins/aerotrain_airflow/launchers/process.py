@@ -4,6 +4,7 @@ Everything about a set lies in one folder, its address, so that any process of t
 observe it, go on with it and stop it: ``<root>/<job>/<attempt>/``, see ``process_set``.
 """
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from aerotrain_airflow.launchers.process_set import (
     what_is_short,
 )
 from aerotrain_airflow.recovery.ended import Ended
-from aerotrain_airflow.recovery.recovery import Recovery, Restart
+from aerotrain_airflow.recovery.recovery import Recovery, Seen
 
 #: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
 #: long beside the look itself (about 1 ms a replica).
@@ -66,6 +67,7 @@ class ProcessLauncher:
         self._keepers: list[subprocess.Popen[bytes]] = []
         self._ports: dict[str, dict[ReplicaName, Port]] = {}
         self._has_turn = False
+        self._is_short = False
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
         """One command a replica; the ports are found when they start."""
@@ -210,13 +212,10 @@ class ProcessLauncher:
             if not of.is_held_by(self._holder):
                 reason = f"{job.name} was taken over by another try of its task"
                 return Ended(state=State.LOST, reason=reason)
-            decision = recovery.decide(seen, time.time(), step)
-            if isinstance(decision, Ended):
-                return decision
-            if decision is not None and time.time() >= decision.not_before:
-                self._carry_out(decision, address)
-                recovery.restarted(decision, time.time(), step)
-                trains = False
+            outcome = self._recovered(of, recovery, seen, step)
+            if isinstance(outcome, Ended):
+                return outcome
+            trains = trains and not outcome
             if time.time() > deadline:
                 return Ended(
                     state=State.LOST,
@@ -227,16 +226,39 @@ class ProcessLauncher:
                 return None
             time.sleep(LOOK_EVERY)
 
-    def _carry_out(self, decision: Restart, address: str) -> None:
-        names = ", ".join(map(str, sorted(decision.names)))
-        _LOG.warning("%s; starting anew: %s", decision.because, names)
-        self.respawn(address, decision.names)
+    def _recovered(
+        self, of: ProcessSet, recovery: Recovery, seen: Seen, step: int | None
+    ) -> Ended | bool:
+        """What is decided about ``seen``: the end, or whether replicas have come back for it.
+
+        Where the disk takes nothing just now, that waits for the next look.
+        """
+        try:
+            decision = recovery.decide(seen, time.time(), step)
+            if isinstance(decision, Ended):
+                return decision
+            if decision is None or time.time() < decision.not_before:
+                return False
+            self.respawn(str(of.path), decision.names)
+            names = ", ".join(map(str, sorted(decision.names)))
+            _LOG.warning("%s; started anew: %s", decision.because, names)
+            recovery.restarted(decision, time.time(), step)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            if not self._is_short:
+                _LOG.warning("%s: who was lost comes back when there is room", error)
+            self._is_short = True
+            return False
+        self._is_short = False
+        return True
 
     def respawn(self, address: str, names: Collection[ReplicaName]) -> None:
         """End those replicas where they still run, and start them anew at the same addresses.
 
         Raises:
-            TemporaryError: the machine has no room for them, or a port was lost.
+            OSError: the machine has no room for them.
+            TemporaryError: a port was lost.
         """
         of = ProcessSet(Path(address))
         folders = [of.replica(name) for name in sorted(names)]
@@ -244,9 +266,9 @@ class ProcessLauncher:
         try:
             for folder in folders:
                 self._spawn(of, folder.name)
-        except OSError as error:
+        except OSError:
             if of.is_started():
-                raise TemporaryError(f"{address} could not be started anew: {error}") from error
+                raise
         if not of.is_started():
             self._end(of.path)  # somebody stopped it meanwhile, and may have missed the new ones
 

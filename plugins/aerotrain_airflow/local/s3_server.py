@@ -191,13 +191,15 @@ def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
 
 def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subprocess.Popen[bytes]:
     (folder / "objects").mkdir(exist_ok=True)
+    # weed would take whose key stands in its environment for the one that may do everything.
+    others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with (folder / _LOG).open("ab") as log:
         return subprocess.Popen(
             weed_arguments(_weed(), folder, ports),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "GOMEMLIMIT": "256MiB"},
+            env={**others, "GOMEMLIMIT": "256MiB"},
             pass_fds=[port.lock for port in reserved],
             # Ctrl-C is for its caller, who then stops it in its turn.
             start_new_session=True,

@@ -1,5 +1,6 @@
 """How steps are set going: in this process, or as closures that a coordinator hands out."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from aerotrain.training.step import MetricSums, Sums
 #: so a model of many weights, which computes for longer than a message takes, has only one.
 UNROLLED = 5
 FEW_WEIGHTS = 40
+
+
+#: Seconds until values are asked for again whose worker was lost.
+_ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -139,11 +144,18 @@ class CoordinatorDrive:
         yield from scheduled
 
     def _fetch(self, value: Any) -> Any:
-        try:
-            return value.fetch()
-        except tf.errors.CancelledError:
-            self._coordinator.join()  # it raises the error that cancelled the others
-            raise
+        while True:
+            try:
+                return value.fetch()
+            except tf.errors.CancelledError:
+                self._coordinator.join()  # it raises the error that cancelled the others
+                raise
+            except tf.errors.OpError:
+                # The worker was lost before its values were here, and this thread has asked for
+                # them before the coordinator's, which has another worker do it all again. What
+                # nobody can do is raised here.
+                self._coordinator.done()
+                time.sleep(_ASK_AGAIN)
 
     def settle(self) -> None:
         self._coordinator.join()
