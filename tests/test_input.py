@@ -1,6 +1,8 @@
 """From shards to batches: every record once, in an order that can be had again."""
 
 import hashlib
+import subprocess
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -277,3 +279,13 @@ def test_a_shard_is_downloaded_once_and_again_when_it_was_damaged(digits, tmp_pa
     path.write_bytes(b"damaged")
     download(digits.data, shards, tmp_path)
     assert path.stat().st_size == shards[0].bytes
+
+
+def test_importing_the_input_leaves_the_runtime_to_the_strategy_that_configures_it():
+    # A strategy of several workers refuses a runtime that something has started already.
+    code = (
+        "import aerotrain.training.feed\n"
+        "from tensorflow.python.eager import context\n"
+        "assert context.context()._context_handle is None\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -7,6 +7,7 @@ shards for windows: see ``supply.py``, which says what the files are.
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from aerotrain.training.index import INDEX
@@ -18,7 +19,7 @@ _NO_MORE = "no more shards come; the process that reads them says why"
 
 #: What a window's file says of each piece: its file, where its bytes begin, how many there are
 #: and how many follow, and the same of its records.
-_PIECE = ["", *[tf.constant(0, tf.int64)] * 6]
+_PIECE = ["", *[np.int64(0)] * 6]
 
 
 def supplied(root: str, width: int | None) -> tf.data.Dataset:
