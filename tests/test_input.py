@@ -120,9 +120,16 @@ def test_records_that_are_not_equally_long_are_read_alike(tmp_path):
         assert sorted(flat(islice(batches, 4))) == sorted(chain(*numbers))
 
 
-def test_for_evaluation_every_record_comes_once_in_its_order(tmp_path, shards):
+@pytest.mark.parametrize("bytes_each", [1, 300_000, 1_100_000])  # many at once, some, or one
+def test_for_evaluation_every_record_comes_once_in_its_order(tmp_path, bytes_each):
+    schema = {**SCHEMA, "pixels": Feature("uint8", (bytes_each,))}
+    numbers = [range(10), range(10, 15), range(15, 23)]
+    pixels = np.zeros(bytes_each, np.uint8)
+    shards = written(tmp_path / "store", numbers, schema, pixels=pixels)
+    assert layout_of(schema, shards) is not None
     files = [tmp_path / "store" / shard.file for shard in shards]
-    batches = every_record(files, SCHEMA, number, records=23, batch_size=10)
+    batches = every_record(files, schema, number, records=23, batch_size=10)
+    assert len(batches) == 3
     assert [len(batch) for batch in batches] == [10, 10, 3]
     assert np.concatenate(list(batches)).tolist() == list(range(23))
 

@@ -58,11 +58,14 @@ def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.
 
     Records are parsed by the batch, which is several times faster than one by one.
     """
-    return batches.map(
-        lambda records: transform(parse(records, schema)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    ).prefetch(tf.data.AUTOTUNE)
+    return _mapped(batches, lambda records: transform(parse(records, schema))).prefetch(
+        tf.data.AUTOTUNE
+    )
+
+
+def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+    """Each element by ``function``, several at once, and all in their order."""
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +131,13 @@ def every_record(
     rows = Rows.of(schema)
     size = sum(file.stat().st_size for file in files)
     if rows is not None and size == records * rows.width and files:
-        batches = of_files(files, rows.width, batch_size)
+        blocks = of_files(files, rows.width)
+        parsed = _mapped(blocks, lambda rows: parse(rows, schema)).rebatch(batch_size)
     else:
         batches = tf.data.TFRecordDataset([str(file) for file in files]).batch(batch_size)
+        parsed = _mapped(batches, lambda strings: parse(strings, schema))
     count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
-    return ready(batches.apply(count), schema, transform)
+    return _mapped(parsed, transform).apply(count).prefetch(tf.data.AUTOTUNE)
 
 
 def first_records(files: Sequence[Path], count: int) -> tf.Tensor:

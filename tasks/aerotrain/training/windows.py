@@ -15,6 +15,10 @@ from aerotrain.training.shards import FOLDER
 from aerotrain.training.supply import ASKED, DIGITS, FAILED, WINDOWS
 
 _MICROSECONDS_BETWEEN_LOOKS = 10_000
+
+#: Bytes of a file that are read at once where its records are read in their order.
+_BLOCK_BYTES = 2**20
+
 _NO_MORE = "no more shards come; the process that reads them says why"
 
 #: What a window's file says of each piece: its file, where its bytes begin, how many there are
@@ -43,13 +47,23 @@ def supplied(root: str, width: int | None) -> tf.data.Dataset:
     return tf.data.Dataset.counter().map(window).prefetch(1)
 
 
-def of_files(files: Sequence[Path], width: int, batch_size: int) -> tf.data.Dataset:
-    """Batches of the records of whole files, in their order; the last may be smaller."""
-    names = [str(file) for file in files]
-    batches = tf.data.FixedLengthRecordDataset(names, width).batch(batch_size)
-    return batches.map(
-        lambda records: tf.ensure_shape(tf.io.decode_raw(records, tf.uint8), [None, width])
-    )
+def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
+    """The records of whole files in their order, some at once: ``(records, width)`` of ``uint8``.
+
+    Each operation has its price, and here many records share it.
+    """
+    most = width * max(1, _BLOCK_BYTES // width)
+
+    def blocks(name: tf.Tensor, size: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.range(0, size, most).map(lambda begin: block(name, begin, size))
+
+    def block(name: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+        end = tf.minimum(begin + most, size)
+        return _rows(_read(name, begin, end - begin, size - end), width)
+
+    names, sizes = zip(*((str(file), file.stat().st_size) for file in files), strict=True)
+    named = tf.data.Dataset.from_tensor_slices((list(names), np.array(sizes)))
+    return named.flat_map(blocks)
 
 
 def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
