@@ -115,10 +115,8 @@ def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
 
 
 def _out_of_memory(name: str, training: Training, scene: Scene) -> None:
-    """It may have no byte more than it has, so that the kernel kills it for the next."""
-    assert scene.cgroup is not None
-    (scene.cgroup / "memory.max").write_text("0")
-    (scene.cgroup / "cgroup.procs").write_text(str(training.process(name).pid))
+    assert scene.memory is not None
+    scene.memory.starve(training.process(name).pid)
 
 
 def _damage(training: Training, scene: Scene) -> None:
