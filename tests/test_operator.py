@@ -78,7 +78,10 @@ def test_a_job_past_its_own_deadline_is_ended_and_says_so(
 
 
 def test_a_try_after_one_that_found_no_place_for_a_worker_does_without_it(
-    pipelines: DagBag, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    pipelines: DagBag,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     run_id = f"manual__{at.isoformat()}"
@@ -90,9 +93,8 @@ def test_a_try_after_one_that_found_no_place_for_a_worker_does_without_it(
     run = dag.test(logical_date=at, run_after=at)
     assert run.run_id == run_id
     assert run.get_task_instance("job").state == "success"
-    said = capfd.readouterr().out
-    assert "this try asks for 1 of 2 workers (min_workers=1)" in said
-    assert "starting 1 chief, 1 worker, 1 ps" in said
+    assert "this try asks for 1 of 2 workers (min_workers=1)" in caplog.text
+    assert "starting 1 chief, 1 worker, 1 ps" in capfd.readouterr().out
 
 
 def test_what_a_replica_leaves_behind_is_gone_with_its_task(

@@ -16,7 +16,7 @@ from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
 from aerotrain.store import MissingError
-from aerotrain_airflow.another_try import UnheardError, is_tried_again
+from aerotrain_airflow.another_try import ThisTry, UnheardError
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
     describe,
@@ -80,7 +80,7 @@ class JobOperator(BaseOperator):
         self.deferrable = deferrable
         self._running: tuple[Launcher[Any], str] | None = None
         self._killed = False
-        self._ti: Any = None
+        self._try: ThisTry | None = None
 
     def execute(self, context: Context) -> Any:
         """Run the job; what its chief returned is this task's result."""
@@ -110,7 +110,6 @@ class JobOperator(BaseOperator):
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas, and return who runs them and where."""
-        self._ti = context["ti"]
         launcher = choose_launcher(settings, _holder(context))
         plan = launcher.plan(with_code_packed(job, settings), _holder(context))
         if self.is_dry_run:
@@ -118,6 +117,7 @@ class JobOperator(BaseOperator):
             raise AirflowSkipException("this was a dry run: nothing was started")
         if self._killed:
             raise TemporaryError(f"{job.name} was ended before it started")
+        self._try = ThisTry(context)
         replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
         self.log.info("starting %s at %s", replicas, plan.address)
         self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
@@ -198,7 +198,7 @@ class JobOperator(BaseOperator):
 
         Where Airflow gave this try up by itself, the next one takes them over.
         """
-        if self._ti is not None and is_tried_again(self._ti):
+        if self._try is not None and self._try.is_followed():
             self._running = None
             return
         self._killed = True

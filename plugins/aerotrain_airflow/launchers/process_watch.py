@@ -18,6 +18,9 @@ from aerotrain_airflow.launchers.process_set import Positions, ProcessSet
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Recovery, Seen
 
+#: Seconds until a disk that was full is tried again.
+_ROOM_EVERY = 2.0
+
 _LOG = getLogger(__name__)
 
 
@@ -54,6 +57,7 @@ class ProcessWatch:
         self._step: int | None = None
         self._trains = False
         self._is_short = False
+        self._room_after = 0.0  # by time.monotonic()
 
     def look(self) -> Ended | None:
         """Pass on what is new, have those who were lost come back; the job's end, once it has.
@@ -91,8 +95,10 @@ class ProcessWatch:
     def _recovered(self, seen: Seen) -> Ended | None:
         """The end, if that is what is decided about ``seen``; else whoever was lost is back.
 
-        Where the disk takes nothing just now, that waits for the next look.
+        Where the disk takes nothing just now, that waits for ``_ROOM_EVERY`` seconds.
         """
+        if time.monotonic() < self._room_after:
+            return None
         try:
             decision = self._recovery.decide(seen, time.time(), self._step)
             if isinstance(decision, Ended):
@@ -108,7 +114,7 @@ class ProcessWatch:
                 raise
             if not self._is_short:
                 _LOG.warning("%s: who was lost comes back when there is room", error)
-            self._is_short = True
+            self._is_short, self._room_after = True, time.monotonic() + _ROOM_EVERY
             return None
         self._is_short = self._trains = False
         return None
