@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -67,12 +67,17 @@ class Workshop:
         code = publish_code(open_store(store), models)
         made = cls(folder, store, launcher or processes_in(folder / "sets"), code)
         sys.path.insert(0, str(models))
-        source = {"kind": "python", "module": "digits"}
-        planned = plan.run(made._alone("prepare.plan", {"source": source, "shards": 4}))
-        for arguments in planned["parts"]:
-            part.run(made._alone("prepare.part", arguments))
-        made.data = seal.run(made._alone("prepare.seal", {"dataset": planned["dataset"]}))
+        with redirect_stdout(sys.stderr):  # where the report will be nothing else is printed
+            made.data = made._prepared()
         return made
+
+    def _prepared(self) -> str:
+        """The digits as a sealed data set, by its URL."""
+        source = {"kind": "python", "module": "digits"}
+        planned = plan.run(self._alone("prepare.plan", {"source": source, "shards": 4}))
+        for arguments in planned["parts"]:
+            part.run(self._alone("prepare.part", arguments))
+        return seal.run(self._alone("prepare.seal", {"dataset": planned["dataset"]}))
 
     def train(self, strategy: str, *, epochs: int, **more: Any) -> Training:
         """A training of the digits under way; ``more`` is of the job, or of its arguments."""

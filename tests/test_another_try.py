@@ -5,42 +5,63 @@ from typing import Any
 
 import pytest
 
-from aerotrain_airflow.another_try import is_tried_again
+from aerotrain_airflow.another_try import ThisTry
 
 
-class Instance:
-    """A task instance of Airflow's, of which it says one thing."""
+class Airflow:
+    """What Airflow says of a task instance, and whether it still knows this try of it."""
 
-    dag_id, run_id, task_id = "digits", "run", "train"
+    dag_id, run_id, task_id, id = "digits", "run", "train", "try-1"
 
-    def __init__(self, states: dict[str, Any], map_index: int = -1) -> None:
+    def __init__(self, states: dict[str, Any], map_index: int = -1, *, knows: bool = True) -> None:
         self._states = states
+        self._knows = knows
+        self._kept: dict[str, str] = {}
         self.map_index = map_index
 
     def get_task_states(self, **_: Any) -> dict[str, dict[str, Any]]:
         return {"run": self._states}
 
+    def set(self, key: str, value: str) -> None:
+        self._kept[key] = value
+
+    def get(self, key: str) -> str | None:
+        return self._kept.get(key) if self._knows else None
+
+
+def is_followed(airflow: Airflow) -> bool:
+    context: Any = {"ti": airflow, "task_state_store": airflow}
+    return ThisTry(context).is_followed()
+
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "up_for_retry"])
 def test_one_that_airflow_gave_up_by_itself_waits_for_its_next_try(state: str | None) -> None:
-    assert is_tried_again(Instance({"train": state}))
+    assert is_followed(Airflow({"train": state}))
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "restarting", "running"])
 def test_one_that_somebody_has_ended_is_not_tried_again(state: str) -> None:
-    assert not is_tried_again(Instance({"train": state}))
+    assert not is_followed(Airflow({"train": state}))
+
+
+def test_one_whose_next_try_runs_already_is_not_the_one_that_runs() -> None:
+    assert is_followed(Airflow({"train": "running"}, knows=False))
+
+
+def test_one_that_was_cleared_is_ended_though_its_next_try_has_an_id_already() -> None:
+    assert not is_followed(Airflow({"train": "restarting"}, knows=False))
 
 
 def test_each_instance_of_a_mapped_task_is_its_own() -> None:
     states = {"train_0": "failed", "train_1": "scheduled"}
-    assert [is_tried_again(Instance(states, index)) for index in (0, 1)] == [False, True]
+    assert [is_followed(Airflow(states, index)) for index in (0, 1)] == [False, True]
 
 
 def test_without_an_answer_nothing_is_left_to_a_next_try() -> None:
-    class Silent(Instance):
+    class Silent(Airflow):
         def get_task_states(self, **_: Any) -> dict[str, dict[str, Any]]:
             threading.Event().wait()
             raise AssertionError
 
-    assert not is_tried_again(Instance({}))
-    assert not is_tried_again(Silent({}))
+    assert not is_followed(Airflow({}))
+    assert not is_followed(Silent({}))

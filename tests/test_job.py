@@ -97,6 +97,12 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
             "shared_memory is 'much'; write it as Kubernetes does",
         ),
         ({"replicas": [{"role": "chief", "pod": "gpu.yaml"}]}, "pod cannot be 'gpu.yaml'"),
+        (
+            {"replicas": replicas(worker=2, ps=1), "min_workers": 3},
+            "2 workers under 'parameter_server' and may go on with min_workers=3; give it 1 to 2",
+        ),
+        ({"replicas": replicas(worker=2, ps=1), "min_workers": 0}, "give it 1 to 2, or leave it"),
+        ({"strategy": "one_device", "replicas": replicas(), "min_workers": 1}, "; leave it out"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:

@@ -9,9 +9,11 @@ import kubernetes.client
 import pytest
 
 from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.job import Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.recovery.ended import Ended
+from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from kubernetes_worlds import ALONE, SECRET, World
 
 #: Seconds that a real cluster may take for what the double does in a moment.
@@ -229,6 +231,23 @@ class TestWhatCannotStart:
         assert ended.state is State.LOST
         assert "did not start within 5 s" in ended.reason
         assert "nsufficient cpu" in ended.reason
+
+    def test_workers_that_no_node_has_room_for_are_left_out_of_the_next_try(
+        self, world: World
+    ) -> None:
+        launcher = world.launcher()
+        huge = {"role": "worker", "count": 3, "resources": {"cpu": 10_000}}
+        job = world.job(
+            strategy="multi_worker_mirrored",
+            replicas=[{"role": "chief"}, huge],
+            deadlines={"start": 5},
+            min_workers=1,
+        )
+        address = launcher.start(launcher.plan(job, "try-1"))
+        watched(launcher, address)
+        ledger = launcher.ledger(address)
+        launcher.stop(address)
+        assert with_fewer_workers(job, ledger).count(Role.WORKER) == 1
 
     def test_a_secret_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher(store_secret="forgotten")

@@ -1,12 +1,16 @@
 """The operator in a real Airflow, in this process: a task's end, its log, its result."""
 
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+
+from aerotrain.contract.names import path_segment
 
 pytestmark = pytest.mark.process
 
@@ -71,6 +75,26 @@ def test_a_job_past_its_own_deadline_is_ended_and_says_so(
     assert run.get_task_instance("job").state == "failed"
     assert "ran for longer than its deadline of 1 s" in "".join(capfd.readouterr())
     assert not _replicas_under(tmp_path)
+
+
+def test_a_try_after_one_that_found_no_place_for_a_worker_does_without_it(
+    pipelines: DagBag,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    run_id = f"manual__{at.isoformat()}"
+    left = tmp_path / "store/with_min_workers/runs" / path_segment(run_id) / "job/ledger.json"
+    left.parent.mkdir(parents=True)
+    no_place = {"event": "detect", "at": 1.0, "replica": "worker-1", "kind": "start"}
+    left.write_text(json.dumps({"entries": [no_place]}))
+    dag = pipelines.dags["with_min_workers"]
+    run = dag.test(logical_date=at, run_after=at)
+    assert run.run_id == run_id
+    assert run.get_task_instance("job").state == "success"
+    assert "this try asks for 1 of 2 workers (min_workers=1)" in caplog.text
+    assert "starting 1 chief, 1 worker, 1 ps" in capfd.readouterr().out
 
 
 def test_what_a_replica_leaves_behind_is_gone_with_its_task(

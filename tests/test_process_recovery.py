@@ -14,7 +14,8 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.process import ProcessLauncher
-from aerotrain_airflow.launchers.process_set import ProcessSet, Pulses
+from aerotrain_airflow.launchers.process_set import ProcessSet
+from aerotrain_airflow.launchers.process_watch import Pulses
 from aerotrain_airflow.operator import JobOperator
 from live_sets import Live, replica_environment, task
 from test_process_launcher import CHIEF, _processes_naming

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.store import Store, open_store
 from aerotrain_airflow.settings import Settings
 
 #: Variables of Airflow's own (its database, its keys) that are no business of a replica.
@@ -40,6 +41,11 @@ def store_environment(settings: Settings) -> dict[str, str]:
         "AWS_DEFAULT_REGION": hook.region_name,
     }
     return {name: value for name, value in found.items() if value}
+
+
+def store_of(url: str, settings: Settings) -> Store:
+    """The store at ``url``, by a credential asked for anew: a long job outlives its first."""
+    return open_store(url, {**os.environ, **store_environment(settings)})
 
 
 def replica_base_environment(settings: Settings) -> dict[str, str]:

@@ -13,14 +13,14 @@ RECOVERY = "Recovery"
 GATE = "Gate"
 
 
-def count(title: str, description: str) -> Param:
+def count(title: str, description: str, *, section: str = CLUSTER) -> Param:
     return Param(
         None,
         title=title,
         description=description,
         type=["null", "integer"],
         minimum=0,
-        section=CLUSTER,
+        section=section,
     )
 
 

@@ -1,11 +1,8 @@
 """The one operator: it runs a job, whatever the job does, through a launcher."""
 
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context, get_current_context
@@ -15,16 +12,18 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from aerotrain.code_archive import publish_code
-from aerotrain.contract.errors import AerotrainError, FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.job import Job
-from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.status import Result
-from aerotrain.contract.steps import ARGUMENTS
-from aerotrain.contract.strategy import nearest
-from aerotrain.store import MissingError, Store, open_store
-from aerotrain_airflow.another_try import UnheardError, is_tried_again
-from aerotrain_airflow.credentials import store_environment
+from aerotrain.store import MissingError
+from aerotrain_airflow.another_try import ThisTry, UnheardError
+from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.description import (
+    describe,
+    fitted,
+    refuse_unknown_conf,
+    with_code_packed,
+)
 from aerotrain_airflow.launchers.base import Launcher, LogLine, attempt_of, log_line
 from aerotrain_airflow.launchers.choice import choose_launcher
 from aerotrain_airflow.recovery.ended import Ended
@@ -81,14 +80,14 @@ class JobOperator(BaseOperator):
         self.deferrable = deferrable
         self._running: tuple[Launcher[Any], str] | None = None
         self._killed = False
-        self._ti: Any = None
+        self._try: ThisTry | None = None
 
     def execute(self, context: Context) -> Any:
         """Run the job; what its chief returned is this task's result."""
         with translated():
             settings = Settings.read().with_launcher(self.launcher)
             refuse_unknown_conf(context)
-            job = describe(self, self.job, self.arguments, context, settings)
+            job = fitted(describe(self, self.job, self.arguments, context, settings), settings)
             launcher, address = self._start(job, context, settings)
             until = self._timeout(context)
             trigger = launcher.trigger(address, until) if self.deferrable else None
@@ -111,7 +110,6 @@ class JobOperator(BaseOperator):
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas, and return who runs them and where."""
-        self._ti = context["ti"]
         launcher = choose_launcher(settings, _holder(context))
         plan = launcher.plan(with_code_packed(job, settings), _holder(context))
         if self.is_dry_run:
@@ -119,6 +117,7 @@ class JobOperator(BaseOperator):
             raise AirflowSkipException("this was a dry run: nothing was started")
         if self._killed:
             raise TemporaryError(f"{job.name} was ended before it started")
+        self._try = ThisTry(context)
         replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
         self.log.info("starting %s at %s", replicas, plan.address)
         self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
@@ -170,7 +169,7 @@ class JobOperator(BaseOperator):
             return  # it is the next try's by now
         launcher, _ = self._running
         try:
-            store = _store_of(job.prefix, settings)
+            store = store_of(job.prefix, settings)
             account = close_ledger(launcher.ledger(address), store, time.time())
         except (AerotrainError, OSError) as error:
             self.log.warning("the ledger of %s could not be written: %s", job.name, error)
@@ -199,7 +198,7 @@ class JobOperator(BaseOperator):
 
         Where Airflow gave this try up by itself, the next one takes them over.
         """
-        if self._ti is not None and is_tried_again(self._ti):
+        if self._try is not None and self._try.is_followed():
             self._running = None
             return
         self._killed = True
@@ -227,70 +226,8 @@ def _holder(context: Context) -> str:
     return str(context["ti"].id)
 
 
-def with_code_packed(job: Job, settings: Settings) -> Job:
-    """The job with its folder of code put into the store, where all its replicas find it."""
-    if job.code is None:
-        return job
-    return replace(job, code=publish_code(_store_of(job.store, settings), Path(job.code)))
-
-
-def describe(
-    task: BaseOperator,
-    job: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    context: Context,
-    settings: Settings,
-) -> Job:
-    """The job of this task instance, checked in whole.
-
-    Raises:
-        SpecError: it cannot run; the message says why.
-    """
-    ti = context["ti"]
-    segment = path_segment(task.task_id)
-    if ti.map_index is not None and ti.map_index >= 0:
-        segment = f"{segment}/{ti.map_index}"
-    described = Job.from_dict(
-        {
-            "code": _models_folder(task),
-            **job,
-            "name": job_name(ti.dag_id, ti.run_id, task.task_id, ti.map_index or 0),
-            "store": f"{settings.store}/{path_segment(ti.dag_id)}",
-            "run": path_segment(ti.run_id),
-            "task": segment,
-            "arguments": {**job.get("arguments", {}), **arguments},
-        }
-    )
-    checked = ARGUMENTS.get(described.module)
-    if checked is not None:
-        checked.of(described.arguments)
-    return described
-
-
-def refuse_unknown_conf(context: Context) -> None:
-    """Refuse a run whose conf names what is no param; Airflow itself would ignore it.
-
-    Raises:
-        SpecError: a key has no param; the message holds the nearest that exists.
-    """
-    params = list(context["dag"].params)  # context["params"] has whatever the conf added
-    for key in context["dag_run"].conf or {}:
-        if key not in params:
-            raise SpecError(
-                f"the run's conf names {key!r}, which is no param of this DAG"
-                f"{nearest(key, params)}; its params are {', '.join(params)}"
-            )
-
-
-def _models_folder(task: BaseOperator) -> str | None:
-    """The folder ``models`` beside the DAG's file, where users keep their modules."""
-    dag = task.get_dag()
-    folder = Path(dag.fileloc).parent / "models" if dag else None
-    return str(folder) if folder is not None and folder.is_dir() else None
-
-
 def _result(job: Job, attempt: str, settings: Settings) -> Any:
-    store = _store_of(job.prefix, settings)
+    store = store_of(job.prefix, settings)
     with suppress(MissingError):
         result = Result.from_json(store.get("result.json"))
         if result.attempt == attempt:
@@ -298,8 +235,3 @@ def _result(job: Job, attempt: str, settings: Settings) -> Any:
     raise TemporaryError(
         f"{job.name} ended well but left no result at {job.result_url}; was it deleted?"
     )
-
-
-def _store_of(url: str, settings: Settings) -> Store:
-    # The credential is asked for anew: a long job may have outlived the one it began with.
-    return open_store(url, {**os.environ, **store_environment(settings)})

@@ -228,6 +228,12 @@ def _recovery() -> dict[str, Param]:
             propertyNames={"enum": [each.name for each in fields(Restarts)]},
             section=RECOVERY,
         ),
+        "min_workers": count(
+            "Least workers",
+            "With how few a next try of the task may go on, where pods of others found no place. "
+            "Empty: with all of them.",
+            section=RECOVERY,
+        ),
         "store_seconds": positive(
             3600,
             "Seconds without the store",

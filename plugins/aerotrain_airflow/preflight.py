@@ -1,6 +1,5 @@
 """The first task of a pipeline: what can be refused is refused before anything starts."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,11 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.store import open_store, probe
-from aerotrain_airflow.credentials import store_environment
+from aerotrain.store import probe
+from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.description import describe, refuse_unknown_conf, with_code_packed
 from aerotrain_airflow.launchers.choice import choose_launcher
-from aerotrain_airflow.operator import (
-    JobOperator,
-    describe,
-    refuse_unknown_conf,
-    translated,
-    with_code_packed,
-)
+from aerotrain_airflow.operator import JobOperator, translated
 from aerotrain_airflow.settings import Settings
 
 #: Stands where another task's output will be.
@@ -51,7 +45,7 @@ class PreflightOperator(BaseOperator):
             refuse_unknown_conf(context)
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
-            probe(open_store(url, {**os.environ, **store_environment(settings)}))
+            probe(store_of(url, settings))
             self._check_plans(jobs, settings, str(context["ti"].id))
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
 

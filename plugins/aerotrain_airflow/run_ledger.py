@@ -21,8 +21,7 @@ def close_ledger(outside: Iterable[Entry], store: Store, now: float) -> Goodput 
     inside = chiefs_ledger(store)
     if not inside and all(each.event is What.START for each in seen):
         return None
-    before = json.loads(_text(store, KEY) or "{}").get("entries", [])
-    earlier = read(json.dumps(each) for each in before)
+    earlier = ledger_of_earlier_tries(store)
     end = Entry(event=What.END, at=now)
     entries = merged({*earlier, *inside, *seen, end})
     account = goodput_of(entries)
@@ -33,6 +32,12 @@ def close_ledger(outside: Iterable[Entry], store: Store, now: float) -> Goodput 
     }
     store.put(KEY, json.dumps(whole, indent=1).encode())
     return account
+
+
+def ledger_of_earlier_tries(store: Store) -> list[Entry]:
+    """What they left, merged; nothing where this is the first."""
+    whole = json.loads(_text(store, KEY) or "{}")
+    return read(json.dumps(each) for each in whole.get("entries", []))
 
 
 def chiefs_ledger(store: Store) -> list[Entry]:

@@ -117,6 +117,7 @@ def train(
             "strategy": RunParam("strategy"),
             "deadlines": {"patience": RunParam("patience")},
             "restarts": RunParam("restarts"),
+            "min_workers": RunParam("min_workers"),
             "replicas": [
                 {
                     "role": role,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,14 +64,11 @@ def _keeper(name: str, training: Training, _: Scene) -> None:
 
 
 def _store_away(seconds: float, training: Training, _: Scene) -> None:
-    """The store refuses every write, and is back later."""
-    prefix = Path(training.job.prefix.removeprefix("file://"))
-    away = prefix.with_name(f"{prefix.name}.away")
-    prefix.rename(away)
-    prefix.write_text("where a folder should be")
+    """The folder of the store is another, which takes nothing: as when a share is lost."""
+    prefix = training.job.prefix.removeprefix("file://")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "chaos", prefix], check=True)
     time.sleep(seconds)
-    prefix.unlink()
-    away.rename(prefix)
+    subprocess.run(["umount", "--lazy", prefix], check=True)
 
 
 def _store_cut(seconds: float, _: Training, scene: Scene) -> None:
@@ -115,10 +113,8 @@ def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
 
 
 def _out_of_memory(name: str, training: Training, scene: Scene) -> None:
-    """It may have no byte more than it has, so that the kernel kills it for the next."""
-    assert scene.cgroup is not None
-    (scene.cgroup / "memory.max").write_text("0")
-    (scene.cgroup / "cgroup.procs").write_text(str(training.process(name).pid))
+    assert scene.memory is not None
+    scene.memory.starve(training.process(name).pid)
 
 
 def _damage(training: Training, scene: Scene) -> None:
@@ -169,7 +165,7 @@ FAULTS: tuple[Fault | DagFault, ...] = (
     Fault("terminate the process", ALONE, partial(_signal, signal.SIGTERM, "chief"), CHIEF),
     Fault("freeze the process", ALONE, partial(_signal, signal.SIGSTOP, "chief"), CHIEF),
     Fault("stop it for 3 s", ALONE, partial(_stop_and_continue, "chief", 3.0), NOBODY),
-    Fault("store away for 6 s", ALONE, partial(_store_away, 6.0), NOBODY),
+    Fault("store away for 6 s", ALONE, partial(_store_away, 6.0), NOBODY, Place.SMALL_DISK),
     Fault("damage the newest checkpoint", ALONE, _damage, CHIEF),
     Fault("store silent for 10 s", ALONE, partial(_store_cut, 10.0), NOBODY, Place.SERVER),
     Fault("store silent for 10 s", SERVED, partial(_store_cut, 10.0), NOBODY, Place.SERVER),

@@ -24,8 +24,12 @@ BUCKET = "chaos"
 #: Bytes of the small disk: a training of the digits takes a tenth of it.
 DISK = 64 << 20
 
-#: Where version 2 of Linux's control groups is found, if its controllers are not with version 1.
-_CGROUPS = Path("/sys/fs/cgroup")
+#: Where Linux's control groups of memory are made: those of version 2, or else of version 1, and
+#: by which file of a group its bytes are limited.
+_CGROUPS: Mapping[Path, str] = {
+    Path("/sys/fs/cgroup"): "memory.max",
+    Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
+}
 
 
 class Place(StrEnum):
@@ -38,6 +42,19 @@ class Place(StrEnum):
     MEMORY = "a limit of its own to memory"
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A control group of memory, and the name of its file that limits it."""
+
+    cgroup: Path
+    limit: str
+
+    def starve(self, pid: int) -> None:
+        """Let the process have no byte more than it has: the kernel kills it for the next."""
+        (self.cgroup / self.limit).write_text("0")
+        (self.cgroup / "cgroup.procs").write_text(str(pid))
+
+
 @dataclass(kw_only=True)
 class Scene:
     """A place, and by what harm is done in it."""
@@ -46,7 +63,7 @@ class Scene:
     server: S3Server | None = None
     disk: Path | None = None
     network: Network | None = None
-    cgroup: Path | None = None
+    memory: Memory | None = None
 
 
 @contextmanager
@@ -89,14 +106,28 @@ def _with_network(folder: Path) -> Iterator[Scene]:
         yield Scene(workshop=Workshop.prepared(folder, launcher=launcher), network=made)
 
 
+def _new_memory() -> Memory | None:
+    """A new control group of memory, if one can be made here."""
+    for root, limit in _CGROUPS.items():
+        cgroup = root / f"aerotrain-chaos-{os.getpid()}"
+        try:
+            cgroup.mkdir()
+        except OSError:
+            continue
+        if (cgroup / limit).exists():
+            return Memory(cgroup, limit)
+        cgroup.rmdir()
+    return None
+
+
 @contextmanager
 def _with_memory(folder: Path) -> Iterator[Scene]:
-    cgroup = _CGROUPS / f"aerotrain-chaos-{os.getpid()}"
-    cgroup.mkdir()
+    memory = _new_memory()
+    assert memory is not None  # for nothing was found to be lacking
     try:
-        yield Scene(workshop=Workshop.prepared(folder), cgroup=cgroup)
+        yield Scene(workshop=Workshop.prepared(folder), memory=memory)
     finally:
-        cgroup.rmdir()
+        memory.cgroup.rmdir()
 
 
 def _lacks_mounts() -> str:
@@ -119,13 +150,11 @@ def _lacks_network() -> str:
 
 
 def _lacks_memory() -> str:
-    try:
-        controllers = (_CGROUPS / "cgroup.subtree_control").read_text().split()
-    except OSError:
-        return "has its memory under control groups of version 1, not 2"
-    if "memory" not in controllers:
-        return f"does not hand on the controller of memory ({_CGROUPS}/cgroup.subtree_control)"
-    return "" if os.access(_CGROUPS, os.W_OK) else f"may not make a group in {_CGROUPS} (be root)"
+    memory = _new_memory()
+    if memory is None:
+        return "lets no control group of memory be made (be root, with the controller handed on)"
+    memory.cgroup.rmdir()
+    return ""
 
 
 #: How each place is made, and what this machine lacks for it, if anything.

@@ -72,6 +72,7 @@ def checked(dag_id: str, **train: Any) -> DAG:
 small = one_job("small")
 with_timeout = one_job("with_timeout", execution_timeout=timedelta(seconds=2))
 with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
+with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 well_described = checked("well_described")
 misspelt_module = checked("misspelt_module", model="smal_jobs")
 misspelt_argument = checked("misspelt_argument", eppochs=1)

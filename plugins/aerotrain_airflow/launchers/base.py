@@ -7,13 +7,15 @@ address, and whoever holds it can watch the set and stop it.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
-
-from airflow.triggers.base import BaseTrigger
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.recovery.ended import Ended
+
+if TYPE_CHECKING:
+    # Airflow sends all logs of whoever imports it to standard output, where reports are printed.
+    from airflow.triggers.base import BaseTrigger
 
 #: What every TensorFlow says at its start, twice, whatever its log level: no news to anybody.
 _BANNER = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
@@ -86,7 +88,7 @@ class Launcher(Protocol[PlanT]):
         for how many seconds the caller watches; None is returned where the job goes on.
         """
 
-    def trigger(self, address: str, until: float | None) -> BaseTrigger | None:
+    def trigger(self, address: str, until: float | None) -> "BaseTrigger | None":
         """What goes on watching in a triggerer, where this launcher's sets can be seen there."""
 
     def ledger(self, address: str) -> list[Entry]:

@@ -4,7 +4,6 @@ Everything about a set lies in one folder, its address, so that any process of t
 observe it, go on with it and stop it: ``<root>/<job>/<attempt>/``, see ``process_set``.
 """
 
-import errno
 import shutil
 import subprocess
 import sys
@@ -19,21 +18,15 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.launchers.base import Emit, LogLine
 from aerotrain_airflow.launchers.keeper import end_all, kill_all
 from aerotrain_airflow.launchers.ports import Port, hold, release, reserve
 from aerotrain_airflow.launchers.process_plan import ProcessPlan
-from aerotrain_airflow.launchers.process_set import (
-    Positions,
-    ProcessSet,
-    Pulses,
-    turn,
-    what_is_short,
-)
+from aerotrain_airflow.launchers.process_set import Positions, ProcessSet, turn
+from aerotrain_airflow.launchers.process_watch import ProcessWatch, new_lines, what_is_short
 from aerotrain_airflow.recovery.ended import Ended
-from aerotrain_airflow.recovery.recovery import Recovery, Seen
+from aerotrain_airflow.recovery.recovery import Recovery
 
 #: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
 #: long beside the look itself (about 1 ms a replica).
@@ -67,7 +60,6 @@ class ProcessLauncher:
         self._keepers: list[subprocess.Popen[bytes]] = []
         self._ports: dict[str, dict[ReplicaName, Port]] = {}
         self._has_turn = False
-        self._is_short = False
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
         """One command a replica; the ports are found when they start."""
@@ -195,63 +187,12 @@ class ProcessLauncher:
         Replicas that are lost meanwhile come back, as ``recovery`` decides.
         """
         enough = time.monotonic() + (float("inf") if at_most is None else at_most)
-        of = ProcessSet(Path(address))
-        job = of.job
-        deadline = min(of.born + job.deadlines.run, until or float("inf"))
-        recovery = Recovery(job, of.ledger(), of.note)
-        pulses, positions, step, trains = Pulses(job), of.positions(), None, False
-        while True:
-            self._end_silent(of, pulses, trains)
-            seen = self.observe(address)  # before the logs: what ended has all its lines there
-            for line in self.logs(address, positions):
-                emit(line)
-                step, trains = _step_of(line) or step, trains or _step_of(line) is not None
-            of.keep_positions(positions)
-            if len(seen) < len(list(job.names())):
-                return Ended(state=State.LOST, reason=f"{job.name} was ended from outside")
-            if not of.is_held_by(self._holder):
-                reason = f"{job.name} was taken over by another try of its task"
-                return Ended(state=State.LOST, reason=reason)
-            outcome = self._recovered(of, recovery, seen, step)
-            if isinstance(outcome, Ended):
-                return outcome
-            trains = trains and not outcome
-            if time.time() > deadline:
-                return Ended(
-                    state=State.LOST,
-                    reason=f"{job.name} ran for longer than its deadline of "
-                    f"{job.deadlines.run:.0f} s; allow it more, or give it more replicas",
-                )
+        watch = ProcessWatch(self, address, self._holder, emit, until)
+        while (ended := watch.look()) is None:
             if time.monotonic() > enough:
                 return None
             time.sleep(LOOK_EVERY)
-
-    def _recovered(
-        self, of: ProcessSet, recovery: Recovery, seen: Seen, step: int | None
-    ) -> Ended | bool:
-        """What is decided about ``seen``: the end, or whether replicas have come back for it.
-
-        Where the disk takes nothing just now, that waits for the next look.
-        """
-        try:
-            decision = recovery.decide(seen, time.time(), step)
-            if isinstance(decision, Ended):
-                return decision
-            if decision is None or time.time() < decision.not_before:
-                return False
-            self.respawn(str(of.path), decision.names)
-            names = ", ".join(map(str, sorted(decision.names)))
-            _LOG.warning("%s; started anew: %s", decision.because, names)
-            recovery.restarted(decision, time.time(), step)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            if not self._is_short:
-                _LOG.warning("%s: who was lost comes back when there is room", error)
-            self._is_short = True
-            return False
-        self._is_short = False
-        return True
+        return ended
 
     def respawn(self, address: str, names: Collection[ReplicaName]) -> None:
         """End those replicas where they still run, and start them anew at the same addresses.
@@ -272,19 +213,6 @@ class ProcessLauncher:
         if not of.is_started():
             self._end(of.path)  # somebody stopped it meanwhile, and may have missed the new ones
 
-    def _end_silent(self, of: ProcessSet, pulses: Pulses, trains: bool) -> None:
-        """End whoever runs and gives no sign of life."""
-        beats = {
-            folder.name: folder.heartbeat()
-            for folder in of.replicas()
-            if folder.observe().state is State.RUNNING
-        }
-        for name in pulses.silent(beats, trains=trains):
-            with suppress(FileNotFoundError):  # the set was stopped meanwhile
-                of.replica(name).silence(
-                    f"gave no sign of life for {of.job.deadlines.patience:.0f} s, and was ended"
-                )
-
     def observe(self, address: str) -> Mapping[ReplicaName, Observation]:
         """What the folder and the process table say of every replica."""
         for keeper in self._keepers:
@@ -292,13 +220,8 @@ class ProcessLauncher:
         return {each.name: each.observe() for each in ProcessSet(Path(address)).replicas()}
 
     def logs(self, address: str, positions: Positions) -> Iterable[LogLine]:
-        """Read on in every replica's log file; the position is a byte offset."""
-        for folder in ProcessSet(Path(address)).replicas():
-            name = folder.name
-            new = folder.read_log(positions.get(str(name), 0))
-            positions[str(name)] = positions.get(str(name), 0) + len(new)
-            for line in new.decode(errors="replace").splitlines():
-                yield LogLine(name, line)
+        """Read on in every replica's log file."""
+        return new_lines(ProcessSet(Path(address)), positions)
 
     def ledger(self, address: str) -> list[Entry]:
         """What happened to the set until now."""
@@ -325,9 +248,3 @@ class ProcessLauncher:
             keeper.poll()
         release(self._ports.pop(str(folder), {}).values())
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _step_of(line: LogLine) -> int | None:
-    """The step of the training that a line tells of."""
-    progress = Progress.parse(line.text)
-    return progress.step if progress else None

@@ -7,16 +7,13 @@ and lives, a second scheduler. They take turns, and a set belongs to one holder.
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, read
-from aerotrain.contract.recovery import Formation
 from aerotrain_airflow.launchers.keeper import ReplicaFolder, replica_folders
 
 #: How far the log of each replica was read, in bytes, by the replica's name.
@@ -124,22 +121,6 @@ class ProcessSet:
 
 
 @contextmanager
-def what_is_short() -> Iterator[None]:
-    """Have the system's refusals said in a sentence: a disk that is full, above all.
-
-    Raises:
-        TemporaryError: the system refused something.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise TemporaryError(
-            f"the replicas could not be looked after: {error}; free what is short, or set "
-            "[aerotrain] scratch to another disk"
-        ) from error
-
-
-@contextmanager
 def turn(job_folder: Path) -> Iterator[None]:
     """Alone with a job's sets, among all processes of this machine.
 
@@ -167,36 +148,3 @@ def _is_still(folder: Path, handle: int) -> bool:
         return os.path.samestat(folder.stat(), os.fstat(handle))
     except FileNotFoundError:
         return False
-
-
-class Pulses:
-    """Who has given no sign of life for longer than ``patience`` seconds.
-
-    Counted by this process's own clock from what it saw change: a machine that slept, or a disk
-    whose clock is wrong, makes nobody look dead. The members of a gang that has not trained yet
-    have ``start`` seconds: TensorFlow lets no Python run while they wait for each other.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._patience = job.deadlines.patience
-        self._start = max(job.deadlines.start, self._patience)
-        self._is_gang = Formation.of(job) is Formation.GANG
-        self._last: dict[ReplicaName, tuple[float | None, float]] = {}
-
-    def silent(
-        self,
-        beats: dict[ReplicaName, float | None],
-        now: float | None = None,
-        *,
-        trains: bool = True,
-    ) -> list[ReplicaName]:
-        """Those of them who are silent, if these are their last signs of life."""
-        patience = self._start if self._is_gang and not trains else self._patience
-        now = time.monotonic() if now is None else now
-        self._last = {
-            name: last
-            if (last := self._last.get(name)) is not None and last[0] == beat
-            else (beat, now)
-            for name, beat in beats.items()
-        }
-        return [name for name, (_, seen) in self._last.items() if now - seen > patience]

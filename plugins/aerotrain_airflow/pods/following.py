@@ -25,6 +25,7 @@ from aerotrain_airflow.pods.address import (
     replica_of,
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.pods.deadlines import nearest_deadline
 from aerotrain_airflow.pods.logs import PodLogs
 from aerotrain_airflow.pods.renewal import GoneError, KeptLedger, Renewal, generation_of
 from aerotrain_airflow.pods.states import observe_pod
@@ -116,6 +117,7 @@ class Following:
 
     async def _end_of(self, job: Job, born: float) -> Ended:
         """The job's end: its replicas', or a deadline's."""
+        starts = born
         await self._catch_up(job)
         while True:
             self._changed.clear()
@@ -124,13 +126,15 @@ class Following:
             decision = self._decide()
             if isinstance(decision, Ended):
                 return decision
-            deadlines = self._deadlines(job, born)
-            wait, message = min(deadlines, key=lambda each: each[0])
+            deadline = nearest_deadline(job, self._seen, born, starts, self._until)
+            wait = deadline.at
             if wait <= time.time():
-                return Ended(state=State.LOST, reason=message)
+                for name in deadline.waiting:
+                    self._recovery.has_no_place(name, self._seen[name], time.time())
+                return Ended(state=State.LOST, reason=deadline.message)
             if decision is not None:
                 if decision.not_before <= time.time():
-                    born = time.time()  # as far as their start is concerned
+                    starts = time.time()
                     try:
                         await self._restart(job, decision)
                     except GoneError as error:
@@ -177,30 +181,6 @@ class Following:
         progress = Progress.parse(line.text)
         self._step = progress.step if progress else self._step
         self._emit(line)
-
-    def _deadlines(self, job: Job, born: float) -> list[tuple[float, str]]:
-        """Times by which something has to be true, each with what is said if it is not."""
-        run = (
-            born + job.deadlines.run,
-            f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; "
-            "allow it more, or give it more replicas",
-        )
-        deadlines = [run]
-        if self._until is not None:
-            deadlines.append(
-                (self._until, f"{job.name} ran for longer than its task's execution_timeout")
-            )
-        waiting = {name: seen for name, seen in self._seen.items() if seen.state is State.PENDING}
-        if waiting:
-            reasons = "; ".join(f"{name} {seen.reason}" for name, seen in list(waiting.items())[:3])
-            deadlines.append(
-                (
-                    born + job.deadlines.start,
-                    f"{len(waiting)} of {len(self._seen)} replicas of {job.name} did not start "
-                    f"within {job.deadlines.start:.0f} s, so all were given back: {reasons}",
-                )
-            )
-        return deadlines
 
     async def _watch(self) -> None:
         """Keep ``_seen`` true, whatever the API does meanwhile."""

@@ -137,9 +137,10 @@ def _liveness(job: Job) -> dict[str, Any]:
     return {
         "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.patience)}"]},
         **({"initialDelaySeconds": int(job.deadlines.start)} if forms else {}),
-        "periodSeconds": 10,
+        "periodSeconds": 5,
         "timeoutSeconds": 10,
         "failureThreshold": 1,
+        "terminationGracePeriodSeconds": 1,  # what is frozen has no use for more
     }
 
 

@@ -106,6 +106,19 @@ class Recovery:
                 )
             )
 
+    def has_no_place(self, name: ReplicaName, seen: Observation, now: float) -> None:
+        """Remember that this replica had not started by its deadline: a next try may do without."""
+        self._add(
+            Entry(
+                event=What.DETECT,
+                at=now,
+                replica=str(name),
+                generation=self.generation(name),
+                kind=Loss.START.value,
+                because=seen.reason,
+            )
+        )
+
     def _detected(
         self, name: ReplicaName, seen: Observation, now: float, step: int | None
     ) -> Entry:

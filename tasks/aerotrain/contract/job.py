@@ -137,6 +137,8 @@ class Job:
     ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``), ``run`` and
     ``task`` are the segments under it that are this job's alone. ``code`` is the folder that
     holds the user's own modules. ``arguments`` is JSON and belongs to the module.
+    ``min_workers`` is with how few workers a next try may go on, where others found no place;
+    None asks for all of them each time.
 
     Raises:
         SpecError: the description cannot run; one sentence says why and what to do.
@@ -148,6 +150,7 @@ class Job:
     run: str
     task: str
     strategy: str = "one_device"
+    min_workers: int | None = None
     replicas: tuple[Replica, ...] = field(default_factory=lambda: (Replica(role=Role.CHIEF),))
     arguments: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
@@ -156,7 +159,12 @@ class Job:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        check_types(self, **dict.fromkeys((*_REQUIRED, "strategy"), str), arguments=Mapping)
+        check_types(
+            self,
+            **dict.fromkeys((*_REQUIRED, "strategy"), str),
+            arguments=Mapping,
+            min_workers=(int, type(None)),
+        )
         if not DNS_LABEL.fullmatch(self.name) or len(self.name) > DNS_LABEL_LENGTH:
             raise SpecError(
                 f"the job's name {self.name!r} is no DNS label: use at most "
@@ -204,6 +212,14 @@ class Job:
             raise SpecError(
                 f"job {self.name!r} asks for {workers} workers but {self.strategy!r} needs "
                 f"at least {rules.min_workers}; ask for more workers"
+            )
+        least = max(rules.min_workers, 1)
+        if self.min_workers is not None and not least <= self.min_workers <= workers:
+            raise SpecError(
+                f"job {self.name!r} has {workers} workers under {self.strategy!r} and may go on "
+                f"with min_workers={self.min_workers}; "
+                + (f"give it {least} to {workers}, or " if workers else "")
+                + "leave it out"
             )
 
     @property

@@ -19,7 +19,7 @@ from aerotrain.training.lease import leased
 from aerotrain.training.watchdog import Watchdog
 
 #: Seconds more that workers under ps have, since whoever launched a frozen one ends it first.
-_SERVED_LATER = 10.0
+_SERVED_LATER = 3.0
 
 #: Seconds that a checkpoint on its way may take to the store when the replica ends itself.
 _LAST_SECONDS = 3.0

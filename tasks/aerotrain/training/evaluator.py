@@ -7,10 +7,8 @@ it works under any of them, and none waits for it.
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-import tensorflow as tf
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
@@ -18,6 +16,7 @@ from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.checkpoints import checkpoint_store, restore_weights
 from aerotrain.training.code import UserCode
+from aerotrain.training.events import Events
 from aerotrain.training.failures import explained
 from aerotrain.training.retention import EVALUATIONS, sealed_checkpoints
 from aerotrain.training.trained import KEY
@@ -51,8 +50,7 @@ class Evaluator:
         self._store = store
         self._validation = validation
         self._folder = scratch / "evaluated"
-        self._events = scratch / _EVENTS
-        self._writer = tf.summary.create_file_writer(str(self._events))
+        self._events = Events(scratch / _EVENTS)
 
     def measure(self, name: str) -> None:
         """Measure the checkpoint of that name, unless that is done or it was dropped since."""
@@ -74,19 +72,13 @@ class Evaluator:
             return
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._log(int(name), metrics)
+        self._events.write(int(name), {f"epoch/{each}": metrics[each] for each in metrics})
+        for file in self._events.files():
+            self._store.upload(file, f"{_EVENTS}/{file.name}")
         # Last, for whoever sees it takes all of this to be done.
         self._store.put(key, json.dumps({"step": int(name), "metrics": metrics}).encode())
         values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
         print(f"the checkpoint of step {int(name)}: {values}", flush=True)
-
-    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
-        with self._writer.as_default(step=step):
-            for name, value in metrics.items():
-                tf.summary.scalar(f"epoch/{name}", value)
-        self._writer.flush()
-        for file in self._events.iterdir():
-            self._store.upload(file, f"{_EVENTS}/{file.name}")
 
 
 def checkpoints_to_come(store: Store) -> Iterator[str]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from aerotrain.contract.progress import Progress
 from aerotrain.store import Store
 from aerotrain.training.courier import Courier
+from aerotrain.training.events import Events
 from aerotrain.training.plan import Plan
 from aerotrain.training.step import MetricSums, Sums
 from aerotrain.training.when import Every
@@ -68,8 +69,7 @@ class Report:
         self._model = model
         self._sums = sums
         self._store = store
-        self._events = scratch / _FOLDER
-        self._writer = tf.summary.create_file_writer(str(self._events))
+        self._events = Events(scratch / _FOLDER)
         self._courier = courier
         self._clock = clock
         self._line = Every(_SECONDS_BETWEEN_LINES, clock)
@@ -101,7 +101,7 @@ class Report:
             # A strategy's variable is no number, but TensorFlow makes a tensor of any.
             rate = tf.convert_to_tensor(self._model.optimizer.learning_rate)
             values["learning_rate"] = float(rate)
-        self._write(step, values)
+        self._events.write(step, values)
 
     def epoch(self, number: int, metrics: Mapping[str, float]) -> None:
         """Say what the epoch ``number``, counted from 0, came to."""
@@ -109,21 +109,16 @@ class Report:
         values = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         print(f"epoch {number + 1} of {self._plan.epochs}: {values}", flush=True)
         step = (number + 1) * self._plan.steps_per_epoch
-        self._write(step, {f"epoch/{name}": value for name, value in self.metrics.items()})
+        self._events.write(step, {f"epoch/{name}": each for name, each in self.metrics.items()})
 
     def publish(self, logs: Sequence[Path] = ()) -> None:
         """Have the event files, and ``logs``, brought to the store, as they are then."""
-        self._writer.flush()
+        events = list(self._events.files())
 
         def upload() -> None:
             for file in logs:
                 self._store.upload(file, f"{_LOGS}/{file.name}")
-            for file in self._events.iterdir():
+            for file in events:
                 self._store.upload(file, f"{_FOLDER}/{file.name}")
 
         self._courier.send("events", upload)
-
-    def _write(self, step: int, values: Mapping[str, float]) -> None:
-        with self._writer.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)

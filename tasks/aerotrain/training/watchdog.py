@@ -16,7 +16,7 @@ from aerotrain.training.drive import Ran
 #: How an HTTP/2 client begins, with an empty frame of settings. A gRPC server that is alive
 #: answers with its own; one that is stopped has at most its kernel take the connection.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = 1.0
 
 #: Between two looks. After a much longer pause this process was itself stopped.
 _SECONDS_BETWEEN_LOOKS = 1.0

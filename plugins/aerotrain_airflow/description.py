@@ -1,0 +1,99 @@
+"""What a task instance asks for: its job, described and checked, and made ready to start."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from aerotrain.code_archive import publish_code
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Job, Role
+from aerotrain.contract.names import job_name, path_segment
+from aerotrain.contract.steps import ARGUMENTS
+from aerotrain.contract.strategy import nearest
+from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.recovery.fewer import with_fewer_workers
+from aerotrain_airflow.run_ledger import ledger_of_earlier_tries
+from aerotrain_airflow.settings import Settings
+
+_LOG = getLogger(__name__)
+
+
+def describe(
+    task: BaseOperator,
+    job: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    context: Context,
+    settings: Settings,
+) -> Job:
+    """The job of this task instance, checked in whole.
+
+    Raises:
+        SpecError: it cannot run; the message says why.
+    """
+    ti = context["ti"]
+    segment = path_segment(task.task_id)
+    if ti.map_index is not None and ti.map_index >= 0:
+        segment = f"{segment}/{ti.map_index}"
+    described = Job.from_dict(
+        {
+            "code": _models_folder(task),
+            **job,
+            "name": job_name(ti.dag_id, ti.run_id, task.task_id, ti.map_index or 0),
+            "store": f"{settings.store}/{path_segment(ti.dag_id)}",
+            "run": path_segment(ti.run_id),
+            "task": segment,
+            "arguments": {**job.get("arguments", {}), **arguments},
+        }
+    )
+    checked = ARGUMENTS.get(described.module)
+    if checked is not None:
+        checked.of(described.arguments)
+    return described
+
+
+def fitted(job: Job, settings: Settings) -> Job:
+    """The job with no more workers than there was place for when it was last tried."""
+    if job.min_workers is None:
+        return job
+    fewer = with_fewer_workers(job, ledger_of_earlier_tries(store_of(job.prefix, settings)))
+    if fewer != job:
+        _LOG.warning(
+            "others found no place before: this try asks for %d of %d workers (min_workers=%d)",
+            fewer.count(Role.WORKER),
+            job.count(Role.WORKER),
+            job.min_workers,
+        )
+    return fewer
+
+
+def with_code_packed(job: Job, settings: Settings) -> Job:
+    """The job with its folder of code put into the store, where all its replicas find it."""
+    if job.code is None:
+        return job
+    return replace(job, code=publish_code(store_of(job.store, settings), Path(job.code)))
+
+
+def refuse_unknown_conf(context: Context) -> None:
+    """Refuse a run whose conf names what is no param; Airflow itself would ignore it.
+
+    Raises:
+        SpecError: a key has no param; the message holds the nearest that exists.
+    """
+    params = list(context["dag"].params)  # context["params"] has whatever the conf added
+    for key in context["dag_run"].conf or {}:
+        if key not in params:
+            raise SpecError(
+                f"the run's conf names {key!r}, which is no param of this DAG"
+                f"{nearest(key, params)}; its params are {', '.join(params)}"
+            )
+
+
+def _models_folder(task: BaseOperator) -> str | None:
+    """The folder ``models`` beside the DAG's file, where users keep their modules."""
+    dag = task.get_dag()
+    folder = Path(dag.fileloc).parent / "models" if dag else None
+    return str(folder) if folder is not None and folder.is_dir() else None

@@ -1,0 +1,40 @@
+"""Event files for TensorBoard."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import tensorflow as tf
+
+
+class Events:
+    """Writes scalars into event files below ``folder``.
+
+    Training is worth more than its curves: what a full disk does not take is lost, and said once.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer = tf.summary.create_file_writer(str(folder))
+        self._has_lost = False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the ``values``, by name, of ``step``."""
+        with self._outliving_a_full_disk(), self._writer.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+
+    def files(self) -> Iterator[Path]:
+        """The files, with all in them that was written until now."""
+        with self._outliving_a_full_disk():
+            self._writer.flush()
+        return self._folder.iterdir()
+
+    @contextmanager
+    def _outliving_a_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not self._has_lost:
+                print(f"warning: curves for TensorBoard are lost: {error.message}", flush=True)
+            self._has_lost = True

@@ -1,0 +1,31 @@
+"""Curves for TensorBoard, which a training can do without."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+# A limit of the size of files says what a full disk says, and to this process alone.
+WRITE = """
+import resource, sys
+from pathlib import Path
+from aerotrain.training.events import Events
+
+events = Events(Path(sys.argv[1]))
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, most))
+for step in range(1000):
+    events.write(step, {"loss": 1.0})
+    list(events.files())
+print("the end")
+"""
+
+
+def test_a_full_disk_costs_the_curves_and_says_so_once(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.count("curves for TensorBoard are lost") == 1, done.stderr
+    assert done.stdout.endswith("the end\n")

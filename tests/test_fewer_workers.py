@@ -1,0 +1,48 @@
+"""A next try without the workers that found no place: pure, from the ledger of the earlier ones."""
+
+from dataclasses import replace
+
+import pytest
+
+from aerotrain.contract.job import Role
+from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.status import Loss
+from aerotrain_airflow.recovery.fewer import with_fewer_workers
+from test_recovery_matrix import SERVED, job
+
+FOUR = [{"role": "chief"}, {"role": "worker", "count": 4}, {"role": "ps"}]
+START = Entry(event=What.START, at=0)
+CHIEFS_START = Entry(event=What.START, at=1, replica="chief")
+
+
+def without_place(replica: str, loss: Loss = Loss.START) -> Entry:
+    return Entry(event=What.DETECT, at=2, replica=replica, kind=loss.value)
+
+
+def back(replica: str) -> Entry:
+    return Entry(event=What.RESTART, at=3, replica=replica)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "workers"),
+    [
+        ([], 4),
+        ([START, CHIEFS_START], 4),
+        ([START, without_place("worker-3")], 3),
+        ([START, without_place("worker-0", Loss.NODE), without_place("worker-3")], 2),
+        ([START, without_place("worker-3"), back("worker-3")], 4),
+        ([START, without_place("worker-3", Loss.CRASH)], 4),
+        ([START, without_place("ps-0"), without_place("chief")], 4),
+        # Each set is one of fewer: its worker-0 is not the worker-0 of the one before.
+        ([START, without_place("worker-0"), START, without_place("worker-0")], 2),
+        ([START, CHIEFS_START, *(without_place(f"worker-{index}") for index in range(4))], 2),
+    ],
+)
+def test_a_next_try_does_without_whoever_had_no_place(ledger: list[Entry], workers: int) -> None:
+    asked = replace(job("parameter_server", FOUR), min_workers=2)
+    assert with_fewer_workers(asked, ledger).count(Role.WORKER) == workers
+
+
+def test_without_min_workers_every_try_is_the_same_job() -> None:
+    asked = job("parameter_server", SERVED)
+    assert with_fewer_workers(asked, [START, without_place("worker-0")]) is asked
