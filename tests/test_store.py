@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.store import ExistsError, MissingError, open_store, probe
+from aerotrain.store import ExistsError, MissingError, StoreRefused, open_store, probe
 
 
 def test_what_was_put_is_got(store_url: str) -> None:
@@ -55,6 +55,22 @@ def test_a_prefix_is_a_whole_folder(store_url: str) -> None:
     assert len(list(store.list())) == 5
     assert [each.key for each in store.child("run").list()] == ["a/c", "b"]
     assert list(store.list("nothing")) == []
+
+
+def test_a_listing_of_a_folder_is_sorted_by_whole_keys(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    keys = ["a!/x", "a-b", "a-b.c/x", "a.b", "a/a/a", "a/b", "a/z.a", "a0", "b/a"]
+    for key in reversed(keys):
+        store.put(key, b"x")
+    assert [each.key for each in store.list()] == keys
+    assert [each.key for each in store.list("a")] == [key for key in keys if key[:2] == "a/"]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everywhere")
+def test_a_folder_that_may_not_be_listed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o300)
+    with pytest.raises(StoreRefused, match="change its permissions"):
+        list(open_store(tmp_path.as_uri()).list())
 
 
 def test_a_listing_has_another_tag_for_another_content(store_url: str) -> None:

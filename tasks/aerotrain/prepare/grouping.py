@@ -19,7 +19,7 @@ def grouped(pieces: Iterable[Piece], part_bytes: int, seed: int) -> Iterator[lis
             yield [piece]
         else:
             sized.append(piece)
-    sized.sort(key=lambda piece: (short_hash(str(seed), piece.name), piece.name))
+    sized.sort(key=lambda piece: short_hash(str(seed), piece.name))
     group: list[Piece] = []
     size = 0
     for piece in sized:

@@ -125,13 +125,13 @@ class ArraySource:
                 fingerprint=short_hash(name, *urls, *tags),
                 bytes=(last - first) * size,
                 description={
-                    "files": {name: file.described() for name, file in self._files.items()},
+                    "files": self._files,
                     "rows": [first, last],
                 },
             )
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
-        files = {name: InputFile.of(each) for name, each in description["files"].items()}
+        files = {name: InputFile(*each) for name, each in description["files"].items()}
         first, last = description["rows"]
         with ExitStack() as stack:
             arrays = {}

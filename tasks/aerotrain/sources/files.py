@@ -5,9 +5,8 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import IO, Any, Self, cast
+from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -29,9 +28,12 @@ _HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
 _PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputFile:
-    """One version of one object: the URL of the store that holds it, and its key in that."""
+class InputFile(NamedTuple):
+    """One version of one object: the URL of the store that holds it, and its key in that.
+
+    To JSON it is a list, which describes it: ``InputFile(*description)``. So a million of them
+    need no second form.
+    """
 
     store: str
     key: str
@@ -51,15 +53,6 @@ class InputFile:
     def partitions(self) -> dict[str, str]:
         """The ``name=value`` folders that it lies in."""
         return dict(_PARTITION.findall(self.url.rpartition("/")[0]))
-
-    @classmethod
-    def of(cls, description: Sequence[Any]) -> Self:
-        """What ``described`` made JSON of."""
-        store, key, size, etag = description
-        return cls(store=store, key=key, size=size, etag=etag)
-
-    def described(self) -> list[Any]:
-        return [self.store, self.key, self.size, self.etag]
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""
@@ -157,8 +150,9 @@ def files_of(url: str | Sequence[str]) -> list[InputFile]:
     Raises:
         SourceError: it names none.
     """
-    urls = [url] if isinstance(url, str) else list(url)
-    found = {file.url: file for each in urls for file in _files_of(each)}
+    if isinstance(url, str):
+        return _files_of(url)
+    found = {file.url: file for each in url for file in _files_of(each)}
     return [found[name] for name in sorted(found)]
 
 
@@ -190,6 +184,7 @@ def _files_of(url: str) -> list[InputFile]:
             f"the source is empty: no file is at {url}; see whether its input is where the "
             "source looks for it"
         )
+    files.sort(key=lambda file: file.key)  # some servers list a folder before "folder.csv"
     return files
 
 

@@ -71,7 +71,7 @@ class ImageSource:
                     name=f"{self.description['url']}:bundle-{number}-of-{count}",
                     fingerprint=short_hash(*versions),
                     bytes=sum(file.size for file in bundle),
-                    description={"files": [file.described() for file in bundle]},
+                    description={"files": bundle},
                 )
 
     def schema(self) -> Schema:
@@ -79,7 +79,7 @@ class ImageSource:
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         numbers = {name: number for number, name in enumerate(self._classes)}
-        files = [InputFile.of(each) for each in description["files"]]
+        files = [InputFile(*each) for each in description["files"]]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for file, data in zip(files, pool.map(_content, files), strict=True):
                 wrong = why_no_image(data)

@@ -15,14 +15,14 @@ def piece_of(file: InputFile, span: tuple[int, int], content: int) -> Piece:
         name=name,
         fingerprint=short_hash(name, file.etag),
         bytes=content,
-        description={"file": file.described(), "span": list(span)},
+        description={"file": file, "span": span},
     )
 
 
 def renewed(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
     """The file and the span of a piece that ``piece_of`` described."""
     start, end = description["span"]
-    return InputFile.of(description["file"]), (start, end)
+    return InputFile(*description["file"]), (start, end)
 
 
 def short_hash(*texts: str) -> str:

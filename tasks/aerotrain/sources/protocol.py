@@ -15,7 +15,7 @@ class SourceError(FinalError):
     """An input cannot be read: it is damaged, or not what its source was said to be."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
     """What is read at once and in order: a file, a range of one, or a bundle of small ones.
 

@@ -7,7 +7,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -70,18 +70,12 @@ class LocalStore:
             write_whole(path, lambda file: shutil.copyfileobj(source, file))
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        top = self.root / checked_prefix(prefix)
-        keys = [
-            path.relative_to(self.root).as_posix()
-            for path in top.rglob("*")
-            if path.is_file() and not path.name.startswith(PARTIAL)
-        ]
-        for key in sorted(keys):
-            try:
-                status = (self.root / key).stat()
-            except FileNotFoundError:
-                continue  # somebody has just deleted it
-            yield StoredObject(key, status.st_size, _tag(status))
+        folder = checked_prefix(prefix)
+        try:
+            for key, status in _files_below(str(self.root / folder), folder):
+                yield StoredObject(key, status.st_size, _tag(status))
+        except OSError as error:
+            raise explained(error, f"{self.url}/{folder}") from error
 
     def exists(self, key: str) -> bool:
         with self._explaining(key) as path:
@@ -102,6 +96,31 @@ class LocalStore:
             yield path
         except OSError as error:
             raise explained(error, f"{self.url}/{key}") from error
+
+
+def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every file below ``folder``, its key beginning with ``prefix``; keys come sorted.
+
+    Only the names of one folder, and of those that it lies in, are in memory.
+    """
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=_name_in_keys)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # somebody has just deleted it, or there was none
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_below(entry.path, f"{prefix}{entry.name}/")
+        elif not entry.name.startswith(PARTIAL):
+            with suppress(FileNotFoundError):  # somebody has just deleted it
+                status = entry.stat()
+                if stat.S_ISREG(status.st_mode):
+                    yield prefix + entry.name, status
+
+
+def _name_in_keys(entry: os.DirEntry[str]) -> str:
+    """The name as it stands in keys, where a slash follows that of a folder."""
+    return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
 def write_whole(

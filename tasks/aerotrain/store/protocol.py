@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredObject:
     """One object of a listing: its key in that store, its size in bytes, its version tag."""
 
