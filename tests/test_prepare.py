@@ -1,6 +1,7 @@
 """Preparing data: the same input gives the same bytes, once, and nothing is sealed by half."""
 
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import ExitCode, FinalError, SpecError, TemporaryError
+from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.dataset import Feature, load_dataset
 from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store
 from preparing import prepare, run_step
@@ -186,6 +189,50 @@ def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
         url = prepare(completed, tmp_path, module, splits={"train": 1.0})
         assert open_store(url).get(MANIFEST) == whole.get(MANIFEST)
         assert [each.key for each in open_store(completed).list()] == objects
+
+
+@pytest.mark.process
+def test_a_part_whose_scratch_is_full_says_so_and_the_next_try_goes_on(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source("np.full(3,", "np.full(20_000,")  # 8 MB a part
+    whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, module))
+    store = (tmp_path / "store").as_uri()
+    source = {"kind": "python", "module": module}
+    planned = run_step("plan", store, tmp_path, source=source)
+    run_step("part", store, tmp_path, **planned["parts"][0])
+    before = [each.key for each in open_store(store).list()]
+
+    job = Job(
+        name="part",
+        module="aerotrain.prepare.part",
+        store=store,
+        run="run",
+        task="part",
+        arguments=planned["parts"][1],
+    )
+    (tmp_path / "small").mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-m", "aerotrain.replica"],
+        cwd=tmp_path / "small",
+        env={
+            **os.environ,
+            **replica_environment(job, ReplicaName(Role.CHIEF, 0), {}, attempt="1"),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17)),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.TEMPORARY
+    full = f"error: the disk that holds {tmp_path / 'small'} is full; free some of it"
+    assert ended.stdout.splitlines()[-1].startswith(full)
+    assert [each.key for each in open_store(store).list()] == before
+
+    run_step("part", store, tmp_path, **planned["parts"][1])
+    sealed = open_store(run_step("seal", store, tmp_path, dataset=planned["dataset"]))
+    assert sealed.get(MANIFEST) == whole.get(MANIFEST)
 
 
 def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:

@@ -6,7 +6,6 @@ minutes. The replica's working directory is its scratch folder. The main thread 
 a file as long as it lives, so that a process that is stopped can be told from one at work.
 """
 
-import errno
 import importlib
 import io
 import os
@@ -28,6 +27,7 @@ from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
 from aerotrain.departure import GRACE, Notice, ToldToGo
 from aerotrain.store import open_store
+from aerotrain.store.errors import FULL
 
 #: Where Kubernetes reads the last words of a container that failed; a launcher of
 #: processes names a file of its own.
@@ -138,7 +138,7 @@ def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
         return ExitCode.TERMINATED
     if isinstance(error, AerotrainError):
         message = str(error)
-    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    elif isinstance(error, OSError) and error.errno in FULL:
         code = ExitCode.TEMPORARY
         message = f"the disk that holds {Path.cwd()} is full; free some of it, or use another"
     else:

@@ -33,15 +33,16 @@ class StoreFull(TemporaryError):  # noqa: N818 -- reads as what befell the store
     """No room is left, in the store or on the disk that a download goes to."""
 
 
-#: EFBIG is what a file-size limit gives; to its user it is a disk that takes no more.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: How the system says that no room is left. EFBIG is what a file-size limit gives; to its user it
+#: is a disk that takes no more.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MISSING = frozenset({errno.ENOENT, errno.EISDIR})
 
 
 def explained(error: OSError, url: str) -> AerotrainError:
     """What an error of the operating system at ``url`` means to the store's user."""
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return StoreFull(
             f"no room is left for {url} ({error.strerror}); free some space and try again"
         )
