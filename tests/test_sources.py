@@ -188,7 +188,7 @@ def test_a_bucket_is_read_like_a_folder(s3_url: str, tmp_path: Path) -> None:
     assert read({"kind": "csv", "url": f"{s3_url}/lines/"})[0] == {"n": [1, 2]}
 
 
-def test_an_object_that_changes_while_it_is_read_is_noticed(store_url: str) -> None:
+def test_an_object_that_changes_before_it_is_read_is_noticed(store_url: str) -> None:
     store = open_store(store_url)
     store.put("x.csv", b"n\n1\n")
     source = open_source({"kind": "csv", "url": f"{store_url}/x.csv"})
@@ -196,6 +196,30 @@ def test_an_object_that_changes_while_it_is_read_is_noticed(store_url: str) -> N
     store.put("x.csv", b"n\n2\n")
     with pytest.raises(ChangedError, match=r"x\.csv changed since it was listed"):
         list(source.read(piece.description, schema))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_an_object_that_changes_while_it_is_read_is_noticed(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for module in (files, lines):
+        monkeypatch.setattr(module, "BLOCK", 100_000)
+    numbers = np.random.default_rng(0).random(100_000)
+    path = tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"n": numbers}), path, row_group_size=20_000)
+    else:
+        line = "{}\n" if kind == "csv" else '{{"n": {}}}\n'
+        path.write_text("n\n" * (kind == "csv") + "".join(map(line.format, numbers)))
+    store = open_store(store_url)
+    store.upload(path, path.name)
+    source = open_source({"kind": kind, "url": f"{store_url}/{path.name}"})
+    [piece] = source.pieces()
+    batches = source.read(piece.description, source.schema())
+    next(batches)
+    store.put(path.name, path.read_bytes()[::-1])
+    with pytest.raises(ChangedError, match=rf"x\.{kind} changed since it was listed"):
+        list(batches)
 
 
 @pytest.mark.process
@@ -321,6 +345,25 @@ def test_a_source_that_cannot_be_read_at_all_is_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FinalError, match=words):
         read({"kind": kind, "url": f"{tmp_path.as_uri()}/x.*"})
+
+
+@pytest.mark.parametrize("left", [0, 5, 10_000, -1])
+def test_a_parquet_file_that_was_cut_off_is_refused_by_its_name(tmp_path: Path, left: int) -> None:
+    table = pa.table({"x": np.random.default_rng(0).random(5000)})
+    pq.write_table(table, tmp_path / "1.parquet")
+    whole = (tmp_path / "1.parquet").read_bytes()
+    (tmp_path / "2.parquet").write_bytes(whole[:left])
+    with pytest.raises(SourceError, match=r"2\.parquet is no whole Parquet file: .*write it again"):
+        read({"kind": "parquet", "url": tmp_path.as_uri()})
+
+
+def test_empty_files_among_others_have_no_record(tmp_path: Path) -> None:
+    """Of which others only one, in the middle, has any."""
+    for number in range(12):
+        (tmp_path / f"{number:02d}.csv").write_text(("", "n,t\n")[number % 2])
+    (tmp_path / "06.csv").write_text("n,t\n1,a\n")
+    (tmp_path / "12.csv.gz").write_bytes(gzip.compress(b""))
+    assert read({"kind": "csv", "url": tmp_path.as_uri()}) == ({"n": [1], "t": ["a"]}, [])
 
 
 def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -29,7 +29,6 @@ _LOOKED_INTO = 3
 
 #: What a text may be parsed as; everything else stays a string.
 _TYPES = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float64(), "string": pa.string()}
-
 
 Types = Mapping[str, pa.DataType]
 
@@ -182,21 +181,28 @@ class TextSource:
         """By the first block of some of the files; columns that are null there are strings."""
         count = len(self._files)
         numbers = sorted({number * (count - 1) // _LOOKED_INTO for number in range(1, 4)} | {0})
-        votes: dict[str, Counter[Feature]] = {}
-        for file in (self._files[number] for number in numbers):
-            content = self._without_header(blocks(file, 0, min(file.size, 2**20)))
-            parse = self._parse(self._header(file), {})
-            for table, _ in tables(file, next(content, Block(0, b"")), parse, []):
-                for name in table.column_names:
-                    for_name = votes.setdefault(name, Counter())
-                    for_name[self._inferred(name, table[name])] += len(table)
-            votes |= {name: Counter([Feature("string")]) for name in file.partitions}
+        votes = self._votes(self._files[number] for number in numbers)
+        if not votes:  # those have no record; another may
+            votes = next(filter(None, (self._votes([file]) for file in self._files)), votes)
         if not votes:
             raise SourceError(
                 f"the source is empty: none of {len(self._files)} files, {self._files[0].url} the "
                 "first, has a record; see whether its input is where the source looks for it"
             )
         return self._chosen({name: _elected(each) for name, each in votes.items()})
+
+    def _votes(self, files: Iterable[InputFile]) -> dict[str, Counter[Feature]]:
+        """How many of the first lines of those files have each type, column by column."""
+        votes: dict[str, Counter[Feature]] = {}
+        for file in files:
+            content = self._without_header(blocks(file, 0, min(file.size, 2**20)))
+            parse = self._parse(self._header(file), {})
+            for table, _ in tables(file, next(content, Block(0, b"")), parse, []):
+                for name in table.column_names:
+                    for_name = votes.setdefault(name, Counter())
+                    for_name[self._inferred(name, table[name])] += len(table)
+                votes |= {name: Counter([Feature("string")]) for name in file.partitions}
+        return votes
 
     def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature:
         if name in self.description.get("types", {}):
@@ -226,11 +232,11 @@ class TextSource:
         assert schema is not None
         file, (start, end) = renewed(description)
         header = self._header(file)
-        if self.format.has_header:
-            self._check_header(file, header, schema)
         types = {name: _arrow(each) for name, each in schema.items() if name not in file.partitions}
         content = blocks(file, start, end)
         for block in content if start else self._without_header(content):
+            if self.format.has_header:  # a file without a record may be without a header too
+                self._check_header(file, header, schema)
             yield parsed(file, block, self._parse(header, types))
 
     def _check_header(self, file: InputFile, header: list[str], schema: Schema) -> None:
