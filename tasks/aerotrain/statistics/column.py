@@ -181,7 +181,7 @@ class ColumnStatistics:
             "shape": list(self.feature.shape),
             "records": self.records,
             "missing": self.missing,
-            "distinct": self.distinct.estimate if self.is_counted else None,
+            "distinct": min(self.distinct.estimate, self.records) if self.is_counted else None,
             "examples": [self.examples[key] for key in sorted(self.examples)],
         }
         if moments.count:
