@@ -1,8 +1,11 @@
 """The digits pipeline as a whole: real Airflow components, real TensorFlow, a real S3 server."""
 
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -11,15 +14,20 @@ import pytest
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
-from aerotrain.store import Store, open_store
+from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
+from aerotrain_airflow.local.s3_server import S3Server
 from aerotrain_airflow.local.stack import Stack, running_stack
 from airflow_runs import Runs, free_port, until
 from chaos.dag_runs import DagTraining, kill_all
+from preparing import prepare
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+#: Seconds between two looks at a store, which calls nobody, for something that is soon over.
+_MOMENT = 0.01
 
 PROJECT = Path(__file__).parent.parent
 DAG = "digits"
@@ -127,6 +135,42 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
 
 
+def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
+    pipeline: Runs, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "dags" / "models"))
+    shards = 60  # so many objects of each part that it cannot be whole when the first is seen
+    whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, DAG, shards=shards))
+    before = {stored.key for stored in store.list("datasets")}
+
+    run = pipeline.trigger({"shards": shards, "strategy": "one_device"})
+    while not any(_is_shard(each.key) for each in store.list("datasets") if each.key not in before):
+        time.sleep(_MOMENT)
+    with _stopped(pipeline.stack.s3):
+        killed = _under_way(pipeline, run, "prepare.part")
+        for task in killed.values():
+            psutil.Process(task).kill()  # Airflow's first, which would bring the part's back
+        parts = _processes_with("AWS_ENDPOINT_URL", pipeline.stack.s3.endpoint)
+        for part in parts:
+            psutil.Process(part).kill()
+    assert killed
+    assert parts
+
+    until(lambda: pipeline.states(run)["prepare.seal"] in ("success", "failed", "upstream_failed"))
+    pipeline.api.fail_run(DAG, run)  # what comes then is other tests' matter
+    sealed = pipeline.result(run, "prepare.seal")
+    assert sealed, pipeline.errors(run)
+    again = open_store(sealed, pipeline.stack.s3.environment)
+    assert again.get(MANIFEST) == whole.get(MANIFEST)
+    assert {each.key for each in again.list()} == {each.key for each in whole.list()}
+    tries = {
+        each["map_index"]: each["try_number"]
+        for each in pipeline.instances(run)
+        if each["task_id"] == "prepare.part"
+    }
+    assert {part for part, count in tries.items() if count > 1} == set(killed)
+
+
 def test_every_strategy_trains_the_same_pipeline_by_one_word_of_the_form(pipeline: Runs) -> None:
     words = ("mirrored", "central_storage", "multi_worker_mirrored", "dtensor")
     for word in words:
@@ -178,6 +222,29 @@ def test_a_conf_key_that_no_param_has_is_refused_with_the_nearest(pipeline: Runs
 def test_a_param_out_of_its_range_is_refused_as_it_is_triggered(pipeline: Runs) -> None:
     with pytest.raises(FinalError, match="strategy"):
         pipeline.trigger({"strategy": "parameter_sever"})
+
+
+def _is_shard(key: str) -> bool:
+    return key.endswith(".tfrecord")
+
+
+@contextmanager
+def _stopped(server: S3Server) -> Iterator[None]:
+    """Nothing comes into the store or out of it: whoever wants to is held where it is."""
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+def _under_way(pipeline: Runs, run: str, task: str) -> dict[int, int]:
+    """The process of each of a mapped task's instances that runs, by its map index."""
+    return {
+        each["map_index"]: each["pid"]
+        for each in pipeline.instances(run)
+        if each["task_id"] == task and each["state"] == "running" and each["pid"]
+    }
 
 
 def _processes_with(variable: str, value: str) -> list[int]:
