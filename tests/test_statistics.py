@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.dataset import load_dataset
 from aerotrain.prepare.assignment import hashes_of
 from aerotrain.records import column_of
 from aerotrain.statistics.dataset import Statistics
@@ -126,6 +127,10 @@ def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> 
     assert page.count("<svg") == 3
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
+    test = load_dataset(url).splits["test"]
+    share = f"{test.classes[0] / test.records:.1%}"
+    row = f"<td>test</td><td>{test.records}</td><td>{test.records / 1000:.1%}</td><td>{share}</td>"
+    assert row in page
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def run(replica: Replica) -> str:
     dataset = merge(plan, parts)
     check_rejected(*_rejected(parts), plan.rules.max_rejected)
     check_unique_in_all(store, plan, [part.records if part.has_keys else 0 for part in parts])
-    describe(root, store, plan)
+    describe(root, store, plan, dataset)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
@@ -48,7 +48,7 @@ def run(replica: Replica) -> str:
     return store.url
 
 
-def describe(root: Store, store: Store, plan: Plan) -> None:
+def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
     """Write what the data are like, unless they are not like those that were sealed last.
 
     Raises:
@@ -62,7 +62,7 @@ def describe(root: Store, store: Store, plan: Plan) -> None:
     if before and not plan.rules.accept:
         check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
     store.put(SCHEMA, schema_text(statistics.schema()).encode())
-    store.put(PAGE, page(store.url, summary).encode())
+    store.put(PAGE, page(store.url, summary, dataset.splits).encode())
     store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
 
 

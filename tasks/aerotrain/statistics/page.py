@@ -1,8 +1,10 @@
 """The statistics as a page for people: one file, with its plots in it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
+
+from aerotrain.dataset import Split
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; color: #1c2733;
@@ -14,6 +16,10 @@ section { display: grid; grid-template-columns: 17rem 1fr 17rem; gap: 1.5rem; pa
 dl { display: grid; grid-template-columns: auto 1fr; gap: 0 .75rem; margin: .5rem 0 0; }
 dt { color: #5b6b7b; } dd { margin: 0; font-variant-numeric: tabular-nums; text-align: right; }
 .kind { color: #5b6b7b; } .warn { color: #b3261e; font-weight: 600; }
+table { display: block; overflow-x: auto; border-collapse: collapse; margin: 0 0 1.5rem;
+        font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: #5b6b7b; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
 ul { margin: 0; padding-left: 1.1rem; overflow-wrap: anywhere; color: #37474f; font-size: 13px; }
 svg { width: 100%; height: auto; } text { font: 11px system-ui, sans-serif; fill: #37474f; }
 @media (max-width: 60rem) { section { grid-template-columns: 1fr; } }
@@ -23,7 +29,7 @@ _WIDTH, _ROW, _MOST_BARS = 480, 20, 12
 _FILL = "#3b7ea1"
 
 
-def page(url: str, summary: Mapping[str, Mapping[str, Any]]) -> str:
+def page(url: str, summary: Mapping[str, Mapping[str, Any]], splits: Mapping[str, Split]) -> str:
     """The whole document, as HTML that needs nothing else."""
     records = max((each["records"] for each in summary.values()), default=0)
     sections = "".join(_section(name, summary[name]) for name in sorted(summary))
@@ -32,8 +38,25 @@ def page(url: str, summary: Mapping[str, Mapping[str, Any]]) -> str:
         '<meta name="viewport" content="width=device-width">'
         f"<title>Statistics of {escape(url)}</title><style>{_STYLE}</style>"
         f"<h1>{records:,} records, {len(summary)} columns</h1><p>{escape(url)}</p>"
-        f"{sections}</html>\n"
+        f"{_splits(splits)}{sections}</html>\n"
     )
+
+
+def _splits(splits: Mapping[str, Split]) -> str:
+    """A table of the splits side by side: their records, and which share each class has."""
+    classes = sorted({label for split in splits.values() for label in split.classes})
+    shown = classes if len(classes) <= _MOST_BARS else []
+    total = max(1, sum(split.records for split in splits.values()))
+    rows = [_row("th", ["split", "records", "share", *(f"class {label}" for label in shown)])]
+    for name, split in sorted(splits.items()):
+        shares = (split.classes.get(label, 0) / max(1, split.records) for label in shown)
+        counted = [f"{split.records:,}", f"{split.records / total:.1%}"]
+        rows.append(_row("td", [escape(name), *counted, *(f"{share:.1%}" for share in shares)]))
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
 
 
 def _section(name: str, column: Mapping[str, Any]) -> str:
