@@ -46,6 +46,8 @@ class TrainArguments(Arguments):
     epoch's end, which is done anyway where a callback asks for it. ``class_weight`` gives
     examples of a class, a whole number as text, more or less weight than 1. ``disk_bytes`` is
     how many bytes of a replica's disk shards may take while it reads them; 0 is for all.
+    The order of records is the seed's in any case; ``deterministic`` has what is computed of
+    them, and the random numbers of a transform, be the same in each run too, to the last bit.
     For ``dtensor`` alone: ``mesh`` gives each of ``MESH_AXES`` its number of devices, over all
     processes; empty, all devices are along ``model`` where there is a layout, else ``batch``.
     ``layout`` maps patterns of variables' paths to an axis or None for each dimension. For
@@ -73,6 +75,7 @@ class TrainArguments(Arguments):
     mesh: Mapping[str, int] = field(default_factory=dict)
     layout: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     disk_bytes: int = 0
+    deterministic: bool = False
     tpu: str = "local"
     tpu_seconds: float = 15.0
 

@@ -28,6 +28,7 @@ from aerotrain.training.loop import train as train_to_the_end
 from aerotrain.training.observer import Observer
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
+from aerotrain.training.refusals import compute_the_same_in_each_run
 from aerotrain.training.report import Report
 from aerotrain.training.saving import Saving
 from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
@@ -51,6 +52,8 @@ def train(replica: Replica) -> str:
     job = replica.job
     arguments = TrainArguments.of(job.arguments)
     KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
+    if arguments.deterministic:
+        compute_the_same_in_each_run(job.strategy)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
     share(split.shards, 0, max(1, job.count(Role.WORKER)))  # refuse before anything starts

@@ -1,11 +1,26 @@
 """What replicas that compute each step together cannot do, said before they begin."""
 
 import keras
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.flavour import KERAS
 from aerotrain.training.own_step import has_own_step
+
+
+def compute_the_same_in_each_run(strategy: str) -> None:
+    """Have TensorFlow's operations give the same bits in each run of this process's program.
+
+    Raises:
+        FinalError: the steps of the strategy have no order that a second run could follow.
+    """
+    if strategy == "parameter_server":
+        raise FinalError(
+            "deterministic cannot be under 'parameter_server', whose workers' steps count in the "
+            "order in which they are done; leave it out, or choose a synchronous strategy"
+        )
+    tf.config.experimental.enable_op_determinism()
 
 
 def refuse_uncut(strategy: str, arguments: TrainArguments, replicas: int) -> None:

@@ -1,0 +1,45 @@
+"""Two runs of one job that is to be deterministic come to the same weights, to the last bit."""
+
+import pytest
+from tensorflow.python.framework.config import disable_op_determinism, is_op_determinism_enabled
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.dataset import load_dataset
+from aerotrain.train import run
+from aerotrain.training.code import UserCode
+from aerotrain.training.input import batch_spec
+from aerotrain.training.refusals import compute_the_same_in_each_run
+from aerotrain.training.trained import TrainedModel
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def _alone():
+    """What a training sets for its whole process is gone after it; there is no public way back."""
+    yield
+    disable_op_determinism()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_noise_of_a_transform_and_all_weights_are_the_same_in_each_run(digits, tmp_path):
+    arguments = {"model": "noisy", "data": digits.data, "epochs": 2, "deterministic": True}
+    urls = [run(digits.replica("train", name, **arguments)) for name in ("one", "other")]
+    weights = [weights_of(digits, url, tmp_path) for url in urls]
+    assert len(weights[0]) > 4
+    for one, other in zip(*weights, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def weights_of(digits, url, scratch):
+    trained, user = TrainedModel.load(url), UserCode.load("noisy")
+    spec = batch_spec(load_dataset(digits.data).schema, user.transform)
+    return trained.restore(user, spec, scratch).get_weights()
+
+
+def test_steps_that_have_no_order_are_refused():
+    with pytest.raises(
+        FinalError, match=r"deterministic cannot be under 'parameter_server'.*leave"
+    ):
+        compute_the_same_in_each_run("parameter_server")
+    assert not is_op_determinism_enabled()
