@@ -1,8 +1,6 @@
 """From shards to batches: every record once, in an order that can be had again."""
 
 import hashlib
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -15,6 +13,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature, Shard
 from aerotrain.records import encode, framed, stacked
+from aerotrain.train import run
 from aerotrain.training.code import features_and_label
 from aerotrain.training.index import write_index
 from aerotrain.training.input import every_record, parse, ready
@@ -163,6 +162,13 @@ def test_no_more_of_the_disk_is_taken_than_allowed(tmp_path):
             assert sum(size_of(file) for file in files) <= budget
 
 
+def test_a_job_whose_budget_of_the_disk_is_below_a_shard_is_refused(digits):
+    replica = digits.replica("train", "tight", model="small", data=digits.data, disk_bytes=1000)
+    with pytest.raises(FinalError, match=r"disk_bytes is 1000, but the shard train-.*; give \d+"):
+        run(replica)
+    assert not list(replica.scratch.iterdir())  # nothing was brought
+
+
 def size_of(file):
     try:
         return file.stat().st_size
@@ -286,13 +292,3 @@ def test_a_shard_is_downloaded_once_and_again_when_it_was_damaged(digits, tmp_pa
     path.write_bytes(b"damaged")
     download(digits.data, shards, tmp_path)
     assert path.stat().st_size == shards[0].bytes
-
-
-def test_importing_the_input_leaves_the_runtime_to_the_strategy_that_configures_it():
-    # A strategy of several workers refuses a runtime that something has started already.
-    code = (
-        "import aerotrain.training.feed\n"
-        "from tensorflow.python.eager import context\n"
-        "assert context.context()._context_handle is None\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -1,6 +1,7 @@
 """Synchronous strategies: replicas that share a batch do what one replica does with all of it."""
 
 import json
+import subprocess
 import sys
 
 import keras
@@ -266,3 +267,13 @@ def test_a_cluster_set_by_hand_is_refused(monkeypatch, capsys, digits):
         main([*words, "--store", digits.store])
     assert ended.value.code == ExitCode.FINAL
     assert "TF_CONFIG is set in the environment" in capsys.readouterr().out
+
+
+def test_importing_the_input_leaves_the_runtime_to_the_strategy_that_configures_it():
+    # A strategy of several workers refuses a runtime that something has started already.
+    code = (
+        "import aerotrain.training.feed\n"
+        "from tensorflow.python.eager import context\n"
+        "assert context.context()._context_handle is None\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
