@@ -121,6 +121,7 @@ class CoordinatorDrive:
         unrolled = UNROLLED if len(weights) <= FEW_WEIGHTS else 1
         self._execute = _execution(strategy, step, unrolled)
         self._zero = step.metrics.zero
+        self._begin = [_here(each) for each in self._zero]
         self._batches = iter(self._coordinator.create_per_worker_dataset(make_dataset))
         self._per_execution = per_execution
         self._workers = workers
@@ -137,7 +138,7 @@ class CoordinatorDrive:
         """Schedule closures, two a worker at a time: one that runs, and the next at hand."""
         scheduled: deque[tuple[int, Any]] = deque()
         for size in sizes:
-            arguments = (self._batches, np.int64(size), self._zero)
+            arguments = (self._batches, _here(np.int64(size)), self._begin)
             scheduled.append((size, self._coordinator.schedule(self._execute, args=arguments)))
             if len(scheduled) == 2 * self._workers:
                 yield scheduled.popleft()
@@ -159,6 +160,16 @@ class CoordinatorDrive:
 
     def settle(self) -> None:
         self._coordinator.join()
+
+
+def _here(number: Any) -> tf.Tensor:
+    """A number as a tensor of this machine, to be handed to another.
+
+    TensorFlow would make it one of the worker's, and let no Python run until that has answered:
+    of one that is silent the chief fell silent with it.
+    """
+    with tf.device("CPU:0"):
+        return tf.constant(number)
 
 
 def shares(steps: int, workers: int, per_execution: int) -> list[int]:
