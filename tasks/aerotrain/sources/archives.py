@@ -4,42 +4,23 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from aerotrain.dataset import Schema
 from aerotrain.sources.arrays import Rows, batches_of, check_counts, feature_of, header_of
-from aerotrain.sources.files import InputFile, files_of
-from aerotrain.sources.naming import piece_of, renewed
-from aerotrain.sources.options import checked
-from aerotrain.sources.protocol import Batch, Piece, SourceError
+from aerotrain.sources.files import InputFile
+from aerotrain.sources.naming import renewed
+from aerotrain.sources.protocol import Batch, SourceError
+from aerotrain.sources.whole_files import WholeFiles
 
 
 @dataclass(frozen=True)
-class ArchiveSource:
+class ArchiveSource(WholeFiles):
     """``.npz`` files below a URL, each a piece."""
-
-    description: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        checked(description, {"url"}, set())
-        return cls(description)
-
-    @cached_property
-    def _files(self) -> list[InputFile]:
-        return files_of(self.description["url"])
-
-    def described(self) -> Mapping[str, Any]:
-        return self.description
-
-    def pieces(self) -> Iterator[Piece]:
-        for file in self._files:
-            yield piece_of(file, (0, -1), file.size)
 
     def schema(self) -> Schema:
         """Of the first file."""
-        with _arrays(self._files[0]) as arrays:
+        with _arrays(self.files[0]) as arrays:
             return {name: feature_of(name, rows.header) for name, rows in arrays.items()}
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Self
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,45 +12,26 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import read_frames
 from aerotrain.records.framing import TruncatedError
-from aerotrain.sources.files import InputFile, files_of
-from aerotrain.sources.naming import piece_of, renewed
-from aerotrain.sources.options import checked
-from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
+from aerotrain.sources.naming import renewed
+from aerotrain.sources.protocol import Batch, Rejected, SourceError
+from aerotrain.sources.whole_files import WholeFiles
 
 _BATCH_RECORDS = 1024
 _LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
 
 @dataclass(frozen=True)
-class ExampleSource:
+class ExampleSource(WholeFiles):
     """TFRecord files below a URL, each a piece. Lists of one value are taken for that value."""
-
-    description: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        checked(description, {"url"}, set())
-        return cls(description)
-
-    @cached_property
-    def _files(self) -> list[InputFile]:
-        return files_of(self.description["url"])
-
-    def described(self) -> Mapping[str, Any]:
-        return self.description
-
-    def pieces(self) -> Iterator[Piece]:
-        for file in self._files:
-            yield piece_of(file, (0, -1), file.size)
 
     def schema(self) -> Schema:
         """By the first record."""
-        for file in self._files:
+        for file in self.files:
             with file.stream() as stream:
                 for _, record in read_frames(stream):
                     features = _parsed(record)
                     return {name: _feature_of(*features[name]) for name in features}
-        raise SourceError(f"the source is empty: its {len(self._files)} files have no record")
+        raise SourceError(f"the source is empty: its {len(self.files)} files have no record")
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None

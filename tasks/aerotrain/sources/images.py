@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,8 @@ import pyarrow as pa
 from aerotrain.dataset import Feature, Schema
 from aerotrain.sources.files import InputFile, files_of
 from aerotrain.sources.naming import short_hash
-from aerotrain.sources.options import checked
 from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
+from aerotrain.sources.whole_files import WholeFiles
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -23,22 +23,17 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class ImageSource:
+class ImageSource(WholeFiles):
     """JPEG and PNG files; the folder that a file lies in is its class.
 
     A record is ``image``, a string of the file's bytes, and ``label``, the number of its class
     among ``classes``, which are sorted by name unless they are given.
     """
 
-    description: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        checked(description, {"url"}, {"classes"})
-        return cls(description)
+    options = frozenset({"classes"})
 
     @cached_property
-    def _files(self) -> list[InputFile]:
+    def files(self) -> list[InputFile]:
         files = files_of(self.description["url"])
         images = [file for file in files if file.key.lower().endswith(_SUFFIXES)]
         if not images:
@@ -51,7 +46,7 @@ class ImageSource:
     @cached_property
     def _classes(self) -> list[str]:
         given = self.description.get("classes")
-        return list(given) if given else sorted({_class_of(file) for file in self._files})
+        return list(given) if given else sorted({_class_of(file) for file in self.files})
 
     def described(self) -> Mapping[str, Any]:
         return {**self.description, "classes": self._classes}
@@ -59,10 +54,10 @@ class ImageSource:
     def pieces(self) -> Iterator[Piece]:
         """Bundles of images of all classes; a new image changes no bundle but its own."""
         count = 1
-        while count * PIECE_IMAGES < len(self._files):
+        while count * PIECE_IMAGES < len(self.files):
             count *= 2
         bundles: list[list[InputFile]] = [[] for _ in range(count)]
-        for file in self._files:
+        for file in self.files:
             bundles[int(short_hash(file.key)[:8], 16) % count].append(file)
         for number, bundle in enumerate(bundles):
             if bundle:

@@ -1,13 +1,13 @@
 """The options of a source, as its kind takes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import nearest
 
 
-def checked(description: Mapping[str, Any], required: set[str], optional: set[str]) -> None:
+def checked(description: Mapping[str, Any], required: Set[str], optional: Set[str]) -> None:
     """Make sure that a description has what its kind needs, and nothing else.
 
     Raises:

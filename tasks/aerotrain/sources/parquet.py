@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +13,10 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import RecordError, column_of
-from aerotrain.sources.files import InputFile, constants, files_of
+from aerotrain.sources.files import InputFile, constants
 from aerotrain.sources.naming import piece_of, renewed
-from aerotrain.sources.options import checked
 from aerotrain.sources.protocol import Batch, Piece, SourceError
+from aerotrain.sources.whole_files import WholeFiles
 
 #: Compressed bytes of row groups that are one piece.
 PIECE_BYTES = 64 * 2**20
@@ -28,25 +27,13 @@ _MOST_ROWS = 32_768
 
 
 @dataclass(frozen=True)
-class ParquetSource:
+class ParquetSource(WholeFiles):
     """Parquet files below a URL; ``columns`` are those that are read, by default all."""
 
-    description: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Self:
-        checked(description, {"url"}, {"columns"})
-        return cls(description)
-
-    @cached_property
-    def _files(self) -> list[InputFile]:
-        return files_of(self.description["url"])
-
-    def described(self) -> Mapping[str, Any]:
-        return self.description
+    options = frozenset({"columns"})
 
     def pieces(self) -> Iterator[Piece]:
-        for file in self._files:
+        for file in self.files:
             if file.size <= PIECE_BYTES:  # its footer need not be read
                 yield piece_of(file, (0, -1), 2 * file.size)
                 continue
@@ -55,7 +42,7 @@ class ParquetSource:
 
     def schema(self) -> Schema:
         """By the first rows of the first file that has any."""
-        for file in self._files:
+        for file in self.files:
             with _opened(file) as parquet:
                 names = self._columns(file, parquet.schema_arrow)
                 for batch in parquet.iter_batches(1000, columns=names):
@@ -66,7 +53,7 @@ class ParquetSource:
                         name: _feature(name, each, file) for name, each in known.items()
                     } | parts
         raise SourceError(
-            f"the source is empty: none of its {len(self._files)} files has a row; see whether "
+            f"the source is empty: none of its {len(self.files)} files has a row; see whether "
             "its input is where the source looks for it"
         )
 

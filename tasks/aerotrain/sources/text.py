@@ -4,7 +4,6 @@ import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -15,11 +14,12 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import column_of
-from aerotrain.sources.files import InputFile, files_of
+from aerotrain.sources.files import InputFile
 from aerotrain.sources.lines import Block, blocks, content_bytes, parsed, ranges, tables
 from aerotrain.sources.naming import piece_of, renewed
 from aerotrain.sources.options import checked
 from aerotrain.sources.protocol import Batch, Piece, SourceError
+from aerotrain.sources.whole_files import WholeFiles
 
 #: Bytes of a file that are one piece.
 PIECE_BYTES = 64 * 2**20
@@ -124,14 +124,13 @@ class JsonLines:
 
 
 @dataclass(frozen=True)
-class TextSource:
+class TextSource(WholeFiles):
     """Files of lines below a URL.
 
     ``encoding`` is what the files are in, where it is not UTF-8. ``types`` gives columns a type
     that their first lines do not show, such as ``{"price": "float32"}``.
     """
 
-    description: Mapping[str, Any]
     format: Format
 
     @classmethod
@@ -165,28 +164,21 @@ class TextSource:
             )
         return self
 
-    @cached_property
-    def _files(self) -> list[InputFile]:
-        return files_of(self.description["url"])
-
-    def described(self) -> Mapping[str, Any]:
-        return self.description
-
     def pieces(self) -> Iterator[Piece]:
-        for file in self._files:
+        for file in self.files:
             for start, end in ranges(file, PIECE_BYTES):
                 yield piece_of(file, (start, end), content_bytes(file, start, end))
 
     def schema(self) -> Schema:
         """By the first block of some of the files; columns that are null there are strings."""
-        count = len(self._files)
+        count = len(self.files)
         numbers = sorted({number * (count - 1) // _LOOKED_INTO for number in range(1, 4)} | {0})
-        votes = self._votes(self._files[number] for number in numbers)
+        votes = self._votes(self.files[number] for number in numbers)
         if not votes:  # those have no record; another may
-            votes = next(filter(None, (self._votes([file]) for file in self._files)), votes)
+            votes = next(filter(None, (self._votes([file]) for file in self.files)), votes)
         if not votes:
             raise SourceError(
-                f"the source is empty: none of {len(self._files)} files, {self._files[0].url} the "
+                f"the source is empty: none of {len(self.files)} files, {self.files[0].url} the "
                 "first, has a record; see whether its input is where the source looks for it"
             )
         return self._chosen({name: _elected(each) for name, each in votes.items()})
@@ -223,7 +215,7 @@ class TextSource:
         for name in columns:
             if name not in schema:
                 raise SpecError(
-                    f"{self._files[0].url} has no column {name!r}{nearest(name, list(schema))}; "
+                    f"{self.files[0].url} has no column {name!r}{nearest(name, list(schema))}; "
                     f"it has {', '.join(schema)}"
                 )
         return {name: schema[name] for name in columns}

@@ -1,0 +1,45 @@
+"""What the kinds of source have in common whose input is the files at a URL."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+from aerotrain.sources.files import InputFile, files_of
+from aerotrain.sources.naming import piece_of
+from aerotrain.sources.options import checked
+from aerotrain.sources.protocol import Piece
+
+
+@dataclass(frozen=True)
+class WholeFiles:
+    """The files at the ``url`` of a description, each a piece unless the kind cuts them.
+
+    ``options`` are what the kind takes besides.
+    """
+
+    description: Mapping[str, Any]
+
+    options: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """The source that a plan's arguments describe.
+
+        Raises:
+            SpecError: an option is missing or unknown.
+        """
+        checked(description, {"url"}, cls.options)
+        return cls(description)
+
+    @cached_property
+    def files(self) -> list[InputFile]:
+        """All of them, in an order that stays."""
+        return files_of(self.description["url"])
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def pieces(self) -> Iterator[Piece]:
+        for file in self.files:
+            yield piece_of(file, (0, -1), file.size)
