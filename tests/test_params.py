@@ -3,7 +3,8 @@
 import pytest
 
 from aerotrain.contract.job import Job, Role
-from aerotrain_airflow.params import RunInterval, RunSwitch, training_params
+from aerotrain_airflow.params import training_params
+from aerotrain_airflow.run_params import RunInterval, RunSwitch
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])

@@ -5,15 +5,15 @@ A pipeline takes them whole and gives its own defaults::
     @dag(params=training_params(epochs=12, threshold=0.95))
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
-from airflow.sdk import Context, Param
+from airflow.sdk import Param
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Role
 from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.contract.steps import AUTO, COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
+from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
 from aerotrain.contract.strategy import STRATEGIES, nearest
 from aerotrain_airflow.form import (
     CLUSTER,
@@ -37,6 +37,7 @@ LOOP = (
     "epochs",
     "batch_size",
     "seed",
+    "deterministic",
     "validate",
     "store_seconds",
     "steps_per_execution",
@@ -54,47 +55,6 @@ LOOP = (
 
 #: Params that go to the user's ``build_model`` and mean nothing to the loop.
 HPARAMS = ("learning_rate",)
-
-
-@dataclass(frozen=True)
-class RunParam:
-    """The value of a param in the run, typed and checked; a template without Jinja.
-
-    Airflow calls ``resolve`` on what it finds in an operator's template fields.
-    """
-
-    name: str
-
-    def resolve(self, context: Context) -> Any:
-        return context["params"][self.name]
-
-    def __str__(self) -> str:
-        return f"{{{{ params.{self.name} }}}}"
-
-
-@dataclass(frozen=True)
-class RunResources(RunParam):
-    """What the run asks for one role's replicas: that role's part of the param."""
-
-    role: str = "chief"
-
-    def resolve(self, context: Context) -> Any:
-        return super().resolve(context).get(self.role, {})
-
-
-class RunInterval(RunParam):
-    """The seconds between checkpoints that the run asks for; ``AUTO`` where it leaves them out."""
-
-    def resolve(self, context: Context) -> Any:
-        asked = super().resolve(context)
-        return AUTO if asked is None else asked
-
-
-class RunSwitch(RunParam):
-    """How many replicas a switch of the run asks for: one where it is on, else none."""
-
-    def resolve(self, context: Context) -> int:
-        return int(super().resolve(context))
 
 
 def training_params(**defaults: Any) -> dict[str, Param]:
@@ -193,6 +153,11 @@ def _training() -> dict[str, Param]:
             1e-3, "Learning rate", "The optimizer's step size, handed to build_model."
         ),
         "seed": whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
+        "deterministic": switch(
+            "Deterministic",
+            "The same bits in each run, at some cost in time. Not under parameter_server.",
+            TRAINING,
+        ),
         "validate": switch(
             "Validate", "Measure the validation split at the end of each epoch.", TRAINING
         ),

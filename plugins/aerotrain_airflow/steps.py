@@ -16,15 +16,9 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import (
-    HPARAMS,
-    LOOP,
-    RunInterval,
-    RunParam,
-    RunResources,
-    RunSwitch,
-)
+from aerotrain_airflow.params import HPARAMS, LOOP
 from aerotrain_airflow.preflight import PreflightOperator
+from aerotrain_airflow.run_params import RunInterval, RunParam, RunResources, RunSwitch
 
 #: What every step takes from the run besides its own: where it runs, and whether it does.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}

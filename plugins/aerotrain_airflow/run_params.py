@@ -1,0 +1,49 @@
+"""Values of a run's params, as a DAG file hands them to a step: templates without Jinja.
+
+Airflow calls ``resolve`` on what it finds in an operator's template fields.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import Context
+
+from aerotrain.contract.steps import AUTO
+
+
+@dataclass(frozen=True)
+class RunParam:
+    """The value of a param in the run, typed and checked."""
+
+    name: str
+
+    def resolve(self, context: Context) -> Any:
+        return context["params"][self.name]
+
+    def __str__(self) -> str:
+        return f"{{{{ params.{self.name} }}}}"
+
+
+@dataclass(frozen=True)
+class RunResources(RunParam):
+    """What the run asks for one role's replicas: that role's part of the param."""
+
+    role: str = "chief"
+
+    def resolve(self, context: Context) -> Any:
+        return super().resolve(context).get(self.role, {})
+
+
+class RunInterval(RunParam):
+    """The seconds between checkpoints that the run asks for; ``AUTO`` where it leaves them out."""
+
+    def resolve(self, context: Context) -> Any:
+        asked = super().resolve(context)
+        return AUTO if asked is None else asked
+
+
+class RunSwitch(RunParam):
+    """How many replicas a switch of the run asks for: one where it is on, else none."""
+
+    def resolve(self, context: Context) -> int:
+        return int(super().resolve(context))
