@@ -17,9 +17,9 @@ from aerotrain_airflow.local.progress import Display, in_order, task_rows, utc_n
 _LOOK_EVERY = 0.5
 #: Seconds between two looks at what the DAG processor has read.
 _PARSED_EVERY = 0.2
-#: Seconds in which a DAG has to be read; and, once another one was, how long it may take more.
+#: Seconds in which a DAG has to be read; and how long it may take more after any other one was.
 _PARSE_SECONDS = 120.0
-_STRAGGLER_SECONDS = 10.0
+_STRAGGLER_SECONDS = 20.0
 
 #: Lines by which Airflow's UI folds a log.
 _FOLDS = ("::group::", "::endgroup::")
@@ -87,8 +87,8 @@ def await_dag(api: AirflowApi, dag: str, since: datetime, check: Callable[[], No
     Raises:
         FinalError: its file cannot be imported, or there is no such DAG.
     """
-    deadline = time.monotonic() + _PARSE_SECONDS
-    others_seen = False
+    deadline = latest = time.monotonic() + _PARSE_SECONDS
+    seen = 0
     while True:
         fresh = [name for name, parsed in api.parsed().items() if parsed > since]
         if dag in fresh:
@@ -97,9 +97,9 @@ def await_dag(api: AirflowApi, dag: str, since: datetime, check: Callable[[], No
         if errors:
             shown = "\n".join(f"{path}:\n{trace}" for path, trace in errors.items())
             raise FinalError(f"DAG {dag!r} is not there, and dags/ has errors:\n{shown}")
-        if fresh and not others_seen:
-            others_seen = True
-            deadline = min(deadline, time.monotonic() + _STRAGGLER_SECONDS)
+        if len(fresh) > seen:
+            seen = len(fresh)
+            deadline = min(latest, time.monotonic() + _STRAGGLER_SECONDS)
         if time.monotonic() > deadline:
             raise FinalError(
                 f"dags/ has no DAG {dag!r}{nearest(dag, fresh)}; "
