@@ -13,6 +13,7 @@ image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the stand-in of 
 
 import argparse
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -49,7 +50,7 @@ def main() -> None:
         "--launcher", choices=("process", "kubernetes", "double"), default="process"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="faults that have this in their name")
+    parser.add_argument("--only", default="", help="faults whose names fit this expression")
     asked = parser.parse_args()
     rows: list[dict[str, object]] = []
     # Their sets outlive whoever started them; told to go, this ends them first.
@@ -58,7 +59,7 @@ def main() -> None:
         # Last of all, also of a run that is told to go before its end.
         stack.callback(lambda: print_all(asked, rows))
         ground, every = ground_of(asked.launcher, stack)
-        faults = [each for each in every if asked.only in f"{each.strategy}: {each.name}"]
+        faults = [each for each in every if re.search(asked.only, f"{each.strategy}: {each.name}")]
         for number, trial in enumerate(schedule(asked.runs, asked.seed, faults), 1):
             if lacks := ground.lacks(trial.fault):
                 rows.append(row_of_none(number, trial.fault, lacks))
