@@ -73,6 +73,7 @@ class Evaluator:
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._events.write(int(name), {f"epoch/{each}": metrics[each] for each in metrics})
+        self._events.flush()
         for file in self._events.files():
             self._store.upload(file, f"{_EVENTS}/{file.name}")
         # Last, for whoever sees it takes all of this to be done.

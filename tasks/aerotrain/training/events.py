@@ -24,10 +24,13 @@ class Events:
             for name, value in values.items():
                 tf.summary.scalar(name, value)
 
-    def files(self) -> Iterator[Path]:
-        """The files, with all in them that was written until now."""
+    def flush(self) -> None:
+        """Have all in the files that was written until now."""
         with self._outliving_a_full_disk():
             self._writer.flush()
+
+    def files(self) -> Iterator[Path]:
+        """The files, as they are now."""
         return self._folder.iterdir()
 
     @contextmanager

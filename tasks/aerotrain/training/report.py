@@ -113,12 +113,12 @@ class Report:
 
     def publish(self, logs: Sequence[Path] = ()) -> None:
         """Have the event files, and ``logs``, brought to the store, as they are then."""
-        events = list(self._events.files())
+        self._events.flush()
 
         def upload() -> None:
             for file in logs:
                 self._store.upload(file, f"{_LOGS}/{file.name}")
-            for file in events:
+            for file in self._events.files():
                 self._store.upload(file, f"{_FOLDER}/{file.name}")
 
         self._courier.send("events", upload)
