@@ -56,8 +56,7 @@ class ProcessWatch:
         self._positions = self._set.positions()
         self._step: int | None = None
         self._trains = False
-        self._is_short = False
-        self._room_after = 0.0  # by time.monotonic()
+        self._room_after = 0.0  # by time.monotonic(), where the disk was full; else 0
 
     def look(self) -> Ended | None:
         """Pass on what is new, have those who were lost come back; the job's end, once it has.
@@ -112,11 +111,11 @@ class ProcessWatch:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            if not self._is_short:
+            if not self._room_after:
                 _LOG.warning("%s: who was lost comes back when there is room", error)
-            self._is_short, self._room_after = True, time.monotonic() + _ROOM_EVERY
+            self._room_after = time.monotonic() + _ROOM_EVERY
             return None
-        self._is_short = self._trains = False
+        self._room_after, self._trains = 0.0, False
         return None
 
     def _end_silent(self) -> None:

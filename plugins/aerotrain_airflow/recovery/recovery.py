@@ -4,7 +4,7 @@ All it remembers is the set's ledger, so that whoever takes a set over goes on w
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
@@ -108,16 +108,7 @@ class Recovery:
 
     def has_no_place(self, name: ReplicaName, seen: Observation, now: float) -> None:
         """Remember that this replica had not started by its deadline: a next try may do without."""
-        self._add(
-            Entry(
-                event=What.DETECT,
-                at=now,
-                replica=str(name),
-                generation=self.generation(name),
-                kind=Loss.START.value,
-                because=seen.reason,
-            )
-        )
+        self._detected(name, replace(seen, loss=Loss.START), now, None)
 
     def _detected(
         self, name: ReplicaName, seen: Observation, now: float, step: int | None
