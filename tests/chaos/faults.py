@@ -67,8 +67,10 @@ def _store_away(seconds: float, training: Training, _: Scene) -> None:
     """The folder of the store is another, which takes nothing: as when a share is lost."""
     prefix = training.job.prefix.removeprefix("file://")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "chaos", prefix], check=True)
-    time.sleep(seconds)
-    subprocess.run(["umount", "--lazy", prefix], check=True)
+    try:
+        time.sleep(seconds)
+    finally:  # whoever ends the tool now must not find it mounted
+        subprocess.run(["umount", "--lazy", prefix], check=True)
 
 
 def _store_cut(seconds: float, _: Training, scene: Scene) -> None:
