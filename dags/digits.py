@@ -17,8 +17,9 @@ from aerotrain_airflow.steps import evaluate, export, prepare, train
 
 
 @dag(
-    # Unlike "@weekly", it never starts a run for a Sunday that has passed.
-    schedule=CronTriggerTimetable("0 0 * * 0", timezone="UTC"),
+    # Every Sunday. By default it would also start a run at once when it is turned on within
+    # a tenth of the week after one (whatever `run_immediately=False` says in Airflow 3.3).
+    schedule=CronTriggerTimetable("0 0 * * 0", timezone="UTC", run_immediately=timedelta(0)),
     catchup=False,
     # Only what another try may mend is tried again, and training goes on where it was.
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},

