@@ -1,6 +1,8 @@
 """From shards to batches: every record once, in an order that can be had again."""
 
 import hashlib
+import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -22,6 +24,7 @@ from aerotrain.training.rows import Rows, layout_of
 from aerotrain.training.shards import download, share
 from aerotrain.training.supply import Supply
 from aerotrain.training.windows import batches_of, supplied
+from store_fixtures import no_room
 
 pytestmark = pytest.mark.process
 
@@ -185,6 +188,35 @@ def test_training_begins_with_the_first_shards_and_stops_at_one_that_does_not_co
         (tmp_path / "store" / last.pieces[0].shard.file).unlink()
         with pytest.raises(tf.errors.InvalidArgumentError, match="no more shards come"):
             list(islice(batches, 6))
+
+
+def test_a_full_disk_is_waited_for(tmp_path, capsys):
+    shards = written(tmp_path / "store", [range(10)] * 6)
+    bounds = {"window_bytes": 100, "disk_bytes": 2 * shards[0].bytes}
+    read = []
+    with batches_from(tmp_path, shards, batch_size=10, **bounds) as batches:
+        read.append(next(batches))
+
+        def rest():
+            read.extend(islice(batches, 5))
+
+        reader = threading.Thread(target=rest)
+        with no_room():
+            reader.start()
+            while "no room is left" not in capsys.readouterr().out:
+                assert reader.is_alive()
+                time.sleep(0.01)
+        reader.join()
+    assert sorted(flat(read)) == sorted([*range(10)] * 6)
+
+
+def test_a_disk_that_is_full_from_the_beginning_is_told_at_once(tmp_path, shards):
+    with (
+        no_room(),
+        batches_from(tmp_path, shards) as batches,
+        pytest.raises(tf.errors.InvalidArgumentError, match="no more shards come"),
+    ):
+        next(batches)
 
 
 def test_bytes_of_one_layout_are_parsed_as_tensorflow_parses_them():

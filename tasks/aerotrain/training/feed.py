@@ -76,8 +76,8 @@ class Feed:
         epoch, done = self.plan.position(step)
         done *= self.plan.batch_size
         supply = supply_of(self.arguments, self.dataset, shards, self.scratch, begin=(epoch, done))
-        self._supplies.append(supply)
         supply.start()
+        self._supplies.append(supply)
         return self._read(f"{self.scratch}/")
 
     def remote(self) -> tf.data.Dataset:

@@ -2,11 +2,16 @@
 
 A thread brings shards in the order in which they are read, within a budget of the disk, and
 says what there is to read by files, for who reads may be a graph of another machine's process
-that was sent here. In the folder ``windows``, ``asked`` holds the number of the window that is
-read next; the file of that number, which comes when all of its shards are there, says where its
-records are; and ``failed`` comes when no more windows will. ``windows.py`` is the other side.
+that was sent here. In the folder ``windows``, the number of the window that is read next is
+written to the pipe ``asked``; the file of that number, which comes when all of its shards are
+there, says where its records are; and ``failed`` comes when no more windows will. Neither asking
+nor failing takes room on the disk: training waits where it is full. ``windows.py`` is the other
+side.
 """
 
+import contextlib
+import os
+import select
 import shutil
 import threading
 import time
@@ -17,7 +22,7 @@ from pathlib import Path
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, Shard
-from aerotrain.store import StoreUnavailable, open_store
+from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import explained
 from aerotrain.training.index import INDEX, Indexed, write_index
 from aerotrain.training.order import Order, Window
@@ -31,10 +36,11 @@ from aerotrain.training.shards import (
     split_of,
 )
 
-#: The folder of the files by which windows are asked for, and where the number asked for is.
-WINDOWS, ASKED, FAILED = "windows", "asked", "failed"
+#: The folder by which windows are asked for, the pipe for it, and the sign that no more come,
+#: which has another name until then.
+WINDOWS, ASKED, FAILED, _GOING = "windows", "asked", "failed", "going"
 
-#: The name of the file of a window is its number in as many digits.
+#: The name of the file of a window is its number in as many digits, and so it is asked for.
 DIGITS = 12
 
 #: Windows that are written ahead of the one asked for, where their shards are there.
@@ -42,8 +48,9 @@ _AHEAD = 64
 
 _SECONDS_BETWEEN_LOOKS = 0.02
 
-#: For how long the store may be away: a training goes on meanwhile with the shards that are here.
-_PATIENCE_SECONDS = 600.0
+#: For how long the store may be away or the disk full: a training goes on meanwhile with the
+#: shards that are here, or waits. And how soon a shard is asked for again.
+_PATIENCE_SECONDS, _SECONDS_BETWEEN_TRIES = 600.0, 2.0
 
 
 class Supply:
@@ -78,8 +85,8 @@ class Supply:
         self._coming: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
         self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
-        self._away_since: float | None = None
-        self._wake = threading.Event()
+        self._held_since: float | None = None
+        self._not_before = 0.0
         self._stopped = threading.Event()
         self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
@@ -88,6 +95,10 @@ class Supply:
         """Begin to bring shards; what an earlier process has asked for is forgotten."""
         shutil.rmtree(self._windows, ignore_errors=True)
         self._windows.mkdir(parents=True)
+        os.mkfifo(self._windows / ASKED)
+        # Held for writing, too, so that who asks need not wait for a reader.
+        self._asked = os.open(self._windows / ASKED, os.O_RDWR | os.O_NONBLOCK)
+        (self._windows / _GOING).touch()
         if self._order.disk_bytes:
             for shard in self._order.shards:
                 self._drop(shard.file)
@@ -97,8 +108,10 @@ class Supply:
     def stop(self) -> None:
         """Bring nothing more. Returns when the thread has ended."""
         self._stopped.set()
-        self._wake.set()
         self._thread.join()
+        # In this order, or who asks just then would wait for a reader for ever.
+        (self._windows / ASKED).unlink(missing_ok=True)
+        os.close(self._asked)
 
     def failed(self) -> BaseException:
         """Wait, for ever where nothing goes wrong, and return why nothing more comes."""
@@ -109,11 +122,11 @@ class Supply:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                self._turn()
-                self._wake.wait(_SECONDS_BETWEEN_LOOKS)
-                self._wake.clear()
-        except OSError as error:
-            self._fail(explained(error, str(self._windows)))
+                try:
+                    self._turn()
+                except OSError as error:
+                    self._hold(explained(error, str(self._windows)))
+                select.select([self._asked], [], [], _SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
             self._fail(error)
         finally:
@@ -122,14 +135,17 @@ class Supply:
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
-        (self._windows / FAILED).touch()
-        self._failed.set()
+        try:
+            (self._windows / _GOING).rename(self._windows / FAILED)
+        finally:
+            self._failed.set()
 
     def _turn(self) -> None:
         """See what was asked for and what has come, and go on with both."""
         came, failed = self._take_what_came()
-        asked = self._asked()
-        if not (came or asked != self._number or not self._written):
+        asked = self._number_asked_for()
+        held = self._held_since is not None
+        if not (came or held or asked != self._number or not self._written):
             return
         if asked < self._number:
             self._rewind()
@@ -144,13 +160,13 @@ class Supply:
         if failed is not None:
             raise failed  # only now, so that what has come may be read
 
-    def _asked(self) -> int:
-        try:
-            text = (self._windows / ASKED).read_text()
-        except FileNotFoundError:
-            return 0
-        # A file that is just being written is shorter.
-        return int(text) if len(text) == DIGITS else self._number
+    def _number_asked_for(self) -> int:
+        """The last that was written to the pipe, each at once and thus whole."""
+        number = self._number
+        with contextlib.suppress(BlockingIOError):
+            while numbers := os.read(self._asked, 1024 * DIGITS):
+                number = int(numbers[-DIGITS:])
+        return number
 
     def _rewind(self) -> None:
         for file in self._windows.glob("[0-9]*"):
@@ -189,7 +205,7 @@ class Supply:
 
     def _bring(self, wanted: list[Shard]) -> None:
         names = {shard.file for shard in wanted}
-        if self._coming.keys() - names:
+        if self._coming.keys() - names or time.monotonic() < self._not_before:
             return  # what somebody else asked for takes its place until it has come
         for file in set(self._here) - names:
             if self._room(wanted) < 0:
@@ -197,9 +213,7 @@ class Supply:
         for shard in wanted:
             if shard.file in self._here or shard.file in self._coming:
                 continue
-            future = self._shards.submit(self._bring_one, shard)
-            self._coming[shard.file] = future
-            future.add_done_callback(lambda _: self._wake.set())
+            self._coming[shard.file] = self._shards.submit(self._bring_one, shard)
 
     def _room(self, wanted: list[Shard]) -> int:
         """Bytes of the budget that are left when all that is wanted is there besides the rest."""
@@ -213,7 +227,10 @@ class Supply:
         path = bring(self._store, shard, self._scratch, self._ranges)
         if not self._indexed:
             return Indexed(shard, None)
-        return write_index(shard, path)
+        try:
+            return write_index(shard, path)
+        except OSError as error:
+            raise explained(error, str(path)) from error
 
     def _take_what_came(self) -> tuple[bool, BaseException | None]:
         """Whether an attempt to bring a shard has ended, and why none more should be made."""
@@ -224,15 +241,26 @@ class Supply:
             error = future.exception()
             if error is None:
                 self._here[file] = future.result()
-                self._away_since = None
-            elif not (isinstance(error, StoreUnavailable) and self._may_come_back()):
-                failed = error
+                self._held_since = None
+                continue
+            try:
+                self._hold(error)
+            except BaseException as final:  # noqa: BLE001 -- what has come may be read first
+                failed = final
         return bool(ended), failed
 
-    def _may_come_back(self) -> bool:
+    def _hold(self, error: BaseException) -> None:
+        """Go on later, where the store may come back or the disk be given room; else raise."""
+        begun = self._number > 0 or bool(self._written)
+        if not isinstance(error, StoreUnavailable) and not (isinstance(error, StoreFull) and begun):
+            raise error
         now = time.monotonic()
-        self._away_since = self._away_since or now
-        return now - self._away_since < _PATIENCE_SECONDS
+        if self._held_since is None:
+            self._held_since = now
+            print(f"warning: {error}; training takes what is here, then waits", flush=True)
+        if now - self._held_since > _PATIENCE_SECONDS:
+            raise error
+        self._not_before = now + _SECONDS_BETWEEN_TRIES
 
     def _drop(self, file: str) -> None:
         self._here.pop(file, None)
@@ -250,6 +278,7 @@ class Supply:
             partial.write_text(self._told(window))
             partial.replace(self._file(number))
             self._written.add(number)
+            self._held_since = None
 
     def _is_here(self, window: Window) -> bool:
         return all(piece.shard.file in self._here for piece in window.pieces)
