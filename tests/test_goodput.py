@@ -61,6 +61,15 @@ def test_what_a_kill_costs_is_the_way_back_and_the_steps_done_twice() -> None:
     )
 
 
+@pytest.mark.parametrize(("stop", "other"), [(0, 0), (20, 20)])
+def test_a_pace_that_varies_is_no_loss_and_a_stop_is(stop: float, other: float) -> None:
+    seconds = [8, 8, 8, 8, 11, 12, 12, 10, 10 + stop]
+    ledger, at = [entry(What.RESTORE, 0, step=0)], 0.0
+    for number, each in enumerate(seconds, 1):
+        ledger.append(entry(What.TRAIN, at := at + each, step=100 * number, seconds=each))
+    assert goodput_of(ledger).lost["other"] == pytest.approx(other, abs=1)
+
+
 def test_a_worker_that_comes_back_beside_a_training_chief_is_no_outage() -> None:
     worker = [
         entry(What.DETECT, 30, step=200, replica="worker-1"),

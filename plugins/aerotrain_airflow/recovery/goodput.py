@@ -2,7 +2,10 @@
 
 Goodput is the share of wall time that moved the model forward: the steps that count, at the
 pace of this very training, over all the time from its start to its end. Each step counts once,
-however often it was done. See https://research.google/blog/introducing-ml-productivity-goodput/
+however often it was done. The pace is the mean of the stretches between two checkpoints that are
+not slower than the median by three times the median absolute deviation: a machine that others
+share is no loss, a stop is. See https://research.google/blog/introducing-ml-productivity-goodput/
+and for the pace https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +64,7 @@ def goodput_of(ledger: Sequence[Entry]) -> Goodput:
     done = max((last for _, last, _ in trained), default=0)
     if not done:
         return Goodput(wall=wall, restarts=restarts)
-    pace = median(seconds / (last - first) for first, last, seconds in trained)
+    pace = _pace(trained)
     first = trained[0][0]
     twice = _steps_twice(ledger)
     moved = min(wall, (done - first) * pace)
@@ -93,6 +96,15 @@ def _stretches(ledger: Iterable[Entry]) -> list[tuple[int, int, float]]:
                 found.append((at, entry.step, entry.seconds))
             at = entry.step
     return found
+
+
+def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
+    """Seconds a step, where nothing stopped it."""
+    paces = [seconds / (last - first) for first, last, seconds in trained]
+    middle = median(paces)
+    most = middle + 3 * median(abs(pace - middle) for pace in paces)
+    usual = [each for each, pace in zip(trained, paces, strict=True) if pace <= most]
+    return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
 
 
 def _steps_twice(ledger: Iterable[Entry]) -> int:
