@@ -18,8 +18,8 @@ from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.input import ready
-from aerotrain.training.shards import TRAIN_SPLIT
+from aerotrain.training.input.batches import ready
+from aerotrain.training.input.shards import TRAIN_SPLIT
 
 
 class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]

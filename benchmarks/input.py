@@ -29,12 +29,12 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, Feature, Shard, Split
 from aerotrain.records import Column, encode, framed
 from aerotrain.store import MANIFEST, open_store
-from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
 from aerotrain.training.feed import Feed
-from aerotrain.training.input import batch_spec, every_record
+from aerotrain.training.input.batches import batch_spec, every_record
+from aerotrain.training.input.shards import TRAIN_SPLIT
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.plan import Plan
-from aerotrain.training.shards import TRAIN_SPLIT
 from aerotrain.training.strategies import ENGINES
 from aerotrain_airflow.local.s3_server import s3_server
 from benchmarks.report import print_report

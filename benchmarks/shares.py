@@ -16,10 +16,10 @@ import tensorflow as tf
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
 from aerotrain.training.feed import Feed
-from aerotrain.training.input import batch_spec
+from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.plan import Plan
 from aerotrain.training.strategies import ENGINES
 

@@ -13,11 +13,11 @@ import tf_keras
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
-from aerotrain.training.flavour import KERAS
-from aerotrain.training.input import parse
-from aerotrain.training.shards import download
+from aerotrain.training.input.batches import parse
+from aerotrain.training.input.shards import download
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.flavour import KERAS
 from aerotrain.training.strategies import ENGINES
 
 STEPS = 80  # two epochs, the last batch of each is smaller

@@ -16,10 +16,10 @@ from aerotrain.contract.cluster import tell_tensorflow
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.training.code import UserCode
 from aerotrain.training.feed import Feed
-from aerotrain.training.flavour import KERAS
-from aerotrain.training.input import batch_spec
+from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.flavour import KERAS
 from aerotrain.training.plan import Plan
 from aerotrain.training.strategies import ENGINES, wait_for_all
 

@@ -11,11 +11,11 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
-from aerotrain.training.callbacks import Callbacks
-from aerotrain.training.code import UserCode
 from aerotrain.training.evaluator import checkpoints_to_come
-from aerotrain.training.input import batch_spec, every_record
-from aerotrain.training.shards import download
+from aerotrain.training.input.batches import batch_spec, every_record
+from aerotrain.training.input.shards import download
+from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
 from training_fixtures import feed_of, read_until
 

@@ -13,13 +13,13 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
-from aerotrain.training import parcels
-from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive
-from aerotrain.training.fused import LARGE
-from aerotrain.training.own_step import OwnStep, has_own_step
-from aerotrain.training.remote_step import RemoteStep
-from aerotrain.training.step import TrainStep
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.steps import parcels
+from aerotrain.training.steps.fused import LARGE
+from aerotrain.training.steps.own import OwnStep, has_own_step
+from aerotrain.training.steps.remote import RemoteStep
+from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
 from training_fixtures import read_until

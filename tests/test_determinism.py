@@ -6,9 +6,9 @@ from tensorflow.python.framework.config import disable_op_determinism, is_op_det
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import load_dataset
 from aerotrain.train import run
-from aerotrain.training.code import UserCode
-from aerotrain.training.input import batch_spec
-from aerotrain.training.refusals import compute_the_same_in_each_run
+from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.refusals import compute_the_same_in_each_run
 from aerotrain.training.trained import TrainedModel
 
 pytestmark = pytest.mark.process

@@ -13,9 +13,9 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run as train
-from aerotrain.training.code import UserCode
-from aerotrain.training.input import batch_spec, first_records, parse
-from aerotrain.training.shards import download
+from aerotrain.training.input.batches import batch_spec, first_records, parse
+from aerotrain.training.input.shards import download
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
 
 pytestmark = pytest.mark.process

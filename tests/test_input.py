@@ -16,14 +16,14 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature, Shard
 from aerotrain.records import encode, framed, stacked
 from aerotrain.train import run
-from aerotrain.training.code import features_and_label
-from aerotrain.training.index import write_index
-from aerotrain.training.input import every_record, parse, ready
-from aerotrain.training.order import Order
-from aerotrain.training.rows import Rows, layout_of
-from aerotrain.training.shards import download, share
-from aerotrain.training.supply import Supply
-from aerotrain.training.windows import batches_of, supplied
+from aerotrain.training.input.batches import every_record, parse, ready
+from aerotrain.training.input.index import write_index
+from aerotrain.training.input.order import Order
+from aerotrain.training.input.rows import Rows, layout_of
+from aerotrain.training.input.shards import download, share
+from aerotrain.training.input.supply import Supply
+from aerotrain.training.input.windows import batches_of, supplied
+from aerotrain.training.model.code import features_and_label
 from store_fixtures import no_room
 
 pytestmark = pytest.mark.process

@@ -6,8 +6,8 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import open_store
-from aerotrain.training import lease
-from aerotrain.training.lease import leased
+from aerotrain.training.attending import lease
+from aerotrain.training.attending.lease import leased
 
 
 @pytest.fixture

@@ -110,9 +110,9 @@ REFUSALS = """
 import keras, tf_keras
 import tensorflow as tf
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.code import UserCode, features_and_label
-from aerotrain.training.callbacks import Callbacks
-from aerotrain.training.flavour import KERAS
+from aerotrain.training.model.code import UserCode, features_and_label
+from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.flavour import KERAS
 
 class Own(tf_keras.Sequential):
     def train_step(self, data):
@@ -186,7 +186,10 @@ def test_what_is_not_done_for_tf_keras_is_refused_with_the_way_out(tmp_path):
 
 def test_without_the_variable_a_tf_keras_model_is_refused_with_the_way_out(monkeypatch, tmp_path):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS")
-    build = "from aerotrain.training.code import UserCode; UserCode.load('legacy').build({}, None)"
+    build = (
+        "from aerotrain.training.model.code import UserCode\n"
+        "UserCode.load('legacy').build({}, None)"
+    )
     with start([sys.executable, "-c", build], tmp_path) as process:
         said = process.communicate(timeout=100)[0]
     assert "return a keras.Model, or give the replicas TF_USE_LEGACY_KERAS=1 in their" in said

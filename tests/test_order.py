@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Shard
-from aerotrain.training.order import MIXED, Order
+from aerotrain.training.input.order import MIXED, Order
 
 SHARDS = [
     Shard(file=f"shard-{number}", records=records, bytes=42 * records, sha256="")

@@ -238,7 +238,7 @@ def test_tensorflow_reads_back_what_was_encoded(tmp_path: Path) -> None:
 def test_tensorflow_reads_a_batch_back_equal(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from aerotrain.training.input import parse
+    from aerotrain.training.input.batches import parse
 
     columns = ragged_columns(500)
     path = tmp_path / "x.tfrecord"

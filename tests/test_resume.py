@@ -14,10 +14,10 @@ from aerotrain.contract.progress import Progress
 from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
-from aerotrain.training.chronicle import KEY
-from aerotrain.training.code import UserCode
-from aerotrain.training.input import batch_spec
-from aerotrain.training.retention import sealed_checkpoints
+from aerotrain.training.attending.chronicle import KEY
+from aerotrain.training.checkpoints.retention import sealed_checkpoints
+from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
 from training_fixtures import MODELS, read_until, start
 
@@ -224,7 +224,7 @@ def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
     ],
 )
 def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, message):
-    from aerotrain.training.sameness import described, refuse_another_model
+    from aerotrain.training.checkpoints.sameness import described, refuse_another_model
 
     one, other = (UserCode.load("small").build_model(each) for each in ({}, hparams))
     for model in (one, other):

@@ -10,10 +10,15 @@ from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.ledger import What, read
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.store import StoreUnavailable, open_store
-from aerotrain.training.beside import random_state, restore_random, sums_as_file, sums_of
-from aerotrain.training.chronicle import KEY, Chronicle
-from aerotrain.training.courier import Courier
-from aerotrain.training.retention import Retention, kept, sealed_checkpoints
+from aerotrain.training.attending.chronicle import KEY, Chronicle
+from aerotrain.training.attending.courier import Courier
+from aerotrain.training.checkpoints.beside import (
+    random_state,
+    restore_random,
+    sums_as_file,
+    sums_of,
+)
+from aerotrain.training.checkpoints.retention import Retention, kept, sealed_checkpoints
 from aerotrain.training.when import (
     BestInterval,
     Every,

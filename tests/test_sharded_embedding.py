@@ -12,7 +12,7 @@ from aerotrain import layers
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.layers import ShardedEmbedding
-from aerotrain.training.step import TrainStep
+from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.trained import TrainedModel
 from training_fixtures import MODELS
 

@@ -13,7 +13,7 @@ import pytest
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.progress import Progress
 from aerotrain.store import open_store
-from aerotrain.training.retention import sealed_checkpoints
+from aerotrain.training.checkpoints.retention import sealed_checkpoints
 from aerotrain.training.trained import TrainedModel
 from training_fixtures import MODELS, read_until, start
 

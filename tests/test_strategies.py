@@ -12,8 +12,8 @@ from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Replica, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.train import main
-from aerotrain.training.input import Cut
-from aerotrain.training.refusals import refuse_uncut, refuse_unexchanged
+from aerotrain.training.input.batches import Cut
+from aerotrain.training.model.refusals import refuse_uncut, refuse_unexchanged
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
 from training_fixtures import DIGITS, MODELS, read_until, start, steps_of_replicas

@@ -17,13 +17,13 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
-from aerotrain.training.code import UserCode
 from aerotrain.training.drive import LocalDrive, shares
-from aerotrain.training.input import batch_spec, parse
+from aerotrain.training.input.batches import batch_spec, parse
+from aerotrain.training.input.shards import download
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.observing.report import Pace
 from aerotrain.training.plan import Plan
-from aerotrain.training.report import Pace
-from aerotrain.training.shards import download
-from aerotrain.training.step import TrainStep
+from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
 from aerotrain.training.when import Every

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from aerotrain.training.attendants import peers_of
+from aerotrain.training.attending.attendants import peers_of
+from aerotrain.training.attending.watchdog import Watchdog, answers
 from aerotrain.training.drive import Ran
-from aerotrain.training.watchdog import Watchdog, answers
 from training_fixtures import read_until, start
 
 pytestmark = pytest.mark.process

@@ -9,10 +9,10 @@ from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
-from aerotrain.training.code import UserCode
 from aerotrain.training.failures import explained
-from aerotrain.training.input import batch_spec, every_record
-from aerotrain.training.shards import download, split_of
+from aerotrain.training.input.batches import batch_spec, every_record
+from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
 
 #: The metrics' key in the store of the evaluation.

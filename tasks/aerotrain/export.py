@@ -12,11 +12,11 @@ from aerotrain.contract.steps import ExportArguments
 from aerotrain.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, ExistsError, Store, open_store, publish
-from aerotrain.training.code import UserCode
 from aerotrain.training.failures import explained
-from aerotrain.training.input import batch_spec, first_records
-from aerotrain.training.servable import Servable
-from aerotrain.training.shards import download, split_of
+from aerotrain.training.input.batches import batch_spec, first_records
+from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.servable import Servable
 from aerotrain.training.trained import TrainedModel
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.

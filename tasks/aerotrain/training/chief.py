@@ -15,27 +15,27 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import BEGAN, Replica
 from aerotrain.training.agreement import Agreement
-from aerotrain.training.attendants import Attendants
-from aerotrain.training.callbacks import Callbacks
-from aerotrain.training.checkpoints import Checkpoints
-from aerotrain.training.code import UserCode
-from aerotrain.training.compiled import refuse_under, warn_of_precision
+from aerotrain.training.attending.attendants import Attendants
+from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
-from aerotrain.training.flavour import KERAS
-from aerotrain.training.input import batch_spec
+from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.loop import train as train_to_the_end
-from aerotrain.training.observer import Observer
+from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.refusals import compute_the_same_in_each_run
+from aerotrain.training.observing.observer import Observer
+from aerotrain.training.observing.report import Report
+from aerotrain.training.observing.validation import Validation
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
-from aerotrain.training.refusals import compute_the_same_in_each_run
-from aerotrain.training.report import Report
 from aerotrain.training.saving import Saving
-from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
-from aerotrain.training.step import TrainStep
+from aerotrain.training.steps.compiled import refuse_under, warn_of_precision
+from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES, wait_for_all
 from aerotrain.training.trained import KEY, TrainedModel
-from aerotrain.training.validation import Validation
 from aerotrain.training.when import BestInterval, Every
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.training.fetching import fetch_by_copies
-from aerotrain.training.step import MetricSums, Sums
+from aerotrain.training.steps.step import MetricSums, Sums
 
 #: Steps that a closure writes out in each turn of its loop. At every turn a worker and the ps
 #: exchange messages to agree that the loop goes on; but each of these steps is traced by itself,

@@ -14,13 +14,13 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
-from aerotrain.training.checkpoints import checkpoint_store, restore_weights
-from aerotrain.training.code import UserCode
-from aerotrain.training.events import Events
+from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
+from aerotrain.training.checkpoints.retention import EVALUATIONS, sealed_checkpoints
 from aerotrain.training.failures import explained
-from aerotrain.training.retention import EVALUATIONS, sealed_checkpoints
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.observing.events import Events
+from aerotrain.training.observing.validation import VALIDATION_SPLIT, Validation
 from aerotrain.training.trained import KEY
-from aerotrain.training.validation import VALIDATION_SPLIT, Validation
 
 _EVENTS = "tensorboard/validation"
 _SECONDS_BETWEEN_LOOKS = 2.0

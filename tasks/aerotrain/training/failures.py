@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.dataset import Dataset
-from aerotrain.training.code import UserCode
-from aerotrain.training.input import every_record
-from aerotrain.training.shards import download, split_of
+from aerotrain.training.input.batches import every_record
+from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.model.code import UserCode
 
 #: Another process of the cluster went away, or the network between.
 _LOST = (

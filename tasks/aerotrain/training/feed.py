@@ -10,13 +10,13 @@ import tensorflow as tf
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset
-from aerotrain.training.code import UserCode
-from aerotrain.training.input import Cut, in_pieces, ready
+from aerotrain.training.input.batches import Cut, in_pieces, ready
+from aerotrain.training.input.rows import layout_of
+from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.input.supply import Supply, order_of, supply_of
+from aerotrain.training.input.windows import batches_of, supplied
+from aerotrain.training.model.code import UserCode
 from aerotrain.training.plan import Plan
-from aerotrain.training.rows import layout_of
-from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
-from aerotrain.training.supply import Supply, order_of, supply_of
-from aerotrain.training.windows import batches_of, supplied
 
 
 @dataclass(frozen=True, kw_only=True)

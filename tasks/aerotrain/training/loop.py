@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aerotrain.departure import ToldToGo
+from aerotrain.training.attending.watchdog import Watchdog
 from aerotrain.training.drive import Drive
-from aerotrain.training.observer import Observer
+from aerotrain.training.observing.observer import Observer
 from aerotrain.training.plan import Plan
 from aerotrain.training.saving import Saving
-from aerotrain.training.watchdog import Watchdog
 
 
 class Counter(Protocol):

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aerotrain.training.checkpoints import Checkpoints
-from aerotrain.training.report import Report
-from aerotrain.training.step import Sums
+from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.observing.report import Report
+from aerotrain.training.steps.step import Sums
 
 
 class PeerCheckpoints(Checkpoints):

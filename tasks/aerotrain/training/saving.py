@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from aerotrain.contract.ledger import What
-from aerotrain.training.checkpoints import Checkpoints
-from aerotrain.training.chronicle import Chronicle
-from aerotrain.training.observer import Observer
+from aerotrain.training.attending.chronicle import Chronicle
+from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.observing.observer import Observer
 from aerotrain.training.plan import Plan
 from aerotrain.training.when import Every
 

@@ -13,8 +13,8 @@ from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.shards import TRAIN_SPLIT, share, split_of
-from aerotrain.training.supply import Supply, supply_of
+from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.input.supply import Supply, supply_of
 
 
 def serve(replica: Replica) -> None:

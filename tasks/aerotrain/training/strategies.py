@@ -14,20 +14,20 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.checkpoints import Checkpoints
+from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.drive import CoordinatorDrive, Drive, LocalDrive, Step
 from aerotrain.training.feed import Feed
-from aerotrain.training.flavour import KERAS
-from aerotrain.training.mesh import chiefs_clock, mesh_strategy
-from aerotrain.training.mesh_checkpoints import MeshCheckpoints, PeerMeshCheckpoints
-from aerotrain.training.mesh_drive import drive_mesh
-from aerotrain.training.mesh_step import MeshStep
-from aerotrain.training.own_step import OwnStepTogether, has_own_step
+from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
+from aerotrain.training.mesh.drive import drive_mesh
+from aerotrain.training.mesh.mesh import chiefs_clock, mesh_strategy
+from aerotrain.training.mesh.step import MeshStep
+from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.refusals import refuse_uncut, refuse_unexchanged
 from aerotrain.training.peer import PeerCheckpoints
-from aerotrain.training.pieces import StepInPieces
-from aerotrain.training.refusals import refuse_uncut, refuse_unexchanged
-from aerotrain.training.remote_step import RemoteStep
-from aerotrain.training.step import TrainStep
+from aerotrain.training.steps.own import OwnStepTogether, has_own_step
+from aerotrain.training.steps.pieces import StepInPieces
+from aerotrain.training.steps.remote import RemoteStep
+from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.tpu import connect
 
 

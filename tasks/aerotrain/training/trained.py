@@ -10,8 +10,8 @@ import keras
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import open_store
-from aerotrain.training.checkpoints import restore_weights
-from aerotrain.training.code import UserCode
+from aerotrain.training.checkpoints.checkpoints import restore_weights
+from aerotrain.training.model.code import UserCode
 
 #: The manifest's key in the store of the training that wrote it.
 KEY = "model.json"

@@ -1,0 +1,1 @@
+"""Threads beside a training, and what they do for it."""

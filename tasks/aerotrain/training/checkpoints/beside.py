@@ -1,0 +1,80 @@
+"""What a checkpoint keeps beside the variables, so that a resumed training is the same one.
+
+The state of Python's and NumPy's random numbers, which callbacks may draw from, and the sums
+of the metrics of an epoch that has not ended.
+"""
+
+import io
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.training.model.callback_state import Files
+from aerotrain.training.steps.compiled import inner
+from aerotrain.training.steps.step import Sums
+
+_RANDOM = "random.json"
+_SUMS = "sums.npz"
+
+
+def optimizer_state(model: keras.Model) -> dict[str, Any]:
+    """The optimizer and its schedule in words, for who reads a manifest: its state is beside."""
+    optimizer = inner(model.optimizer)
+    if optimizer is None:
+        return {}
+    try:
+        schedule = optimizer.get_config().get("learning_rate")
+        # A strategy's variable is no number, but TensorFlow makes a tensor of any.
+        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
+        json.dumps(schedule)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        schedule = rate = None  # an optimizer of the user's own, that says nothing of itself
+    return {"optimizer": type(optimizer).__name__, "learning_rate": rate, "schedule": schedule}
+
+
+def random_state() -> Files:
+    """The state of the process's random numbers, as a file."""
+    version, numbers, gauss = random.getstate()
+    kind, key, *position = np.random.get_state(legacy=True)
+    state = {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, [int(each) for each in key], *position],
+    }
+    return {_RANDOM: json.dumps(state).encode()}
+
+
+def restore_random(files: Files) -> None:
+    """Go on with the random numbers that come after those of ``random_state``."""
+    if _RANDOM not in files:
+        return
+    state: Mapping[str, Any] = json.loads(files[_RANDOM])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, key, *position = state["numpy"]
+    np.random.set_state((kind, np.array(key, np.uint32), *position))
+
+
+def sums_as_file(sums: Sums | None) -> Files:
+    """The sums of the epoch so far, as a file; none between two epochs."""
+    if sums is None:
+        return {}
+    content = io.BytesIO()
+    np.savez(content, *(np.asarray(each) for each in sums))
+    return {_SUMS: content.getvalue()}
+
+
+def sums_of(files: Files, zero: Sequence[Any]) -> list[Any] | None:
+    """The sums that ``sums_as_file`` kept, if they are of the same metrics as ``zero``."""
+    if _SUMS not in files:
+        return None
+    with np.load(io.BytesIO(files[_SUMS])) as arrays:
+        sums = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
+    if [each.shape for each in sums] != [np.shape(each) for each in zero]:
+        print("the metrics are others than those of the checkpoint: the epoch's begin anew")
+        return None
+    return [each.astype(np.asarray(old).dtype) for each, old in zip(sums, zero, strict=True)]

@@ -1,0 +1,1 @@
+"""From the shards in the store to the batches that a step takes."""

@@ -1,0 +1,146 @@
+"""From shards of serialized records to the batches that a model takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from aerotrain.dataset import Feature, Schema
+from aerotrain.training.input.rows import Rows
+from aerotrain.training.input.windows import of_files
+
+#: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+Transform = Callable[[dict[str, tf.Tensor]], Any]
+
+
+def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
+    """A batch of serialized ``tf.train.Example`` as features, ``(batch, *shape)`` each.
+
+    Records are strings, or ``uint8`` of ``(batch, width)`` where all are of one layout.
+    """
+    records = tf.convert_to_tensor(records)
+    rows = Rows.of(schema) if records.dtype == tf.uint8 else None
+    if rows is None:
+        return _parsed(records, schema)
+    return rows.parse(records, lambda strings: _parsed(strings, schema))
+
+
+def _parsed(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
+    spec = {name: _stored(feature) for name, feature in schema.items()}
+    stored = tf.io.parse_example(serialized, spec)
+    return {name: _restored(stored[name], feature) for name, feature in schema.items()}
+
+
+def _is_raw(feature: Feature) -> bool:
+    """Whether the feature's array is stored as its bytes, rather than as a list of numbers."""
+    return feature.dtype == "uint8"
+
+
+def _stored(feature: Feature) -> tf.io.FixedLenFeature:
+    if _is_raw(feature):
+        return tf.io.FixedLenFeature([], tf.string)
+    dtype = tf.as_dtype(feature.dtype)
+    held = dtype if dtype in (tf.string, tf.float32) else tf.int64
+    return tf.io.FixedLenFeature(feature.shape, held)
+
+
+def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
+    dtype = tf.as_dtype(feature.dtype)
+    if _is_raw(feature):
+        return tf.reshape(tf.io.decode_raw(value, dtype), [-1, *feature.shape])
+    return value if value.dtype == dtype else tf.cast(value, dtype)
+
+
+def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
+    """Batches of records as the model takes them, made ahead of their use.
+
+    Records are parsed by the batch, which is several times faster than one by one.
+    """
+    return _mapped(batches, lambda records: transform(parse(records, schema))).prefetch(
+        tf.data.AUTOTUNE
+    )
+
+
+def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+    """Each element by ``function``, several at once, and all in their order."""
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How global batches are cut: ``accumulate`` pieces for each of ``replicas`` replicas.
+
+    This machine feeds ``local`` of the replicas, of which ``first`` is the first.
+    """
+
+    accumulate: int = 1
+    replicas: int = 1
+    first: int = 0
+    local: int = 1
+
+    def piece(self, batch: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The piece of that number, and what its mean loss, divided by the replicas, counts for.
+
+        A batch of fewer records than there are pieces leaves some empty. They get a record
+        all the same, since models cannot compute on none, and count for nothing.
+        """
+        records = tf.shape(batch, tf.int64)[0]
+        pieces = self.accumulate * self.replicas
+        begin, end = number * records // pieces, (number + 1) * records // pieces
+        share = tf.cast(end - begin, tf.float32) * self.replicas / tf.cast(records, tf.float32)
+        return share, batch[begin : tf.maximum(end, begin + 1)]
+
+
+def in_pieces(
+    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: Cut
+) -> tf.data.Dataset:
+    """Of each batch in turn an element for each local replica: a tuple of (share, piece)."""
+    replicas = range(cut.first, cut.first + cut.local)
+
+    def element(batch: tf.Tensor, replica: tf.Tensor) -> Any:
+        pieces = (
+            cut.piece(batch, replica * cut.accumulate + each) for each in range(cut.accumulate)
+        )
+        return tuple((share, transform(parse(piece, schema))) for share, piece in pieces)
+
+    each_replica = batches.flat_map(
+        lambda batch: (
+            tf.data.Dataset.from_tensors(batch)
+            .repeat(cut.local)
+            .enumerate(replicas.start)
+            .map(lambda replica, batch: (batch, replica))
+        )
+    )
+    made = each_replica.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # Unless told so, TensorFlow has the replicas agree before each step that there is one.
+    endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return made.apply(endless).prefetch(tf.data.AUTOTUNE)
+
+
+def batch_spec(schema: Schema, transform: Transform) -> Any:
+    """The shapes and dtypes of the batches that a model is given, without reading any."""
+    return every_record([], schema, transform, records=0, batch_size=1).element_spec
+
+
+def every_record(
+    files: Sequence[Path], schema: Schema, transform: Transform, *, records: int, batch_size: int
+) -> tf.data.Dataset:
+    """Each of the ``records`` records of ``files`` once; the last batch may be smaller."""
+    rows = Rows.of(schema)
+    size = sum(file.stat().st_size for file in files)
+    if rows is not None and size == records * rows.width and files:
+        blocks = of_files(files, rows.width)
+        parsed = _mapped(blocks, lambda rows: parse(rows, schema)).rebatch(batch_size)
+    else:
+        batches = tf.data.TFRecordDataset([str(file) for file in files]).batch(batch_size)
+        parsed = _mapped(batches, lambda strings: parse(strings, schema))
+    count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
+    return _mapped(parsed, transform).apply(count).prefetch(tf.data.AUTOTUNE)
+
+
+def first_records(files: Sequence[Path], count: int) -> tf.Tensor:
+    """The first ``count`` records of ``files``, or all of them, as a vector of strings."""
+    records = tf.data.TFRecordDataset([str(file) for file in files])
+    return records.take(count).batch(count).get_single_element()

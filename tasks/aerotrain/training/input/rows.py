@@ -1,0 +1,137 @@
+"""Records of one layout, which are parsed as a matrix: a row each, and columns for a feature.
+
+Where no feature's length depends on its value, each value stands at the same place of every
+record, and a batch is parsed by slices alone. That holds for bytes, for floats, and for
+integers from 0 to 127, whose varint is one byte, the fewest that there can be. So a shard of
+as many bytes as its records have at least is of one layout, and needs no look into it.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from aerotrain.dataset import Feature, Schema, Shard
+from aerotrain.training.input.index import FOOT, HEAD
+
+#: All bytes as strings, to make strings of numbers of.
+_BYTES = [bytes([each]) for each in range(256)]
+
+Features = dict[str, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The layout of records of ``schema``: ``width`` bytes each in a file.
+
+    ``expected`` is a record with its frame, ``places`` where each feature's values begin and
+    end in it, and ``fixed`` the runs of bytes that are the same in every record.
+    """
+
+    schema: Schema
+    expected: bytes
+    places: Mapping[str, tuple[int, int]]
+    fixed: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, schema: Schema) -> "Rows | None":
+        """The layout, or None where the length of a feature depends on its value."""
+        if not all(_width(feature) for feature in schema.values()):
+            return None
+        zero = _record(schema, dict.fromkeys(schema, 0))
+        free = np.zeros(len(zero), bool)
+        places = {}
+        for name, feature in schema.items():
+            [where] = np.nonzero(_record(schema, {**dict.fromkeys(schema, 0), name: 1}) != zero)
+            places[name] = (HEAD + int(where[0]), HEAD + int(where[-1]) + 1)
+            if len(where) != _width(feature) or where[-1] - where[0] + 1 != len(where):
+                return None
+            free[where] = True
+        head = len(zero).to_bytes(8, "little")
+        # The checksums are not looked at: a shard's own has proven all of its bytes.
+        runs = [(0, 8), *((HEAD + begin, HEAD + end) for begin, end in _runs(~free))]
+        return cls(schema, head + bytes(4) + zero.tobytes() + bytes(FOOT), places, runs)
+
+    @property
+    def width(self) -> int:
+        """Bytes of one record in a file, with its frame."""
+        return len(self.expected)
+
+    def parse(self, rows: tf.Tensor, otherwise: Callable[[tf.Tensor], Features]) -> Features:
+        """The features of ``rows``, ``uint8`` of ``(records, width)``, ``(records, *shape)`` each.
+
+        ``otherwise`` parses records as strings, should they not be as another writer of ours
+        leaves them, such as with their features in another order.
+        """
+        return tf.cond(
+            self._are_as_expected(rows),
+            lambda: {name: self._feature(rows, name) for name in self.schema},
+            lambda: otherwise(_strings(rows[:, HEAD:-FOOT])),
+        )
+
+    def _are_as_expected(self, rows: tf.Tensor) -> tf.Tensor:
+        # One comparison for all of them: a batch is small, and each operation has its price.
+        same = b"".join(self.expected[begin:end] for begin, end in self.fixed)
+        found = tf.concat([rows[:, begin:end] for begin, end in self.fixed], axis=1)
+        numbers = [
+            rows[:, slice(*self.places[name])]
+            for name, feature in self.schema.items()
+            if feature.dtype not in ("uint8", "float32")
+        ]
+        below = tf.reduce_all(tf.concat(numbers, axis=1) < 128) if numbers else True
+        return tf.reduce_all(found == list(same)) & below
+
+    def _feature(self, rows: tf.Tensor, name: str) -> tf.Tensor:
+        feature = self.schema[name]
+        values = rows[:, slice(*self.places[name])]
+        if feature.dtype == "float32":
+            values = tf.bitcast(tf.reshape(values, [-1, prod(feature.shape), 4]), tf.float32)
+        elif feature.dtype != "uint8":
+            values = tf.cast(values, tf.as_dtype(feature.dtype))
+        return tf.reshape(values, [-1, *feature.shape])
+
+
+def layout_of(schema: Schema, shards: Sequence[Shard]) -> Rows | None:
+    """The layout of the records of ``shards``, where all are of one."""
+    rows = Rows.of(schema)
+    if rows and all(shard.bytes == shard.records * rows.width for shard in shards):
+        return rows
+    return None
+
+
+def _width(feature: Feature) -> int:
+    """Bytes of the values of one record, or 0 where they are not always as many."""
+    if feature.dtype == "string":
+        return 0
+    return prod(feature.shape) * (4 if feature.dtype == "float32" else 1)
+
+
+def _record(schema: Schema, values: Mapping[str, int]) -> NDArray[np.uint8]:
+    """A record in which every byte of a feature's values is 0, or 1."""
+    features = {}
+    for name, feature in schema.items():
+        value, size = values[name], prod(feature.shape)
+        if feature.dtype == "uint8":
+            held = tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes([value]) * size]))
+        elif feature.dtype == "float32":
+            floats = np.frombuffer(bytes([value]) * 4 * size, "<f4")
+            held = tf.train.Feature(float_list=tf.train.FloatList(value=floats))
+        else:
+            held = tf.train.Feature(int64_list=tf.train.Int64List(value=[value] * size))
+        features[name] = held
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return np.frombuffer(example.SerializeToString(deterministic=True), np.uint8)
+
+
+def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where the mask is true: the beginning and the end of each run."""
+    places = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
+    return [(begin, end) for begin, end in itertools.pairwise(places) if mask[begin]]
+
+
+def _strings(rows: tf.Tensor) -> tf.Tensor:
+    return tf.strings.reduce_join(tf.gather(_BYTES, tf.cast(rows, tf.int32)), axis=1)

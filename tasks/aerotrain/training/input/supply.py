@@ -1,0 +1,323 @@
+"""Shards come from the store while a training reads them.
+
+A thread brings shards in the order in which they are read, within a budget of the disk, and
+says what there is to read by files, for who reads may be a graph of another machine's process
+that was sent here. In the folder ``windows``, the number of the window that is read next is
+written to the pipe ``asked``; the file of that number, which comes when all of its shards are
+there, says where its records are; and ``failed`` comes when no more windows will. Neither asking
+nor failing takes room on the disk: training waits where it is full. ``windows.py`` is the other
+side.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.dataset import Dataset, Shard
+from aerotrain.store import StoreFull, StoreUnavailable, open_store
+from aerotrain.store.errors import explained
+from aerotrain.training.input.index import INDEX, Indexed, write_index
+from aerotrain.training.input.order import Order, Window
+from aerotrain.training.input.rows import layout_of
+from aerotrain.training.input.shards import (
+    FOLDER,
+    RANGES_AT_ONCE,
+    SHARDS_AT_ONCE,
+    TRAIN_SPLIT,
+    bring,
+    split_of,
+)
+
+#: The folder by which windows are asked for, the pipe for it, and the sign that no more come,
+#: which has another name until then.
+WINDOWS, ASKED, FAILED, _GOING = "windows", "asked", "failed", "going"
+
+#: The name of the file of a window is its number in as many digits, and so it is asked for.
+DIGITS = 12
+
+#: Windows that are written ahead of the one asked for, where their shards are there.
+_AHEAD = 64
+
+_SECONDS_BETWEEN_LOOKS = 0.02
+
+#: For how long the store may be away or the disk full: a training goes on meanwhile with the
+#: shards that are here, or waits. And how soon a shard is asked for again.
+_PATIENCE_SECONDS, _SECONDS_BETWEEN_TRIES = 600.0, 2.0
+
+
+class Supply:
+    """Brings the shards of ``order`` of the data set at ``url`` below ``scratch``.
+
+    Windows are numbered from the one that ``begin``, an epoch and the records of it that are
+    done, leads to. Whoever asks for an earlier one than before begins anew, as a chief does
+    that was started again. With ``ends``, epochs end; else the records of one are followed by
+    those of the next. With ``indexed``, where records are not all equally long, the places of
+    each shard's records lie beside it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        order: Order,
+        scratch: Path,
+        *,
+        indexed: bool,
+        ends: bool = True,
+        begin: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._store = open_store(url)
+        self._order = order
+        self._scratch = scratch
+        self._windows = scratch / WINDOWS
+        self._indexed = indexed
+        self._ends = ends
+        self._begin = begin
+        self._here: dict[str, Indexed] = {}
+        self._coming: dict[str, Future[Indexed]] = {}
+        self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
+        self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
+        self._held_since: float | None = None
+        self._not_before = 0.0
+        self._stopped = threading.Event()
+        self._failed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    def start(self) -> None:
+        """Begin to bring shards; what an earlier process has asked for is forgotten."""
+        shutil.rmtree(self._windows, ignore_errors=True)
+        self._windows.mkdir(parents=True)
+        os.mkfifo(self._windows / ASKED)
+        # Held for writing, too, so that who asks need not wait for a reader.
+        self._asked = os.open(self._windows / ASKED, os.O_RDWR | os.O_NONBLOCK)
+        (self._windows / _GOING).touch()
+        if self._order.disk_bytes:
+            for shard in self._order.shards:
+                self._drop(shard.file)
+        self._rewind()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Bring nothing more. Returns when the thread has ended."""
+        self._stopped.set()
+        self._thread.join()
+        # In this order, or who asks just then would wait for a reader for ever.
+        (self._windows / ASKED).unlink(missing_ok=True)
+        os.close(self._asked)
+
+    def failed(self) -> BaseException:
+        """Wait, for ever where nothing goes wrong, and return why nothing more comes."""
+        self._failed.wait()
+        assert self.failure is not None
+        return self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._turn()
+                except OSError as error:
+                    self._hold(explained(error, str(self._windows)))
+                select.select([self._asked], [], [], _SECONDS_BETWEEN_LOOKS)
+        except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
+            self._fail(error)
+        finally:
+            self._ranges.shutdown(wait=False, cancel_futures=True)
+            self._shards.shutdown(cancel_futures=True)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        try:
+            (self._windows / _GOING).rename(self._windows / FAILED)
+        finally:
+            self._failed.set()
+
+    def _turn(self) -> None:
+        """See what was asked for and what has come, and go on with both."""
+        came, failed = self._take_what_came()
+        asked = self._number_asked_for()
+        held = self._held_since is not None
+        if not (came or held or asked != self._number or not self._written):
+            return
+        if asked < self._number:
+            self._rewind()
+        while self._number < asked:
+            self._file(self._number).unlink(missing_ok=True)
+            self._written.discard(self._number)
+            self._windows_ahead(1).popleft()
+            self._number += 1
+        if failed is None and len(self._here) < len(self._order.shards):
+            self._bring(self._wanted())
+        self._write_windows()
+        if failed is not None:
+            raise failed  # only now, so that what has come may be read
+
+    def _number_asked_for(self) -> int:
+        """The last that was written to the pipe, each at once and thus whole."""
+        number = self._number
+        with contextlib.suppress(BlockingIOError):
+            while numbers := os.read(self._asked, 1024 * DIGITS):
+                number = int(numbers[-DIGITS:])
+        return number
+
+    def _rewind(self) -> None:
+        for file in self._windows.glob("[0-9]*"):
+            file.unlink()
+        self._number = 0
+        self._written: set[int] = set()
+        self._planned: Iterator[Window] = self._order.windows(*self._begin)
+        self._ahead: deque[Window] = deque()
+
+    def _windows_ahead(self, count: int) -> deque[Window]:
+        while len(self._ahead) < count:
+            self._ahead.append(next(self._planned))
+        return self._ahead
+
+    def _wanted(self) -> list[Shard]:
+        """The shards that are read next and fit on the disk, in their order."""
+        wanted: dict[str, Shard] = {}
+        size = 0
+        for window in self._to_come():
+            if len(wanted) == len(self._order.shards):
+                break
+            for shard in (piece.shard for piece in window.pieces):
+                if shard.file in wanted:
+                    continue
+                size += shard.bytes
+                if self._order.disk_bytes and size > self._order.disk_bytes:
+                    return list(wanted.values())
+                wanted[shard.file] = shard
+        return list(wanted.values())
+
+    def _to_come(self) -> Iterator[Window]:
+        yield from self._ahead
+        for window in self._planned:
+            self._ahead.append(window)
+            yield window
+
+    def _bring(self, wanted: list[Shard]) -> None:
+        names = {shard.file for shard in wanted}
+        if self._coming.keys() - names or time.monotonic() < self._not_before:
+            return  # what somebody else asked for takes its place until it has come
+        for file in set(self._here) - names:
+            if self._room(wanted) < 0:
+                self._drop(file)
+        for shard in wanted:
+            if shard.file in self._here or shard.file in self._coming:
+                continue
+            self._coming[shard.file] = self._shards.submit(self._bring_one, shard)
+
+    def _room(self, wanted: list[Shard]) -> int:
+        """Bytes of the budget that are left when all that is wanted is there besides the rest."""
+        if not self._order.disk_bytes:
+            return 0
+        sizes = {shard.file: shard.bytes for shard in wanted}
+        sizes |= {file: each.shard.bytes for file, each in self._here.items()}
+        return self._order.disk_bytes - sum(sizes.values())
+
+    def _bring_one(self, shard: Shard) -> Indexed:
+        path = bring(self._store, shard, self._scratch, self._ranges)
+        if not self._indexed:
+            return Indexed(shard, None)
+        try:
+            return write_index(shard, path)
+        except OSError as error:
+            raise explained(error, str(path)) from error
+
+    def _take_what_came(self) -> tuple[bool, BaseException | None]:
+        """Whether an attempt to bring a shard has ended, and why none more should be made."""
+        ended = [file for file, future in self._coming.items() if future.done()]
+        failed = None
+        for file in ended:
+            future = self._coming.pop(file)
+            error = future.exception()
+            if error is None:
+                self._here[file] = future.result()
+                self._held_since = None
+                continue
+            try:
+                self._hold(error)
+            except BaseException as final:  # noqa: BLE001 -- what has come may be read first
+                failed = final
+        return bool(ended), failed
+
+    def _hold(self, error: BaseException) -> None:
+        """Go on later, where the store may come back or the disk be given room; else raise."""
+        begun = self._number > 0 or bool(self._written)
+        if not isinstance(error, StoreUnavailable) and not (isinstance(error, StoreFull) and begun):
+            raise error
+        now = time.monotonic()
+        if self._held_since is None:
+            self._held_since = now
+            print(f"warning: {error}; training takes what is here, then waits", flush=True)
+        if now - self._held_since > _PATIENCE_SECONDS:
+            raise error
+        self._not_before = now + _SECONDS_BETWEEN_TRIES
+
+    def _drop(self, file: str) -> None:
+        self._here.pop(file, None)
+        path = self._scratch / FOLDER / file
+        path.unlink(missing_ok=True)
+        path.with_name(path.name + INDEX).unlink(missing_ok=True)
+
+    def _write_windows(self) -> None:
+        for number, window in enumerate(self._windows_ahead(_AHEAD), self._number):
+            if number >= self._number + _AHEAD or not self._is_here(window):
+                return
+            if number in self._written:
+                continue
+            partial = self._windows / "partial"
+            partial.write_text(self._told(window))
+            partial.replace(self._file(number))
+            self._written.add(number)
+            self._held_since = None
+
+    def _is_here(self, window: Window) -> bool:
+        return all(piece.shard.file in self._here for piece in window.pieces)
+
+    def _told(self, window: Window) -> str:
+        """What its file says: a line for the window, then one for each piece."""
+        last = window.last and self._ends
+        lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
+        for piece in window.pieces:
+            indexed = self._here[piece.shard.file]
+            begin, end = (indexed.offset(each) for each in (piece.first, piece.first + piece.count))
+            left = piece.shard.records - piece.first - piece.count
+            content = [begin, end - begin, piece.shard.bytes - end]
+            lines.append([piece.shard.file, *content, piece.first, piece.count, left])
+        return "\n".join(",".join(map(str, line)) for line in lines)
+
+    def _file(self, number: int) -> Path:
+        return self._windows / f"{number:0{DIGITS}d}"
+
+
+def supply_of(
+    arguments: TrainArguments,
+    dataset: Dataset,
+    shards: Sequence[Shard],
+    scratch: Path,
+    *,
+    begin: tuple[int, int] = (0, 0),
+    ends: bool = True,
+) -> Supply:
+    """What brings ``shards`` of the train split to who reads as ``Feed`` does.
+
+    ``begin`` is an epoch and the records of it that are done, ``ends`` whether epochs end with
+    a smaller batch.
+    """
+    order = order_of(arguments, shards)
+    indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None
+    return Supply(arguments.data, order, scratch, indexed=indexed, ends=ends, begin=begin)
+
+
+def order_of(arguments: TrainArguments, shards: Sequence[Shard]) -> Order:
+    """The order in which a job reads shards of its train split."""
+    return Order(shards=shards, seed=arguments.seed, disk_bytes=arguments.disk_bytes)

@@ -1,0 +1,166 @@
+"""Windows of records as batches, by operations of a graph alone.
+
+So it may be traced in one process and run in another, where it asks that process's supply of
+shards for windows: see ``supply.py``, which says what the files are.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.training.input.index import INDEX
+from aerotrain.training.input.shards import FOLDER
+from aerotrain.training.input.supply import ASKED, DIGITS, FAILED, WINDOWS
+
+_MICROSECONDS_BETWEEN_LOOKS = 10_000
+
+#: Bytes of a file that are read at once where its records are read in their order.
+_BLOCK_BYTES = 2**20
+
+_NO_MORE = "no more shards come; the process that reads them says why"
+
+#: What a window's file says of each piece: its file, where its bytes begin, how many there are
+#: and how many follow, and the same of its records.
+_PIECE = ["", *[np.int64(0)] * 6]
+
+
+def supplied(root: str, width: int | None) -> tf.data.Dataset:
+    """The windows of the supply whose scratch folder is ``root``, which ends with a slash.
+
+    Empty, it is the working directory of whichever process reads. ``width`` is how many bytes
+    each record has in a file, where all have the same. An element is the records, as
+    ``(records, width)`` of ``uint8`` or as strings; the order in which they are read; and
+    whether an epoch ends with them.
+    """
+
+    def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        lines = tf.strings.split(_asked_for(root, number), "\n")
+        said = tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64)
+        names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
+        records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
+        count = tf.shape(records)[0]
+        keys = tf.random.stateless_uniform([count], said[2:4], None, None, tf.int32)
+        return records, tf.argsort(keys, stable=True)[said[0] :], said[1] == 1
+
+    return tf.data.Dataset.counter().map(window).prefetch(1)
+
+
+def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
+    """The records of whole files in their order, some at once: ``(records, width)`` of ``uint8``.
+
+    Each operation has its price, and here many records share it.
+    """
+    most = width * max(1, _BLOCK_BYTES // width)
+
+    def blocks(name: tf.Tensor, size: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.range(0, size, most).map(lambda begin: block(name, begin, size))
+
+    def block(name: tf.Tensor, begin: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+        end = tf.minimum(begin + most, size)
+        return _rows(_read(name, begin, end - begin, size - end), width)
+
+    names, sizes = zip(*((str(file), file.stat().st_size) for file in files), strict=True)
+    named = tf.data.Dataset.from_tensor_slices((list(names), np.array(sizes)))
+    return named.flat_map(blocks)
+
+
+def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+    """Batches of the records of ``windows``, each in its order; an epoch's last may be smaller.
+
+    What is left of a window goes into the first batch of the next.
+    """
+    records_spec = windows.element_spec[0]
+    nothing = tf.zeros([0, *records_spec.shape[1:]], records_spec.dtype)
+
+    def counted(left: tf.Tensor, window: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        records, order, last = window
+        held = tf.shape(left)[0]
+        size = held + tf.size(order)
+        count = tf.where(last, -(-size // batch_size), size // batch_size)
+        rest = tf.gather(records, order[tf.maximum(count * batch_size - held, 0) :])
+        kept = tf.concat([left[: tf.where(count > 0, 0, held)], rest], 0)
+        return kept, (left, records, order, count)
+
+    def cut(*window: tf.Tensor) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(tf.cast(window[3], tf.int64))
+        return numbers.map(lambda number: (tf.cast(number, tf.int32), *window[:3]))
+
+    def batch(
+        number: tf.Tensor, left: tf.Tensor, records: tf.Tensor, order: tf.Tensor
+    ) -> tf.Tensor:
+        held = tf.shape(left)[0]
+        begin = tf.maximum(number * batch_size - held, 0)
+        own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
+        return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+
+    return windows.scan(nothing, counted).flat_map(cut).map(batch)
+
+
+def _asked_for(root: str, number: tf.Tensor) -> tf.Tensor:
+    """What the file of that window says, once it is there."""
+    name = tf.strings.as_string(number, width=DIGITS, fill="0")
+    file = tf.strings.join([root, WINDOWS, "/", name])
+
+    def ask() -> tf.Operation:
+        return tf.io.write_file(f"{root}{WINDOWS}/{ASKED}", name)
+
+    def again(_: tf.Tensor) -> list[tf.Tensor]:
+        # Names that come of the pause, or TensorFlow looks for a file once and never again.
+        failed, here = tf.unstack(tf.gather([[f"{root}{WINDOWS}/{FAILED}", file]], _slept()))
+        with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [_NO_MORE])]):
+            # Another reader may have asked since: one of a process that has ended.
+            asked = ask()
+        with tf.control_dependencies([asked]):
+            return [_exists(here)]
+
+    with tf.control_dependencies([ask()]):
+        there = _exists(file)
+    there = tf.while_loop(lambda there: ~there, again, [there])[0]
+    with tf.control_dependencies([there]):
+        return tf.io.read_file(file)
+
+
+def _exists(file: tf.Tensor) -> tf.Tensor:
+    plain = tf.strings.regex_replace(file, r"([*?\[\\])", r"\\\1")
+    return tf.size(tf.io.matching_files(plain)) > 0
+
+
+def _slept() -> tf.Tensor:
+    """0, after a pause in which no thread works."""
+    form = {"output_types": [tf.int32], "output_shapes": [tf.TensorShape([])]}
+    one = tf.raw_ops.TensorDataset(components=[0], output_shapes=form["output_shapes"])
+    later = tf.raw_ops.SleepDataset(
+        input_dataset=one,
+        sleep_microseconds=tf.constant(_MICROSECONDS_BETWEEN_LOOKS, tf.int64),
+        **form,
+    )
+    return tf.raw_ops.DatasetToSingleElement(dataset=later, **form)[0]
+
+
+def _records(names: tf.Tensor, numbers: list[tf.Tensor], width: int | None) -> tf.Tensor:
+    begin, size, _, _, count, _ = numbers
+    content = _joined(names, *numbers[:3])
+    if width is not None:
+        return _rows(content, width)
+    parts = (each * 16 for each in numbers[3:])
+    index = tf.reshape(tf.io.decode_raw(_joined(names + INDEX, *parts), tf.int64), [-1, 2])
+    moved = tf.repeat(tf.cumsum(size, exclusive=True) - begin, count)
+    return tf.strings.substr(content, index[:, 0] + moved, index[:, 1])
+
+
+def _joined(names: tf.Tensor, begin: tf.Tensor, size: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+    """The bytes of all pieces after one another."""
+    pieces = tf.data.Dataset.from_tensor_slices((names, begin, size, left))
+    read = pieces.map(_read).batch(tf.size(names, tf.int64)).get_single_element()
+    return tf.strings.reduce_join(read)
+
+
+def _read(name: tf.Tensor, begin: tf.Tensor, size: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
+    """``size`` bytes of a file, from ``begin`` on, after which ``left`` bytes follow."""
+    return tf.data.FixedLengthRecordDataset(name, size, begin, left).get_single_element()
+
+
+def _rows(content: tf.Tensor, width: int) -> tf.Tensor:
+    return tf.reshape(tf.io.decode_raw(content, tf.uint8), [-1, width])

@@ -1,0 +1,1 @@
+"""Training over a mesh of devices, by DTensor."""

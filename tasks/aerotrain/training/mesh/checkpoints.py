@@ -1,0 +1,91 @@
+"""Checkpoints of a model that no process holds the whole of."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+from tensorflow.python.eager import context
+
+from aerotrain.store import fetch, publish
+from aerotrain.training.checkpoints.checkpoints import FILE, Checkpoints, bad_weights
+from aerotrain.training.checkpoints.retention import remove
+from aerotrain.training.mesh.layouts import host
+
+#: Where the parts of a checkpoint are until the chief has put them together.
+_PARTS = "parts"
+
+#: A file that is in every part, so that none is empty.
+_NOTHING = "nothing"
+
+
+class MeshCheckpoints(Checkpoints):
+    """Each process writes what its devices hold; the chief merges it into one checkpoint.
+
+    The parts go through the store, for the processes have no disk in common. What is
+    published is a checkpoint like any other, which a process without a mesh can read.
+    TensorFlow copies no variables of a mesh, so training waits until they are on the disk.
+    """
+
+    def _copy(self, folder: Path) -> None:
+        self._refuse_bad_now()
+        shutil.rmtree(folder, ignore_errors=True)
+        self._write(folder)
+
+    def _write(self, folder: Path) -> None:
+        if dtensor.num_clients() == 1:
+            self._checkpoint.write(str(folder / FILE))
+            context.async_wait()
+            return
+        own = folder.with_name(f"{folder.name}-own")
+        self._checkpoint.write(str(own / FILE))
+        self._meet("published")
+        prefixes = [str(own / FILE)]
+        for client in range(1, dtensor.num_clients()):
+            part = self._part(folder.name, client)
+            fetch(self._store, part, own / str(client))
+            prefixes += [
+                str(index.with_suffix("")) for index in (own / str(client)).rglob("*.index")
+            ]
+            remove(self._store, part)
+        tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=prefixes,
+            destination_prefix=str(folder / FILE),
+            delete_old_dirs=False,
+        )
+        shutil.rmtree(own)
+
+    def _part(self, name: str, client: int) -> str:
+        return f"{_PARTS}/{name}/{client}"
+
+    def _meet(self, what: str) -> None:
+        """Wait until every process has come here, and what it began is done."""
+        mesh = self._counter.layout.mesh
+        dtensor.barrier(mesh, what)
+
+    def _refuse_bad_now(self) -> None:
+        for variable in self._model.trainable_variables:
+            value = variable._value.read_value()
+            with dtensor.default_mesh(self._counter.layout.mesh):
+                is_finite = bool(host(tf.reduce_all(tf.math.is_finite(value))))
+            if not is_finite:
+                raise bad_weights(variable, int(self._counter.numpy()))
+
+
+class PeerMeshCheckpoints(MeshCheckpoints):
+    """Restores what the chief restores, and leaves its parts to the chief."""
+
+    def save(self, _about: Mapping[str, Any], _files: Mapping[str, bytes]) -> None:
+        self._refuse_bad_now()
+        name = f"{int(self._counter.numpy()):010d}"
+        folder = self._scratch / name
+        self._checkpoint.write(str(folder / FILE))
+        context.async_wait()  # operations on a mesh return before they are done
+        # What every process holds whole, the chief alone has written: this may be all there is.
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _NOTHING).write_text("")
+        publish(self._store, folder, self._part(name, dtensor.client_id()), {})
+        shutil.rmtree(folder)
+        self._meet("published")

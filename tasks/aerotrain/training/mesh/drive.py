@@ -1,0 +1,100 @@
+"""How steps on a mesh are set going, in every process of the mesh alike."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.experimental import dtensor
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import AUTO, BATCH_AXIS, TrainArguments
+from aerotrain.training.drive import Ran, Told, nobody
+from aerotrain.training.feed import Feed
+from aerotrain.training.mesh.layouts import host, replicated
+from aerotrain.training.mesh.mesh import MeshStrategy
+from aerotrain.training.mesh.step import MeshStep
+from aerotrain.training.model.refusals import refuse_uncut
+from aerotrain.training.steps.step import Sums
+
+#: Steps in one execution at most. DTensor has no loops, so each is compiled by itself.
+_UNROLLED = 4
+
+
+def drive_mesh(strategy: MeshStrategy, step: MeshStep, feed: Feed, start: int) -> "MeshDrive":
+    """The drive of a job under ``dtensor``.
+
+    Raises:
+        FinalError: a layout names no variable, or the job asks for what a mesh cannot do.
+    """
+    strategy.layouts.refuse_unused()
+    _refuse_arguments(feed.arguments)
+    refuse_uncut(feed.job.strategy, feed.arguments, strategy.mesh.dim_size(BATCH_AXIS))
+    return MeshDrive(strategy, step, feed.local(start), feed.arguments.steps_per_execution)
+
+
+def _refuse_arguments(arguments: TrainArguments) -> None:
+    several = dtensor.num_clients() > 1
+    for name, asked, instead in (
+        ("accumulate_steps", arguments.accumulate_steps > 1, "lower batch_size"),
+        ("jit_compile", arguments.jit_compile, "DTensor compiles its steps in its own way"),
+        ("gradient_dtype", arguments.gradient_dtype != "float32", "use mixed_bfloat16"),
+        ("checkpoint_seconds", arguments.checkpoint_seconds == AUTO and several, "give a number"),
+        ("validate", arguments.validate and several, "ask for an evaluator, which is a replica"),
+    ):
+        if asked:
+            raise FinalError(
+                f"{name}={getattr(arguments, name)!r} cannot be under 'dtensor'; leave it out "
+                f"({instead}), or choose 'multi_worker_mirrored'"
+            )
+
+
+class MeshDrive:
+    """Runs steps on the mesh; each process reads every batch, and keeps its part of it."""
+
+    def __init__(
+        self, strategy: MeshStrategy, step: MeshStep, dataset: tf.data.Dataset, per_execution: int
+    ) -> None:
+        self._strategy = strategy
+        self._counter = step.counter
+        self._zero = step.metrics.zero
+        self._execute = tf.function(step, autograph=False)
+        self._batches = iter(dataset)
+        self._per_execution = min(per_execution, _UNROLLED)
+
+    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+        mesh = self._strategy.mesh
+        begin = self._zero if sums is None else [np.asarray(each) for each in sums]
+        sums = [dtensor.relayout(tf.constant(each), replicated(mesh, each.ndim)) for each in begin]
+        done = 0
+        for batches in self._executions(steps):
+            before = int(self._counter.numpy())
+            first = dtensor.relayout(tf.constant(before + 1, tf.int64), replicated(mesh, 0))
+            with dtensor.default_mesh(mesh):
+                sums = self._execute(sums, first, batches)
+            self._counter.assign(before + len(batches))
+            done += len(batches)
+            yield Ran(done, [host(each) for each in sums], self._strategy.agreed(told()))
+
+    def _executions(self, steps: int) -> Iterator[list[Any]]:
+        """The batches of ``steps`` steps, in lists of full length of one shape, or of one each.
+
+        Every other list would be compiled by itself.
+        """
+        held: list[Any] = []
+        for number in range(1, steps + 1):
+            held.append(next(self._batches))
+            alike = _length(held[-1]) == _length(held[0])
+            if alike and len(held) < self._per_execution and number < steps:
+                continue
+            whole = alike and len(held) == self._per_execution
+            for batches in [held] if whole else [[each] for each in held]:
+                yield [tf.nest.map_structure(self._strategy.on_mesh, each) for each in batches]
+            held = []
+
+    def settle(self) -> None:
+        """Nothing is ever in flight: an execution returns when its steps are done."""
+
+
+def _length(batch: Any) -> int:
+    return int(tf.nest.flatten(batch)[0].shape[0])

@@ -1,0 +1,1 @@
+"""The user's side of a training: their module, the Keras that it uses, and their callbacks."""

@@ -1,0 +1,132 @@
+"""The user's side of training: one module with ``build_model``, and perhaps more.
+
+``transform(features)``, or ``transform(features, statistics)`` where it needs what
+``aerotrain.statistics.summary.load_statistics`` gives, and ``callbacks(hparams)`` are what it may
+have besides.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.strategy import nearest
+from aerotrain.statistics.summary import load_statistics
+from aerotrain.training.input.batches import Transform
+from aerotrain.training.model.class_weights import weighted
+from aerotrain.training.model.flavour import KERAS
+from aerotrain.user_module import user_module
+
+
+def no_callbacks(_hparams: Mapping[str, Any]) -> list[keras.callbacks.Callback]:
+    """The callbacks of a module that has none."""
+    return []
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """The user's module by its name, and the functions that training takes from it."""
+
+    name: str
+    build_model: Any
+    transform: Transform
+    callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
+
+    @classmethod
+    def load(cls, name: str, data: str = "") -> Self:
+        """Import the module ``name`` from the folder of the user's code.
+
+        ``data`` is the URL of the data set that the model is trained on. A transform that takes
+        ``statistics`` is given that data set's, wherever the model is used.
+
+        Raises:
+            FinalError: there is no such module, or it has no ``build_model``.
+        """
+        module = user_module(name, "to build the model with")
+        if not hasattr(module, "build_model"):
+            raise FinalError(
+                f"module {name!r} has no function build_model(hparams)"
+                f"{nearest('build_model', dir(module))}; add it, returning a compiled model"
+            )
+        return cls(
+            name,
+            module.build_model,
+            _informed(getattr(module, "transform", features_and_label), data),
+            getattr(module, "callbacks", no_callbacks),
+        )
+
+    def weighing(self, class_weight: Mapping[str, float]) -> Self:
+        """The same code, with a transform that gives each example the weight of its class."""
+        if not class_weight:
+            return self
+        return replace(self, transform=weighted(self.transform, class_weight))
+
+    def build(
+        self, hparams: Mapping[str, Any], batch: Any, precision: str = "float32"
+    ) -> keras.Model:
+        """The user's model with every variable made, those of optimizer and metrics too.
+
+        ``batch`` is the element spec of the batches that the model will be given,
+        ``precision`` the Keras dtype policy of the layers that name none.
+
+        Raises:
+            FinalError: ``build_model`` returned something that this loop cannot train.
+        """
+        with _dtype_policy(precision):
+            model = self.build_model(dict(hparams))
+            if not KERAS.is_model(model):
+                raise FinalError(
+                    f"build_model of {self.name!r} returned {type(model).__name__}; "
+                    f"return a {KERAS.name}.Model{KERAS.hint(model)}"
+                )
+            if not KERAS.is_compiled(model):
+                raise FinalError(
+                    f"the model that build_model of {self.name!r} returned is not compiled; "
+                    "call model.compile(optimizer=…, loss=…, metrics=[…]) before you return it"
+                )
+            KERAS.complete(model, batch, self.name)
+        return model
+
+
+def _informed(transform: Any, data: str) -> Transform:
+    """The transform with the statistics of the data set at ``data``, if it takes them."""
+    if "statistics" not in inspect.signature(transform).parameters:
+        return transform
+    statistics = load_statistics(data) if data else {}
+    if not statistics:
+        raise FinalError(
+            f"transform takes statistics, and the data set {data or '(none)'} has none; prepare it "
+            "again"
+        )
+    return partial(transform, statistics=statistics)
+
+
+@contextmanager
+def _dtype_policy(precision: str) -> Iterator[None]:
+    """Give new layers the policy ``precision``; ``float32`` leaves it to the user's module."""
+    if precision == "float32":
+        yield
+        return
+    with KERAS.dtype_policy(precision):
+        yield
+
+
+def features_and_label(features: dict[str, tf.Tensor]) -> Any:
+    """The transform of a module that has none: the feature ``label`` is what is learnt.
+
+    Raises:
+        FinalError: no feature is called ``label``.
+    """
+    if "label" not in features:
+        raise FinalError(
+            f"no feature is called 'label' among {', '.join(sorted(features))}; write a "
+            "transform(features) that returns (x, y)"
+        )
+    inputs = {name: value for name, value in features.items() if name != "label"}
+    return next(iter(inputs.values())) if len(inputs) == 1 else inputs, features["label"]

@@ -1,0 +1,73 @@
+"""What replicas that compute each step together cannot do, said before they begin."""
+
+import keras
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.steps.own import has_own_step
+
+
+def compute_the_same_in_each_run(strategy: str) -> None:
+    """Have TensorFlow's operations give the same bits in each run of this process's program.
+
+    Raises:
+        FinalError: the steps of the strategy have no order that a second run could follow.
+    """
+    if strategy == "parameter_server":
+        raise FinalError(
+            "deterministic cannot be under 'parameter_server', whose workers' steps count in the "
+            "order in which they are done; leave it out, or choose a synchronous strategy"
+        )
+    tf.config.experimental.enable_op_determinism()
+
+
+def refuse_uncut(strategy: str, arguments: TrainArguments, replicas: int) -> None:
+    """Refuse a global batch that does not divide among the replicas and their pieces.
+
+    Raises:
+        FinalError: it does not; the message holds the nearest sizes that do.
+    """
+    pieces = replicas * arguments.accumulate_steps
+    size = arguments.batch_size
+    if size % pieces == 0:
+        return
+    below, above = size // pieces * pieces, -(-size // pieces) * pieces
+    nearest = f"{below} or {above}" if below else f"{above}"
+    accumulated = f" of {arguments.accumulate_steps} pieces each" * (arguments.accumulate_steps > 1)
+    raise FinalError(
+        f"a global batch_size of {size} cannot be shared by the {replicas} replicas{accumulated} "
+        f"of {strategy!r}; use {nearest}"
+    )
+
+
+def refuse_unexchanged(
+    strategy: str, model: keras.Model, arguments: TrainArguments, records: int, replicas: int
+) -> None:
+    """Refuse a model whose pieces of a batch would not add up to the batch.
+
+    Raises:
+        FinalError: the model computes its gradients by itself, or sums its loss over examples
+            while the last batch is uneven.
+    """
+    plain = arguments.gradient_dtype == "float32" and not arguments.jit_compile
+    if has_own_step(model) and not (plain and arguments.accumulate_steps == 1):
+        raise FinalError(
+            f"{type(model).__name__} has a train_step of its own, which {strategy!r} runs whole: "
+            "it cannot cut it into pieces, compile it in part, or see its gradients; leave "
+            "accumulate_steps, jit_compile and gradient_dtype out, or override compute_loss "
+            "instead of train_step"
+        )
+    last = records % arguments.batch_size
+    if last % (replicas * arguments.accumulate_steps) and sums_its_loss(model):
+        raise FinalError(
+            f"the loss has the reduction 'sum', and the last batch of {last} records cannot be "
+            f"shared evenly by the {replicas} replicas of {strategy!r}; use the reduction "
+            "'sum_over_batch_size', or a batch_size that leaves an even rest"
+        )
+
+
+def sums_its_loss(model: keras.Model) -> bool:
+    """Whether one of the model's compiled losses is a sum over examples, not a mean."""
+    return any(getattr(each, "reduction", None) == "sum" for each in KERAS.losses(model))

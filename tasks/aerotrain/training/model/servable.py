@@ -1,0 +1,136 @@
+"""A trained model as a SavedModel that needs neither Keras nor this project to be loaded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.dataset import Schema
+from aerotrain.training.input.batches import Transform, parse
+from aerotrain.training.model.flavour import KERAS
+
+#: How much predictions may differ, absolute or as a share, by what layers compute in: other
+#: operations are fused in what is exported, and sums of rounded numbers depend on their order.
+TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
+_TOLERANCE = 1e-5
+
+Features = Mapping[str, tf.Tensor]
+Outputs = dict[str, tf.Tensor]
+
+
+class Servable:
+    """A model with its transform: from raw features to predictions by name.
+
+    ``needed`` are the features that the predictions depend on. What only the label and the
+    weights of examples are made of is not among them, for who wants predictions lacks it.
+    """
+
+    def __init__(self, model: keras.Model, transform: Transform, schema: Schema) -> None:
+        self._model = model
+        self._transform = transform
+        self._schema = schema
+        self._graph = tf.function(self.predict).get_concrete_function(_specs(schema)).graph
+        self.needed = self._reaching_predictions()
+
+    def predict(self, features: Features) -> Outputs:
+        """The model's outputs for a batch of all features; a single one is ``predictions``."""
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
+        given = KERAS.predict(self._model, x)
+        if isinstance(given, Mapping):
+            return {name: tf.convert_to_tensor(value) for name, value in given.items()}
+        if isinstance(given, list | tuple):
+            return {
+                f"output_{index}": tf.convert_to_tensor(each) for index, each in enumerate(given)
+            }
+        return {"predictions": tf.convert_to_tensor(given)}
+
+    def save(self, folder: Path) -> None:
+        """Write a SavedModel with two signatures.
+
+        ``serving_default`` takes a batch of each needed feature, ``(batch, *shape)`` in the
+        data set's dtype. ``serialized_examples`` takes ``examples``, a vector of serialized
+        ``tf.train.Example`` that hold them.
+        """
+
+        def serving_default(features: Features) -> Outputs:
+            return self.predict(self._completed(features))
+
+        def serialized_examples(examples: tf.Tensor) -> Outputs:
+            return self.predict(self._completed(parse(examples, self.needed)))
+
+        examples = tf.TensorSpec([None], tf.string, name="examples")
+        signatures = {
+            "serving_default": tf.function(serving_default, [_specs(self.needed)]),
+            "serialized_examples": tf.function(serialized_examples, [examples]),
+        }
+        module = tf.Module()
+        # The variables alone: with the model itself, Keras's own format would be written too.
+        module.variables_of_model = KERAS.variables(self._model)
+        module.tables = self._tables()
+        tf.saved_model.save(module, str(folder), signatures=signatures)
+
+    def save_check(self, examples: tf.Tensor, folder: Path) -> None:
+        """Write what ``aerotrain.verify`` compares: real records, and what must come of them.
+
+        The predictions are those of the model as it was trained, not of what was exported.
+        """
+        features = parse(examples, self._schema)
+        dtypes = {layer.compute_dtype for layer in self._model._flatten_layers()}
+        tolerance = max(TOLERANCES.get(dtype, _TOLERANCE) for dtype in dtypes)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tolerance").write_text(str(tolerance))
+        _write(folder / "examples", examples)
+        for name in self.needed:
+            _write(folder / "inputs" / name, features[name])
+        for name, value in self.predict(features).items():
+            _write(folder / "outputs" / name, value)
+
+    def _completed(self, features: Features) -> Features:
+        """``features``, and zeros for those that only labels and weights are made of."""
+        batch = tf.shape(next(iter(features.values())))[:1]
+        missing = {name: each for name, each in self._schema.items() if name not in features}
+        zeros = {
+            name: tf.zeros(tf.concat([batch, each.shape], 0), each.dtype)
+            for name, each in missing.items()
+        }
+        return {**features, **zeros}
+
+    def _tables(self) -> list[Any]:
+        """What the predictions look things up in, such as the vocabulary of a layer."""
+        handles = [each for each in self._graph.external_captures if each.dtype == tf.resource]
+        held = [each._parent_trackable() for each in handles if hasattr(each, "_parent_trackable")]
+        return list({id(each): each for each in held}.values())
+
+    def _reaching_predictions(self) -> Schema:
+        """The features from which a way leads to the predictions, in the graph between."""
+        reached = set()
+        ahead = [output.op for output in self._graph.outputs]
+        while ahead:
+            operation = ahead.pop()
+            if operation.name not in reached:
+                reached.add(operation.name)
+                ahead += [each.op for each in operation.inputs]
+        # TensorFlow sorts the features; behind them come the variables that it captured.
+        features = zip(sorted(self._schema), self._graph.inputs, strict=False)
+        names = [name for name, tensor in features if tensor.op.name in reached]
+        if not names:
+            raise FinalError(
+                f"the predictions depend on none of the features {', '.join(self._schema)}; "
+                "see what transform returns as x"
+            )
+        return {name: self._schema[name] for name in names}
+
+
+def _specs(schema: Schema) -> dict[str, Any]:
+    return {
+        name: tf.TensorSpec([None, *feature.shape], feature.dtype, name=name)
+        for name, feature in sorted(schema.items())
+    }
+
+
+def _write(file: Path, value: tf.Tensor) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(tf.io.serialize_tensor(value).numpy())

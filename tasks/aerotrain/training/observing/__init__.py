@@ -1,0 +1,1 @@
+"""What looks on while a job trains, and tells others of it."""

@@ -1,0 +1,149 @@
+"""Everything that looks on while a job trains: the report, callbacks, and validation."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.training.agreement import Agreement
+from aerotrain.training.checkpoints.beside import (
+    optimizer_state,
+    random_state,
+    restore_random,
+    sums_as_file,
+    sums_of,
+)
+from aerotrain.training.checkpoints.checkpoints import Restored
+from aerotrain.training.drive import Ran
+from aerotrain.training.model.callback_state import Files
+from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.observing.report import Report
+from aerotrain.training.observing.validation import Validation, weights_of
+from aerotrain.training.steps.step import MetricSums, Sums
+
+
+class Observer:
+    """Is told of every execution and epoch, and says when the training is to stop.
+
+    Callbacks run in the scope of ``strategy``, so that what they assign is assigned wherever
+    the variables are; and they run in the chief alone, whom all others follow.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        model: keras.Model,
+        sums: MetricSums,
+        report: Report,
+        callbacks: Callbacks,
+        validation: Validation | None,
+        agreement: Agreement,
+        *,
+        validated: bool,
+    ) -> None:
+        self._strategy = strategy
+        self._model = model
+        self._sums = sums
+        self._report = report
+        self._callbacks = callbacks
+        self._validation = validation
+        self._is_chief = agreement.is_chief
+        self._agreement = agreement
+        #: Whether the chief measures the model at each epoch's end, if this is not the chief.
+        self._validated = validated
+        #: Whether the training is to end before its plan does.
+        self.stop = False
+        #: The sums of the epoch so far, None between two epochs.
+        self.sums: Sums | None = None
+        #: Whether the model of now is the best that was measured.
+        self.is_best = False
+        self._best = math.inf
+        self._loss: float | None = None
+
+    def begin(self, restored: Restored) -> None:
+        """Begin, or go on from a checkpoint."""
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.begin(restored.about, restored.files)
+        restore_random(restored.files)
+        self.sums = sums_of(restored.files, self._sums.zero)
+        self._best = restored.about.get("best_val_loss") or math.inf
+        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
+        if self.stop:
+            print("a callback has ended this training before; it stays as it is", flush=True)
+
+    def epoch_begins(self, epoch: int) -> None:
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.epoch_begins(epoch)
+
+    def ran(self, step: int, done: int, ran: Ran, before: int) -> None:
+        """An execution has led to ``ran``, in an epoch that was looked at from ``step`` on.
+
+        ``done`` steps of that epoch were done at ``step``, and ``before`` more of them when
+        the execution began.
+
+        Raises:
+            FinalError: the loss is no finite number any more.
+        """
+        refuse_bad_loss(self._sums, ran.sums)
+        self.sums, self.is_best, self._loss = ran.sums, False, None
+        self._report.progress(step + ran.steps, ran.sums)
+        if not self._callbacks.by_batch:
+            return
+        if self._is_chief:
+            logs = self._sums.results(ran.sums)
+            with self._strategy.scope():
+                self._callbacks.execution(done + before, done + ran.steps - 1, logs)
+        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
+
+    def epoch_ends(self, epoch: int, sums: Sums) -> None:
+        self.sums = None
+        metrics = self._sums.results(sums)
+        if self._validation is not None:
+            measured = self._validation.measure(weights_of(self._model))
+            metrics |= {f"val_{name}": value for name, value in measured.items()}
+            self._loss = metrics.get("val_loss", math.inf)
+            self.is_best = self._loss < self._best
+            self._best = min(self._loss, self._best)
+        self._report.epoch(epoch, metrics)
+        if not (self._callbacks.given or self._validated):
+            return
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.epoch_ends(epoch, metrics)
+        # Who has nothing to measure waits here for who has, and not in the next step.
+        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
+
+    def end(self) -> None:
+        """The training has ended; a callback may still change the weights that are saved."""
+        if self._is_chief:
+            with self._strategy.scope():
+                self._callbacks.end(self._report.metrics)
+
+    def remember(self) -> tuple[Mapping[str, Any], Files]:
+        """What goes into a checkpoint beside the variables."""
+        if not self._is_chief:
+            return {}, {}
+        about, files = self._callbacks.remember()
+        best = None if math.isinf(self._best) else self._best
+        values = {"val_loss": self._loss, "best_val_loss": best, **optimizer_state(self._model)}
+        about = {"metrics": self._report.metrics, **values, **about}
+        return about, {**files, **random_state(), **sums_as_file(self.sums)}
+
+    def publish(self) -> None:
+        """Bring what was logged, as it is now, to the store."""
+        self._report.publish(self._callbacks.logs())
+
+
+def refuse_bad_loss(sums: MetricSums, reached: Sums) -> None:
+    """Raise FinalError if the loss of a step was no finite number, naming the first."""
+    step = sums.bad_step(reached)
+    if step is not None:
+        raise FinalError(
+            f"the loss of step {step} is no finite number, so training has stopped there; lower "
+            "the learning rate, clip the gradients, or look for such values in the data"
+        )

@@ -1,0 +1,150 @@
+"""One training step of a compiled tf_keras model, as its ``train_step`` does it.
+
+The metrics of tf_keras know no stateless scope: while a step is traced, their variables give
+way to ``Held`` values, which behave like variables and end up in the sums.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.training.steps.step import MetricSums, Sums, TrainStep
+
+
+class Held:
+    """A value in the place of a metric's variable: once assigned to, it holds another."""
+
+    def __init__(self, variable: tf.Variable, value: Any) -> None:
+        self.dtype, self.shape, self.name = variable.dtype, variable.shape, variable.name
+        self.now: tf.Tensor = tf.convert_to_tensor(value, variable.dtype)
+
+    def assign(self, value: Any, **_: Any) -> tf.Tensor:
+        self.now = tf.ensure_shape(tf.cast(value, self.dtype), self.shape)
+        return self.now
+
+    def assign_add(self, value: Any, **_: Any) -> tf.Tensor:
+        return self.assign(self.now + tf.cast(value, self.dtype))
+
+    def assign_sub(self, value: Any, **_: Any) -> tf.Tensor:
+        return self.assign(self.now - tf.cast(value, self.dtype))
+
+    def read_value(self) -> tf.Tensor:
+        return self.now
+
+    value = read_value
+
+    def __getitem__(self, item: Any) -> tf.Tensor:
+        return self.now[item]
+
+
+def _operating(operate: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
+    def operated(held: Held, other: Any) -> Any:
+        return operate(other, held.now) if swapped else operate(held.now, other)
+
+    return operated
+
+
+for _name in ("add", "sub", "mul", "truediv", "gt", "ge", "lt", "le"):
+    setattr(Held, f"__{_name}__", _operating(getattr(operator, _name)))
+for _name in ("add", "sub", "mul", "truediv"):
+    setattr(Held, f"__r{_name}__", _operating(getattr(operator, _name), swapped=True))
+
+tf.register_tensor_conversion_function(
+    Held, lambda held, dtype=None, name=None, as_ref=False: held.now
+)
+
+
+class LegacySums(MetricSums):
+    """The metrics of a tf_keras model, the mean loss among them, as values.
+
+    Raises:
+        FinalError: a metric keeps a variable somewhere else than in an attribute.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.in_layers = False
+        #: Where each variable is: the object that has it, the attribute, and the variable.
+        self._places: list[tuple[Any, str, tf.Variable]] = []
+        for metric in model.metrics:
+            metric.reset_state()
+            self._places += _places(metric)
+        self.variables = [variable for _, _, variable in self._places]
+        self.zero = [*(np.asarray(each.numpy()) for each in self.variables), np.zeros(2)]
+
+    @contextmanager
+    def holding(self, sums: Sums) -> Iterator[list[Held]]:
+        """A context in which the metrics read and update ``sums``; it gives what holds them."""
+        held = [Held(*pair) for pair in zip(self.variables, sums, strict=False)]
+        self._put(held)
+        try:
+            yield held
+        finally:
+            self._put(self.variables)
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        with self.holding(sums):
+            results = self.model.get_metrics_result()
+        return {name: float(np.mean(value)) for name, value in results.items()}
+
+    def _put(self, values: Sequence[Any]) -> None:
+        for (owner, name, _), value in zip(self._places, values, strict=True):
+            # Past tf_keras's own __setattr__, which would track the value.
+            object.__setattr__(owner, name, value)
+
+
+def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
+    places = [
+        (owner, name, value)
+        for owner in metric._flatten_layers()
+        for name, value in sorted(vars(owner).items())
+        if any(value is weight for weight in metric.weights)
+    ]
+    if len(places) != len(metric.weights):
+        raise FinalError(
+            f"the metric {metric.name!r} of {type(metric).__name__} keeps its variables in a list "
+            "or a dict; give each an attribute of its own, or use a Keras 3 model"
+        )
+    return places
+
+
+class LegacyStep(TrainStep):
+    """One step of one replica for a tf_keras model, to be called through ``strategy.run``."""
+
+    def __init__(self, model: Any, counter: tf.Variable) -> None:
+        self.metrics: LegacySums = LegacySums(model)
+        self.model = model
+        self._counter = counter
+
+    def compute(
+        self, sums: Sums, batch: Any, share: tf.Tensor | None = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
+        model = self.model
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with self.metrics.holding(sums) as held:
+            with tf.GradientTape() as tape:
+                y_pred = model(x, training=True)
+                loss = model.compute_loss(x, y, y_pred, weight)
+                counted = loss if share is None else loss * tf.cast(share, loss.dtype)
+            gradients = tape.gradient(counted, model.trainable_variables)
+            model.compiled_metrics.update_state(y, y_pred, weight)
+            added = [each.now for each in held]
+        if share is not None:
+            added = [tf.where(share > 0, new, old) for new, old in zip(added, sums, strict=False)]
+        return gradients, loss, [*added, sums[-1]]
+
+    def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        optimizer = self.model.optimizer
+        done = self._counter.assign_add(1, read_value=True)
+        # As under Keras 3: schedules and bias correction read it, and other workers may set it.
+        optimizer.iterations.assign(done - 1)
+        pairs = zip(gradients, self.model.trainable_variables, strict=True)
+        # Where several replicas share a step, their gradients are exchanged by now.
+        optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+        return done

@@ -1,0 +1,114 @@
+"""A model that brings a ``train_step`` of its own, driven like any other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.training.steps.step import MetricSums, Sums, TrainStep, first_bad
+
+
+class OwnSums(MetricSums):
+    """The sums of a model whose ``train_step`` says by itself what it has come to.
+
+    What it returns under the name of a metric is that metric, over all steps so far. What it
+    returns beside them are mere numbers: of those it is the mean over the steps.
+    """
+
+    def __init__(self, model: keras.Model, logs: list[str]) -> None:
+        super().__init__(model)
+        self._logs = logs
+        *states, bad = self.zero
+        self.zero = [*states, np.zeros(len(logs) + 1), bad]
+
+    def added(self, sums: Sums, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """The sums of the numbers in ``logs``, and how many steps they are sums of."""
+        numbers = [tf.reduce_mean(tf.cast(logs[name], tf.float64)) for name in self._logs]
+        return sums[-2] + tf.stack([*numbers, tf.ones([], tf.float64)])
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        *totals, steps = np.asarray(sums[-2])
+        means = {
+            name: float(total / steps) if steps else 0.0
+            for name, total in zip(self._logs, totals, strict=True)
+        }
+        known = super().results(sums)
+        if not self._has_tracked(sums):
+            # A model that is compiled has a metric of the loss, which its own step may ignore.
+            known.pop("loss", None)
+        return {name: known.get(name, mean) for name, mean in means.items()}
+
+    def _has_tracked(self, sums: Sums) -> bool:
+        """Whether the loss tracker, whose total and count come first, has counted anything."""
+        return self.model._loss_tracker is not None and bool(np.asarray(sums[1]))
+
+
+class OwnStep(TrainStep):
+    """One step of a model's own ``train_step``, to be called through ``strategy.run``.
+
+    ``batch`` is the element spec of the batches: the step is traced once here, so that every
+    variable is there, those of optimizers that only the model knows of too.
+    """
+
+    def __init__(self, model: keras.Model, counter: tf.Variable, batch: Any) -> None:
+        logs = _traced(model, batch)
+        self.metrics: OwnSums = OwnSums(model, logs)
+        self._losses = [name for name in logs if "loss" in name] or logs
+        self.model = model
+        self._counter = counter
+
+    def __call__(self, sums: Sums, batch: Any) -> list[tf.Tensor]:
+        for variable, value in zip(self.metrics.variables, sums, strict=False):
+            variable.assign(value)
+        logs = self.model.train_step(batch)
+        done = self._counter.assign_add(1, read_value=True)
+        states = [tf.convert_to_tensor(variable.value) for variable in self.metrics.variables]
+        losses = tf.stack([tf.reduce_sum(tf.cast(logs[name], tf.float64)) for name in self._losses])
+        return [*states, self.metrics.added(sums, logs), first_bad(sums[-1], losses, done)]
+
+
+class OwnStepTogether:
+    """``step`` on one replica of several, to be called through ``strategy.run``.
+
+    The optimizer adds the gradients of all replicas up, as Keras has it, and the examples of
+    an uneven last batch count for as much as their replica does.
+    """
+
+    def __init__(self, step: TrainStep) -> None:
+        self.metrics = step.metrics
+        self._step = step
+
+    def __call__(self, sums: Sums, pieces: Sequence[tuple[tf.Tensor, Any]]) -> list[tf.Tensor]:
+        [(_, batch)] = pieces
+        return self._step(sums, batch)
+
+
+def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
+    """The loop's own step, or the model's, where it has one; ``batch`` is an element spec."""
+    return OwnStep(model, counter, batch) if has_own_step(model) else TrainStep(model, counter)
+
+
+def has_own_step(model: keras.Model) -> bool:
+    """Whether the model's class replaces ``train_step``."""
+    # Of tf_keras's models, those that have one are refused before.
+    return isinstance(model, keras.Model) and type(model).train_step is not keras.Model.train_step
+
+
+def _traced(model: keras.Model, batch: Any) -> list[str]:
+    """The names of what ``train_step`` returns.
+
+    Raises:
+        FinalError: it returns something else than numbers by name.
+    """
+    strategy = tf.distribute.get_strategy()
+    function = tf.function(lambda each: strategy.run(model.train_step, args=(each,)))
+    returned = function.get_concrete_function(batch).structured_outputs
+    if not isinstance(returned, Mapping) or not returned:
+        raise FinalError(
+            f"the train_step of {type(model).__name__} returns {returned!r:.80}; "
+            "return a dict of numbers by name, the loss among them"
+        )
+    return list(returned)

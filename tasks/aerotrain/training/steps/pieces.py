@@ -1,0 +1,87 @@
+"""One step that several replicas compute together, each on pieces of the same global batch.
+
+Keras divides a loss by the number of examples that a replica sees and by the number of
+replicas. That is the mean over the global batch as long as all pieces are of one size; the
+last batch of an epoch may be cut into uneven ones, so each comes with its share. The sum of
+the gradients over all pieces is then that of the global batch, which one replica would have
+computed: clipping, weight decay and the optimizer see it, never a part of it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from aerotrain.training.steps.compiled import inner
+from aerotrain.training.steps.step import Sums, TrainStep, first_bad
+
+#: A gradient for each trainable weight: a tensor, slices of one, or None.
+Gradients = Sequence[Any]
+
+
+class StepInPieces:
+    """``step`` on this replica's pieces of a global batch, to be called through ``strategy.run``.
+
+    ``gradient_dtype`` is what the gradients travel in. With ``jit_compile``, XLA compiles what
+    a replica computes by itself: never the exchange, which it cannot compile.
+    """
+
+    def __init__(
+        self, step: TrainStep, *, replicas: int, gradient_dtype: str, jit_compile: bool
+    ) -> None:
+        self.metrics = step.metrics
+        self._step = step
+        self._replicas = replicas
+        self._dtype = tf.as_dtype(gradient_dtype)
+        self._compute: Callable[..., Any] = step.compute
+        if jit_compile:
+            self._compute = tf.function(step.compute, jit_compile=True, autograph=False)
+        if replicas > 1:
+            # Keras would add up the gradients after it has clipped each replica's own.
+            inner(step.model.optimizer)._all_reduce_sum_gradients = list
+
+    def __call__(self, sums: Sums, pieces: Sequence[tuple[tf.Tensor, Any]]) -> list[tf.Tensor]:
+        """Train on ``pieces``, each a share and a batch; returns ``sums`` with them added."""
+        total: Gradients | None = None
+        losses: list[tf.Tensor] = []
+        for share, batch in pieces:
+            # One after another, or the memory of all pieces would be needed at once.
+            with tf.control_dependencies([*losses, *_tensors(total or ())]):
+                gradients, loss, sums = self._compute(
+                    sums, tf.nest.map_structure(_now, batch), share
+                )
+            if total is None:
+                total = gradients
+            else:
+                total = [_added(*pair) for pair in zip(total, gradients, strict=True)]
+            losses.append(loss)
+        done = self._step.apply(self._exchanged(total or ()))
+        return [*sums[:-1], first_bad(sums[-1], tf.stack(losses), done)]
+
+    def _exchanged(self, gradients: Gradients) -> Gradients:
+        """The sum of each gradient over all replicas, a variable that has none keeping none."""
+        if self._replicas == 1:
+            return gradients
+        own = [each for each in gradients if each is not None]
+        sent = [tf.cast(each, self._dtype) if _shrinks(each, self._dtype) else each for each in own]
+        context = tf.distribute.get_replica_context()
+        received = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, sent))
+        return [each if each is None else tf.cast(next(received), each.dtype) for each in gradients]
+
+
+def _now(value: tf.Tensor) -> tf.Tensor:
+    """``value``, once what it is to wait for is done."""
+    return tf.identity(value)
+
+
+def _added(one: Any, other: Any) -> Any:
+    return one if other is None else tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
+
+
+def _shrinks(gradient: Any, dtype: tf.DType) -> bool:
+    return bool(dtype.size < gradient.dtype.size)
+
+
+def _tensors(gradients: Gradients) -> list[tf.Tensor]:
+    present = [each for each in gradients if each is not None]
+    return tf.nest.flatten(present, expand_composites=True)

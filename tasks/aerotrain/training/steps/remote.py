@@ -1,0 +1,74 @@
+"""One training step of a worker whose variables are on parameter servers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from aerotrain.training.steps.compiled import inner
+from aerotrain.training.steps.fused import fuse
+from aerotrain.training.steps.parcels import Parcels
+from aerotrain.training.steps.step import MetricScope, MetricSums, Sums, TrainStep
+
+
+class RemoteStep(TrainStep):
+    """What ``TrainStep`` does, in few messages.
+
+    The step begins with one message that brings every small weight, and ends with one that
+    takes their gradients to where the optimizer then does all of its work. Of large tables
+    only the rows that a batch looks up are brought.
+    """
+
+    def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
+        super().__init__(model, counter)
+        # On a ps every operation counts, and what comes of others' updates is more than rounding.
+        fuse(inner(model.optimizer), least=0)
+        self._parcels = Parcels(model.trainable_weights, counter)
+        together = {id(each) for each in self._parcels.variables}
+        for weight in model.trainable_weights:
+            if id(weight) not in together:
+                # TensorFlow's gather asks for it; Keras's own variable would be read as a whole.
+                weight.sparse_read = weight._value.sparse_read
+
+    def _scope(self, sums: Sums) -> MetricScope:
+        scope = FetchedScope(self.metrics, sums, self._parcels)
+        self._number = scope.count + 1
+        return scope
+
+    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
+        regular = [
+            each.regularizer(scope.fetched.get(id(each), each))
+            for each in self.model.trainable_weights
+            if each.regularizer is not None
+        ]
+        return [*scope.losses, *regular]
+
+    def _forward(self, x: Any, scope: MetricScope) -> Any:
+        with scope:
+            return self._called(x)
+
+    def apply(self, gradients: Sequence[Any]) -> tf.Tensor:
+        weights = self.model.trainable_weights
+        ids = [id(each) for each in weights]
+        arrived = self._parcels.delivered(dict(zip(ids, gradients, strict=True)))
+        with tf.device(self._counter.device):
+            super().apply([arrived[each] for each in ids])
+        # What the counter has come to by now would be one more message.
+        return self._number
+
+
+class FetchedScope(MetricScope):
+    """A scope in which weights have the values that were fetched when the step began."""
+
+    def __init__(self, metrics: MetricSums, sums: Sums, parcels: Parcels) -> None:
+        self.count, self.fetched = parcels.fetched()
+        weights = [(each, self.fetched[id(each)]) for each in parcels.variables]
+        super().__init__([*metrics.pairs(sums), *weights])
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, _ = update
+        if id(variable) in self.fetched:
+            # A layer assigns to its own weight: what was fetched is not its value any more.
+            self.state_mapping.pop(id(variable), None)
+        super().add_update(update)

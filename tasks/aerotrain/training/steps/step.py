@@ -1,0 +1,210 @@
+"""One training step of a compiled Keras model, and the sums that its metrics are made of.
+
+The step does what ``keras.Model.train_step`` does, in the same order, so that one replica
+computes the losses that ``fit`` would. It differs in two places, both for the sake of
+``tf.distribute``:
+
+* The metrics live in tensors that a step takes and returns, never in their variables:
+  updates of variables on a parameter server get lost, and under other strategies each
+  would need a reduction of its own. The sums of several executions can be added.
+* The steps are counted in a variable of ours. Keras counts ``optimizer.iterations`` by
+  reading, adding and writing, which loses counts when two workers do it at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.losses.loss import unscale_loss_for_distribution
+
+from aerotrain.training.steps.fused import fuse
+
+#: The state of every metric of a model, in the order of ``MetricSums.variables``, and last
+#: what ``MetricSums.bad_step`` reads.
+Sums = Sequence[tf.Tensor]
+
+
+class MetricSums:
+    """The model's metrics, the mean loss among them, as values instead of variables."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        #: Whether layers have metrics too, which they update while they are called.
+        self.in_layers = len(model.metrics) > len(model._get_own_metrics())
+        metrics = dict.fromkeys([*model._get_own_metrics(), *model.metrics])
+        self.variables = [variable for metric in metrics for variable in metric.variables]
+        states = [np.asarray(each) for metric in metrics for each in metric.stateless_reset_state()]
+        self.zero: list[np.ndarray[Any, Any]] = [*states, np.zeros(2)]
+
+    def scope(self, sums: Sums) -> "MetricScope":
+        """A scope in which the metrics read and update ``sums`` instead of their variables."""
+        return MetricScope(self.pairs(sums))
+
+    def pairs(self, sums: Sums) -> list[tuple[Any, tf.Tensor]]:
+        """Each of the metrics' variables with its value."""
+        return list(zip(self.variables, sums, strict=False))
+
+    def of(self, scope: keras.StatelessScope) -> list[tf.Tensor]:
+        """The sums that the metrics left in ``scope``, of the shapes of their variables."""
+        return [
+            tf.ensure_shape(scope.get_current_value(variable), variable.shape)
+            for variable in self.variables
+        ]
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        """What ``sums`` amount to: a number a metric, under the name that ``fit`` gives it.
+
+        Of a metric with several numbers, such as one a class, it is their mean.
+        """
+        with self.scope(sums):
+            results: Mapping[str, Any] = self.model.get_metrics_result()
+        return {name: float(np.mean(value)) for name, value in results.items()}
+
+    def bad_step(self, sums: Sums) -> int | None:
+        """The first step whose loss was no finite number, if there was one.
+
+        Replicas that compute one step together each add the number of their own first, and
+        one to the count. What is bad on one replica is bad on all by the next step, since
+        they share their gradients: so the mean, rounded down, is the first of them all.
+        """
+        numbers, replicas = np.asarray(sums[-1])
+        return int(numbers // replicas) if replicas else None
+
+
+class MetricScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
+    """Keeps what is assigned to some variables, and lets other assignments through.
+
+    In it, layers that are called update their own state, such as the statistics of batch
+    normalization, as they would outside.
+    """
+
+    #: Values by the ``id`` of a weight that the model uses in place of the weight.
+    fetched: Mapping[int, tf.Tensor] = MappingProxyType({})
+
+    def __init__(self, state: list[tuple[Any, Any]]) -> None:
+        super().__init__(state, collect_losses=True)
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        variable, value = update
+        if id(variable) in self.state_mapping:
+            super().add_update(update)
+        else:
+            variable._direct_assign(value)
+
+
+class TrainStep:
+    """One step of one replica, to be called through ``strategy.run``.
+
+    ``counter`` is an int64 variable that holds the number of steps done.
+    """
+
+    def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
+        self.metrics = MetricSums(model)
+        self.model = model
+        self._counter = counter
+        fuse(getattr(model.optimizer, "inner_optimizer", model.optimizer))
+        if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+            # It counts the steps that it did not skip. Keras adds by reading and writing,
+            # which loses counts when two workers do it at once; TensorFlow's add does not.
+            count = model.optimizer.inner_optimizer._iterations
+            count.assign_add = lambda value: count._value.assign_add(value)
+
+    def __call__(self, sums: Sums, batch: Any) -> list[tf.Tensor]:
+        """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+
+        Returns ``sums`` with this batch added.
+        """
+        gradients, loss, sums = self.compute(sums, batch)
+        done = self.apply(gradients)
+        return [*sums[:-1], first_bad(sums[-1], loss, done)]
+
+    def compute(
+        self, sums: Sums, batch: Any, share: tf.Tensor | None = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
+        """The gradients of one batch, its loss, and ``sums`` with the batch added.
+
+        ``share`` is what the loss counts for in its step, 1 where nothing is said. A batch
+        whose share is 0 leaves the sums as they are.
+        """
+        model = self.model
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        scope = self._scope(sums)
+        with tf.GradientTape() as tape:
+            tape.watch(list(scope.fetched.values()))
+            y_pred = self._forward(x, scope)
+            # In a stateless scope, models see no losses of their layers unless handed to them.
+            model._losses_override = self._added_losses(scope)
+            with scope:
+                loss = model._compute_loss(x, y, y_pred, weight, training=True)
+                whole = unscale_loss_for_distribution(loss)
+                model._loss_tracker.update_state(whole, sample_weight=_length(x))
+            model._losses_override = []
+            counted = loss if share is None else loss * tf.cast(share, loss.dtype)
+            scaled = model.optimizer.scale_loss(counted)
+        gradients = _gradients(tape, scaled, model.trainable_weights, scope.fetched)
+        with scope:
+            model.compute_metrics(x, y, y_pred, sample_weight=weight)
+        added = self.metrics.of(scope)
+        if share is not None:
+            added = [tf.where(share > 0, new, old) for new, old in zip(added, sums, strict=False)]
+        return gradients, loss, [*added, sums[-1]]
+
+    def _scope(self, sums: Sums) -> MetricScope:
+        return self.metrics.scope(sums)
+
+    def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
+        return [*scope.losses, *self.model.losses]
+
+    def _forward(self, x: Any, scope: MetricScope) -> Any:
+        with scope if self.metrics.in_layers else nullcontext():
+            return self._called(x)
+
+    def _called(self, x: Any) -> Any:
+        model = self.model
+        return model(x, training=True) if model._call_has_training_arg else model(x)
+
+    def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Let the optimizer have ``gradients``; returns how many steps are then done."""
+        optimizer = self.model.optimizer
+        done = self._counter.assign_add(1, read_value=True)
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            # Schedules and Adam's bias correction read this. Another worker may set it between
+            # here and there, so under an asynchronous strategy it is off by at most the steps
+            # that are in flight; what matters is that it never falls behind for good.
+            optimizer._iterations.assign(done - 1)
+        optimizer.apply_gradients(zip(gradients, self.model.trainable_weights, strict=True))
+        return done
+
+
+def first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    """``known``, the last of ``Sums``, with ``step`` noted if its loss is the first bad one."""
+    found = tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
+    bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
+    return tf.where(tf.logical_and(bad, tf.equal(known[1], 0)), found, known)
+
+
+def _gradients(
+    tape: tf.GradientTape, loss: tf.Tensor, weights: Sequence[Any], fetched: Mapping[int, tf.Tensor]
+) -> list[Any]:
+    """Of each weight: where its value was fetched, by way of that, or past it, or both."""
+    known = [each for each in weights if id(each) in fetched]
+    values = [fetched[id(each)] for each in known]
+    direct, by_value = tape.gradient(loss, [list(weights), values])
+    also = dict(zip(map(id, known), by_value, strict=True))
+    return [_sum(also.get(id(each)), own) for each, own in zip(weights, direct, strict=True)]
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """The sum of two gradients, of which either may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
+
+
+def _length(x: Any) -> tf.Tensor:
+    """How many examples the batch ``x`` holds."""
+    return tf.shape(tf.nest.flatten(x)[0])[0]
