@@ -1,18 +1,9 @@
 """Shards come from the store while a training reads them.
 
 A thread brings shards in the order in which they are read, within a budget of the disk, and
-says what there is to read by files, for who reads may be a graph of another machine's process
-that was sent here. In the folder ``windows``, the number of the window that is read next is
-written to the pipe ``asked``; the file of that number, which comes when all of its shards are
-there, says where its records are; and ``failed`` comes when no more windows will. Neither asking
-nor failing takes room on the disk: training waits where it is full. ``windows.py`` is the other
-side.
+says by files what there is to read: see ``requests.py``.
 """
 
-import contextlib
-import os
-import select
-import shutil
 import threading
 import time
 from collections import deque
@@ -26,6 +17,7 @@ from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import explained
 from aerotrain.training.input.index import INDEX, Indexed, write_index
 from aerotrain.training.input.order import Order, Window
+from aerotrain.training.input.requests import Requests
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
     FOLDER,
@@ -35,13 +27,6 @@ from aerotrain.training.input.shards import (
     bring,
     split_of,
 )
-
-#: The folder by which windows are asked for, the pipe for it, and the sign that no more come,
-#: which has another name until then.
-WINDOWS, ASKED, FAILED, _GOING = "windows", "asked", "failed", "going"
-
-#: The name of the file of a window is its number in as many digits, and so it is asked for.
-DIGITS = 12
 
 #: Windows that are written ahead of the one asked for, where their shards are there.
 _AHEAD = 64
@@ -77,7 +62,7 @@ class Supply:
         self._store = open_store(url)
         self._order = order
         self._scratch = scratch
-        self._windows = scratch / WINDOWS
+        self._requests = Requests(scratch)
         self._indexed = indexed
         self._ends = ends
         self._begin = begin
@@ -93,12 +78,7 @@ class Supply:
 
     def start(self) -> None:
         """Begin to bring shards; what an earlier process has asked for is forgotten."""
-        shutil.rmtree(self._windows, ignore_errors=True)
-        self._windows.mkdir(parents=True)
-        os.mkfifo(self._windows / ASKED)
-        # Held for writing, too, so that who asks need not wait for a reader.
-        self._asked = os.open(self._windows / ASKED, os.O_RDWR | os.O_NONBLOCK)
-        (self._windows / _GOING).touch()
+        self._requests.open()
         if self._order.disk_bytes:
             for shard in self._order.shards:
                 self._drop(shard.file)
@@ -109,9 +89,7 @@ class Supply:
         """Bring nothing more. Returns when the thread has ended."""
         self._stopped.set()
         self._thread.join()
-        # In this order, or who asks just then would wait for a reader for ever.
-        (self._windows / ASKED).unlink(missing_ok=True)
-        os.close(self._asked)
+        self._requests.close()
 
     def failed(self) -> BaseException:
         """Wait, for ever where nothing goes wrong, and return why nothing more comes."""
@@ -125,8 +103,8 @@ class Supply:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._hold(explained(error, str(self._windows)))
-                select.select([self._asked], [], [], _SECONDS_BETWEEN_LOOKS)
+                    self._hold(explained(error, str(self._requests.folder)))
+                self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
             self._fail(error)
         finally:
@@ -136,21 +114,21 @@ class Supply:
     def _fail(self, error: BaseException) -> None:
         self.failure = error
         try:
-            (self._windows / _GOING).rename(self._windows / FAILED)
+            self._requests.refuse()
         finally:
             self._failed.set()
 
     def _turn(self) -> None:
         """See what was asked for and what has come, and go on with both."""
         came, failed = self._take_what_came()
-        asked = self._number_asked_for()
+        asked = self._requests.newest(self._number)
         held = self._held_since is not None
         if not (came or held or asked != self._number or not self._written):
             return
         if asked < self._number:
             self._rewind()
         while self._number < asked:
-            self._file(self._number).unlink(missing_ok=True)
+            self._requests.forget(self._number)
             self._written.discard(self._number)
             self._windows_ahead(1).popleft()
             self._number += 1
@@ -160,17 +138,8 @@ class Supply:
         if failed is not None:
             raise failed  # only now, so that what has come may be read
 
-    def _number_asked_for(self) -> int:
-        """The last that was written to the pipe, each at once and thus whole."""
-        number = self._number
-        with contextlib.suppress(BlockingIOError):
-            while numbers := os.read(self._asked, 1024 * DIGITS):
-                number = int(numbers[-DIGITS:])
-        return number
-
     def _rewind(self) -> None:
-        for file in self._windows.glob("[0-9]*"):
-            file.unlink()
+        self._requests.forget_all()
         self._number = 0
         self._written: set[int] = set()
         self._planned: Iterator[Window] = self._order.windows(*self._begin)
@@ -274,9 +243,7 @@ class Supply:
                 return
             if number in self._written:
                 continue
-            partial = self._windows / "partial"
-            partial.write_text(self._told(window))
-            partial.replace(self._file(number))
+            self._requests.answer(number, self._told(window))
             self._written.add(number)
             self._held_since = None
 
@@ -294,9 +261,6 @@ class Supply:
             content = [begin, end - begin, piece.shard.bytes - end]
             lines.append([piece.shard.file, *content, piece.first, piece.count, left])
         return "\n".join(",".join(map(str, line)) for line in lines)
-
-    def _file(self, number: int) -> Path:
-        return self._windows / f"{number:0{DIGITS}d}"
 
 
 def supply_of(

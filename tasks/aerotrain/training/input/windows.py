@@ -1,7 +1,7 @@
 """Windows of records as batches, by operations of a graph alone.
 
 So it may be traced in one process and run in another, where it asks that process's supply of
-shards for windows: see ``supply.py``, which says what the files are.
+shards for windows: see ``requests.py``.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.training.input.index import INDEX
+from aerotrain.training.input.requests import ASKED, DIGITS, FAILED, WINDOWS
 from aerotrain.training.input.shards import FOLDER
-from aerotrain.training.input.supply import ASKED, DIGITS, FAILED, WINDOWS
 
 _MICROSECONDS_BETWEEN_LOOKS = 10_000
 
