@@ -4,6 +4,7 @@ import pytest
 from tensorflow.python.framework.config import disable_op_determinism, is_op_determinism_enabled
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.job import Job
 from aerotrain.dataset import load_dataset
 from aerotrain.train import run
 from aerotrain.training.input.batches import batch_spec
@@ -37,9 +38,16 @@ def weights_of(digits, url, scratch):
     return trained.restore(user, spec, scratch).get_weights()
 
 
-def test_steps_that_have_no_order_are_refused():
-    with pytest.raises(
-        FinalError, match=r"deterministic cannot be under 'parameter_server'.*leave"
-    ):
-        compute_the_same_in_each_run("parameter_server")
+@pytest.mark.parametrize(
+    ("strategy", "roles", "words"),
+    [
+        ("parameter_server", ("chief", "worker", "ps"), "under 'parameter_server'"),
+        ("one_device", ("chief", "input", "dispatcher"), "where other replicas bring the input"),
+    ],
+)
+def test_steps_that_have_no_order_are_refused(strategy, roles, words):
+    names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
+    described = {**names, "strategy": strategy, "replicas": [{"role": role} for role in roles]}
+    with pytest.raises(FinalError, match=f"deterministic cannot be {words}.*leave it out"):
+        compute_the_same_in_each_run(Job.from_dict(described))
     assert not is_op_determinism_enabled()

@@ -309,7 +309,7 @@ def test_without_a_transform_the_feature_label_is_learnt():
 def test_readers_share_the_shards_and_each_shard_has_one_reader():
     shards = ["a", "b", "c", "d", "e"]
     assert [share(shards, index, 2) for index in range(2)] == [["a", "c", "e"], ["b", "d"]]
-    with pytest.raises(FinalError, match="5 shards cannot be shared by 6 workers"):
+    with pytest.raises(FinalError, match="5 shards cannot be shared by 6 readers"):
         share(shards, 0, 6)
 
 

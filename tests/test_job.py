@@ -103,6 +103,14 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
         ),
         ({"replicas": replicas(worker=2, ps=1), "min_workers": 0}, "give it 1 to 2, or leave it"),
         ({"strategy": "one_device", "replicas": replicas(), "min_workers": 1}, "; leave it out"),
+        (
+            {"strategy": "dtensor", "replicas": replicas(input=2, dispatcher=1)},
+            "asks for 2 input but under 'dtensor' every process reads each batch; drop the input",
+        ),
+        (
+            {"strategy": "one_device", "replicas": replicas(input=2)},
+            "2 input and 0 dispatcher, and one is nothing without the other; ask for both",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
@@ -150,6 +158,26 @@ def test_the_evaluator_is_no_member_of_the_cluster_it_is_told_about() -> None:
     environment = replica_environment(described, ReplicaName(Role.EVALUATOR, 0), addresses, "try")
     tell_tensorflow(environment)
     assert json.loads(environment["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
+
+
+def test_input_is_found_by_all_and_is_no_member_of_tensorflows_cluster() -> None:
+    roles = [*replicas(worker=1, ps=1), *replicas(input=2, dispatcher=1)[1:]]
+    described = job(replicas=roles)
+    addresses = {name: str(name) for name in described.names()}
+    cluster = cluster_of(described, addresses)
+    assert cluster["input"] == ["input-0", "input-1"]
+    assert cluster["dispatcher"] == ["dispatcher"]
+    config = tf_config(cluster, ReplicaName(Role.CHIEF, 0))
+    assert config is not None
+    assert set(json.loads(config)["cluster"]) == {"chief", "worker", "ps"}
+    assert tf_config(cluster, ReplicaName(Role.INPUT, 0)) is None
+
+
+def test_input_for_one_process_makes_no_cluster_of_it() -> None:
+    described = job(strategy="one_device", replicas=replicas(input=1, dispatcher=1))
+    cluster = cluster_of(described, {name: str(name) for name in described.names()})
+    assert cluster["dispatcher"] == ["dispatcher"]
+    assert tf_config(cluster, ReplicaName(Role.CHIEF, 0)) is None
 
 
 def test_a_job_of_one_process_gets_no_tf_config_and_believes_none_that_was_there() -> None:

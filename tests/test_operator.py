@@ -118,7 +118,7 @@ def test_a_replica_never_sees_airflows_own_secrets(
     [
         ("misspelt_module", {}, "no module 'smal_jobs'"),
         ("misspelt_argument", {}, "has no 'eppochs', did you mean 'epochs'?"),
-        ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 workers"),
+        ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 readers"),
         ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),
     ],

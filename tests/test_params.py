@@ -4,7 +4,7 @@ import pytest
 
 from aerotrain.contract.job import Job, Role
 from aerotrain_airflow.params import training_params
-from aerotrain_airflow.run_params import RunInterval, RunSwitch
+from aerotrain_airflow.run_params import RunInterval, RunParam, RunSwitch
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
@@ -13,6 +13,20 @@ def test_a_switch_asks_for_one_replica_or_none(on, evaluators):
     replicas = [{"role": "chief"}, {"role": "evaluator", "count": count}]
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
     assert Job.from_dict({**names, "replicas": replicas}).count(Role.EVALUATOR) == evaluators
+
+
+@pytest.mark.parametrize(("asked", "roles"), [(None, []), (0, []), (2, ["dispatcher", "input"])])
+def test_input_comes_with_its_dispatcher_or_not_at_all(asked, roles):
+    params = {"params": {"input": asked}}
+    replicas = [
+        {"role": "chief"},
+        {"role": "input", "count": RunParam("input").resolve(params)},
+        {"role": "dispatcher", "count": RunSwitch("input").resolve(params)},
+    ]
+    names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
+    job = Job.from_dict({**names, "replicas": replicas})
+    assert sorted({each.role for each in job.replicas} - {"chief"}) == roles
+    assert job.count(Role.INPUT) == (asked or 0)
 
 
 def test_a_switch_shows_in_a_rendered_template_as_what_it_is():

@@ -11,6 +11,7 @@ from aerotrain.contract.recovery import MATRIX, comeback
 
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]
+FED = [{"role": "input", "count": 2}, {"role": "dispatcher"}]
 ALONE = [{"role": "chief"}, {"role": "evaluator"}]
 
 
@@ -43,6 +44,15 @@ def job(strategy: str, replicas: list[dict[str, Any]]) -> Job:
         ("one_device", ALONE, "chief", "chief"),
         ("mirrored", ALONE, "evaluator", "evaluator"),
         ("tpu", ALONE, "chief evaluator", "chief evaluator"),
+        ("one_device", [*ALONE, *FED], "input-1", "input-1"),
+        ("one_device", [*ALONE, *FED], "chief", "chief"),
+        ("one_device", [*ALONE, *FED], "dispatcher", "chief dispatcher input-0 input-1"),
+        (
+            "parameter_server",
+            [*SERVED, *FED],
+            "dispatcher",
+            "chief dispatcher input-0 input-1 worker-0 worker-1",
+        ),
     ],
 )
 def test_who_comes_back(

@@ -248,7 +248,7 @@ def test_fewer_shards_than_workers_are_refused_before_anything_starts(digits):
             Replica(role=Role.PS),
         ),
     )
-    with pytest.raises(FinalError, match="4 shards cannot be shared by 9 workers"):
+    with pytest.raises(FinalError, match="4 shards cannot be shared by 9 readers"):
         run(type(replica)(job=job, name=replica.name, attempt="1", scratch=replica.scratch))
 
 

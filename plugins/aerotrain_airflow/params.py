@@ -263,6 +263,13 @@ def _data_and_gate() -> dict[str, Param]:
             0,
             section=DATA,
         ),
+        "input": count(
+            "Input",
+            "Replicas that read, parse and transform records for the others, by TensorFlow's "
+            "tf.data service, where that is the bottleneck. Not under dtensor. Empty: none; each "
+            "replica reads for itself.",
+            section=DATA,
+        ),
         "accept_data": switch(
             "Accept data",
             "Take data that are not like those of the last run, and compare later ones with them.",

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context, XComArg
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.store import probe
@@ -109,13 +109,13 @@ def _check_models(job: Job) -> None:
 
 
 def _check_shards(jobs: Sequence[Job]) -> None:
-    """Every worker reads whole shards of its own, so there have to be as many."""
-    workers = max((job.count(Role.WORKER) for job in jobs), default=0)
+    """Every reader reads whole shards of its own, so there have to be as many."""
+    readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
         if job.module == "aerotrain.prepare.plan":
             shards = PlanArguments.of(job.arguments).shards
-            if shards < workers:
+            if shards < readers:
                 raise SpecError(
-                    f"{shards} shards cannot be shared by {workers} workers, for each reads "
-                    f"whole shards; ask for {workers} shards or more, or for fewer workers"
+                    f"{shards} shards cannot be shared by {readers} readers, for each reads "
+                    f"whole shards; ask for {readers} shards or more, or for fewer workers or input"
                 )

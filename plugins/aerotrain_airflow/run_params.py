@@ -43,7 +43,7 @@ class RunInterval(RunParam):
 
 
 class RunSwitch(RunParam):
-    """How many replicas a switch of the run asks for: one where it is on, else none."""
+    """One replica where a switch of the run is on, or a count of others above 0; else none."""
 
     def resolve(self, context: Context) -> int:
-        return int(super().resolve(context))
+        return int(bool(super().resolve(context)))

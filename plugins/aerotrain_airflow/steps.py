@@ -125,6 +125,8 @@ def train(
                     ("worker", RunParam("workers")),
                     ("ps", RunParam("ps")),
                     ("evaluator", RunSwitch("evaluator")),
+                    ("input", RunParam("input")),
+                    ("dispatcher", RunSwitch("input")),
                 )
             ],
             "arguments": {

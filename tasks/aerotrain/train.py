@@ -30,14 +30,14 @@ from aerotrain.replica import Replica, live
 
 
 def run(replica: Replica) -> str | None:
-    """Train as the chief, serve it as a worker or parameter server, or evaluate what it saves.
+    """Train as the chief, serve it in one of the other roles, or evaluate what it saves.
 
     Returns:
         The URL of the trained model's manifest.
     """
     # Each role loads only what it needs: Keras takes seconds, and memory that ps never use.
     serves = replica.name.role is Role.WORKER and not replica.job.rules.peers
-    if serves or replica.name.role is Role.PS:
+    if serves or replica.name.role in (Role.PS, Role.INPUT, Role.DISPATCHER):
         from aerotrain.training.servers import serve
 
         serve(replica)

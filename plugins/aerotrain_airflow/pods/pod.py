@@ -145,10 +145,10 @@ def _liveness(job: Job) -> dict[str, Any]:
 
 
 def _apart(job: Job, replica: Replica) -> dict[str, Any]:
-    """Workers spread over the nodes and ps each on its own, as far as there are any."""
+    """What computes or reads spread over the nodes, ps each on its own, as far as there are any."""
     same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
     node = "kubernetes.io/hostname"
-    if replica.count > 1 and replica.role is Role.WORKER:
+    if replica.count > 1 and replica.role in (Role.WORKER, Role.INPUT):
         constraint = {
             "maxSkew": 1,
             "topologyKey": node,

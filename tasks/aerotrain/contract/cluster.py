@@ -7,23 +7,23 @@ place among them, so that what a launcher hands out can be one object for all.
 import json
 from collections.abc import Mapping, MutableMapping
 
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import CLUSTERED, Job, ReplicaName, Role
 
 Addresses = Mapping[ReplicaName, str]
 
-#: The addresses of a cluster by role, in the order of their indices; empty without a cluster.
+#: The addresses of replicas by role, in the order of their indices; empty where one is alone.
 Cluster = Mapping[str, list[str]]
 
 
 def cluster_of(job: Job, addresses: Addresses) -> Cluster:
-    """The job's cluster, of the ``host:port`` of every replica.
+    """Who is to be found where, of the ``host:port`` of every replica of the job.
 
     The evaluator is no member of the cluster that it is told about, as TensorFlow's estimators
     defined it:
     https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
     """
     cluster: dict[str, list[str]] = {}
-    if job.count(Role.WORKER):
+    if job.count(Role.WORKER) or job.count(Role.INPUT):
         for name in job.names():
             if name.role is not Role.EVALUATOR:
                 cluster.setdefault(name.role.value, []).append(addresses[name])
@@ -31,11 +31,12 @@ def cluster_of(job: Job, addresses: Addresses) -> Cluster:
 
 
 def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
-    """The TF_CONFIG of one replica, or None where there is no cluster."""
-    if not cluster:
+    """The TF_CONFIG of one replica, or None where it is told of no cluster."""
+    members = {role.value: cluster[role] for role in CLUSTERED if role in cluster}
+    if Role.WORKER not in members or replica.role in (Role.INPUT, Role.DISPATCHER):
         return None
     task = {"type": replica.role.value, "index": replica.index}
-    return json.dumps({"cluster": cluster, "task": task}, sort_keys=True)
+    return json.dumps({"cluster": members, "task": task}, sort_keys=True)
 
 
 def replica_environment(

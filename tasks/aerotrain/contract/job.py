@@ -43,6 +43,17 @@ class Role(StrEnum):
     WORKER = "worker"
     PS = "ps"
     EVALUATOR = "evaluator"
+    #: The two of tf.data service: who reads and transforms records for the others, and who
+    #: tells these where to find them.
+    INPUT = "input"
+    DISPATCHER = "dispatcher"
+
+
+#: The roles of which a job has at most one replica, which goes by the role's name.
+ALONE = frozenset({Role.CHIEF, Role.EVALUATOR, Role.DISPATCHER})
+
+#: The roles that TensorFlow's cluster is made of.
+CLUSTERED = (Role.CHIEF, Role.WORKER, Role.PS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +106,7 @@ class Replica:
         check_types(self, environment=Mapping, pod=Mapping)
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
             raise SpecError(f"the count of {self.role} must be 1 or more, got {self.count!r}")
-        if self.role in (Role.CHIEF, Role.EVALUATOR) and self.count != 1:
+        if self.role in ALONE and self.count != 1:
             raise SpecError(f"a job has at most one {self.role}, got {self.count}")
         try:
             json.dumps(self.pod)
@@ -125,9 +136,8 @@ class ReplicaName:
     index: int
 
     def __str__(self) -> str:
-        """``chief`` and ``evaluator`` stand alone; the others carry their index."""
-        alone = self.role in (Role.CHIEF, Role.EVALUATOR)
-        return self.role.value if alone else f"{self.role}-{self.index}"
+        """Those that stand ``ALONE`` have their role's name; the others carry their index."""
+        return self.role.value if self.role in ALONE else f"{self.role}-{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +223,7 @@ class Job:
                 f"job {self.name!r} asks for {workers} workers but {self.strategy!r} needs "
                 f"at least {rules.min_workers}; ask for more workers"
             )
+        self._check_input()
         least = max(rules.min_workers, 1)
         if self.min_workers is not None and not least <= self.min_workers <= workers:
             raise SpecError(
@@ -222,10 +233,28 @@ class Job:
                 + "leave it out"
             )
 
+    def _check_input(self) -> None:
+        inputs, dispatchers = self.count(Role.INPUT), self.count(Role.DISPATCHER)
+        if inputs and not self.rules.input:
+            raise SpecError(
+                f"job {self.name!r} asks for {inputs} input but under {self.strategy!r} every "
+                "process reads each batch; drop the input, or choose another strategy"
+            )
+        if bool(inputs) != bool(dispatchers):
+            raise SpecError(
+                f"job {self.name!r} has {inputs} input and {dispatchers} dispatcher, and one is "
+                "nothing without the other; ask for both, or for neither"
+            )
+
     @property
     def rules(self) -> StrategyRules:
         """Which replicas this job's strategy needs."""
         return rules_of(self.strategy)
+
+    @property
+    def reader(self) -> Role:
+        """The role whose replicas read shards of their own each, where there are any such."""
+        return Role.INPUT if self.count(Role.INPUT) else Role.WORKER
 
     @property
     def prefix(self) -> str:
@@ -294,7 +323,7 @@ def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, A
     """The replica with a number for its count, where null asks for the strategy's own."""
     if replica.get("count", 1) is not None:
         return replica
-    default = {Role.WORKER: rules.workers, Role.PS: rules.ps}
+    default = {Role.WORKER: rules.workers, Role.PS: rules.ps, Role.INPUT: 0}
     return {**replica, "count": default.get(replica.get("role", ""), 1)}
 
 

@@ -22,7 +22,7 @@ class Formation(StrEnum):
 
     @classmethod
     def of(cls, job: Job) -> "Formation":
-        """The formation of that job, its evaluator left aside."""
+        """The formation of that job, its evaluator and its input left aside."""
         if job.rules.ps:
             return cls.SERVED
         return cls.GANG if job.rules.peers and job.count(Role.WORKER) else cls.ALONE
@@ -63,6 +63,10 @@ MATRIX: tuple[Row, ...] = (
     Row(Formation.ALONE, "the process", f"it comes back, {_CHECKPOINT}", _INTERVAL, Role.CHIEF),
     Row(Formation.ANY, "the evaluator", "it comes back alone; the training never stops",
         "nothing", Role.EVALUATOR),
+    Row(Formation.ANY, "an `input`", "it comes back alone; the others bring what is read "
+        "meanwhile", "records that it had begun to bring", Role.INPUT),
+    Row(Formation.ANY, "the dispatcher", f"all but the ps come back, {_CHECKPOINT}", _INTERVAL,
+        Role.DISPATCHER, (Role.CHIEF, Role.WORKER, Role.INPUT)),
     Row(Formation.ANY, "a replica that is told to go (SIGTERM, eviction, spot notice)",
         "it saves a checkpoint, leaves, and resumes elsewhere", "nothing"),
     Row(Formation.ANY, "a replica that is alive and makes no progress",

@@ -18,7 +18,8 @@ class StrategyRules:
     ``workers`` and ``ps`` are how many of that role run where nobody says: 0 where the
     strategy has no such role. ``min_workers`` is how many it cannot do without. Where
     workers are ``peers``, they run the chief's own loop, else they serve the chief.
-    ``more_workers`` says that there may be some where the strategy's own number is 0.
+    ``more_workers`` says that there may be some where the strategy's own number is 0, and
+    ``input`` that other replicas may read for all of these.
     """
 
     summary: str
@@ -27,6 +28,7 @@ class StrategyRules:
     ps: int = 0
     peers: bool = False
     more_workers: bool = False
+    input: bool = True
 
     @property
     def has_workers(self) -> bool:
@@ -61,6 +63,7 @@ STRATEGIES: Mapping[str, StrategyRules] = {
         "process or several",
         peers=True,
         more_workers=True,
+        input=False,
     ),
     "tpu": StrategyRules(
         summary="one process on the cores of a TPU, each with a copy of the variables",

@@ -1,5 +1,7 @@
 """The chief of a training: it puts the parts together, trains, and leaves the manifest."""
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
 from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.loop import train as train_to_the_end
 from aerotrain.training.model.callbacks import Callbacks
@@ -53,10 +56,10 @@ def train(replica: Replica) -> str:
     arguments = TrainArguments.of(job.arguments)
     KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
     if arguments.deterministic:
-        compute_the_same_in_each_run(job.strategy)
+        compute_the_same_in_each_run(job)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
-    share(split.shards, 0, max(1, job.count(Role.WORKER)))  # refuse before anything starts
+    share(split.shards, 0, max(1, job.count(job.reader)))  # refuse before anything starts
     feed = Feed(
         job=job,
         arguments=arguments,
@@ -64,6 +67,7 @@ def train(replica: Replica) -> str:
         code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
         plan=Plan(records=split.records, batch_size=arguments.batch_size, epochs=arguments.epochs),
         scratch=replica.scratch,
+        service=_service(replica),
     )
     explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
     with explaining, feed.supplied():
@@ -76,6 +80,14 @@ def train(replica: Replica) -> str:
                 attendants.deliver(KEY, trained.to_json().encode())
             wait_for_all(strategy)
     return f"{job.prefix}/{KEY}"
+
+
+def _service(replica: Replica) -> Service | None:
+    """Where this life of the training finds its input, if other replicas bring it."""
+    if not replica.job.count(Role.INPUT):
+        return None
+    [address] = json.loads(os.environ["AEROTRAIN_CLUSTER"])[Role.DISPATCHER]
+    return Service(address, f"{replica.attempt}-{replica.generation}")
 
 
 def _train(

@@ -10,6 +10,7 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.dataset import Dataset
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.input.windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 
 #: Another process of the cluster went away, or the network between.
@@ -22,6 +23,9 @@ _LOST = (
 
 #: How a mesh says the same: its errors do not keep the kind of the first one.
 _ABORTED = "Collective ops is aborted"
+
+#: What a reader of another process's shards is told where that process ends, or its dispatcher has.
+_ENDED = (NO_MORE, "Unknown iteration client id")
 
 #: TensorFlow's file system has no kind of its own for a disk that takes no more.
 _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
@@ -55,8 +59,9 @@ def explained(
 
 
 def _is_loss(error: tf.errors.OpError) -> bool:
-    aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in str(error.message)
-    return aborted or isinstance(error, _LOST)
+    message = str(error.message)
+    aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in message
+    return aborted or isinstance(error, _LOST) or any(words in message for words in _ENDED)
 
 
 def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path) -> None:

@@ -12,6 +12,7 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset
 from aerotrain.training.input.batches import Cut, in_pieces, ready
 from aerotrain.training.input.rows import layout_of
+from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.input.supply import Supply, order_of, supply_of
 from aerotrain.training.input.windows import batches_of, supplied
@@ -33,6 +34,7 @@ class Feed:
     code: UserCode
     plan: Plan
     scratch: Path
+    service: Service | None = None
     _supplies: list[Supply] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -53,17 +55,25 @@ class Feed:
                 self._supplies.pop().stop()
 
     def local(self, step: int) -> tf.data.Dataset:
-        """The batches that follow ``step`` steps, from every shard, brought to this machine."""
+        """The batches that follow ``step`` steps, from every shard, brought to this machine.
+
+        Where other replicas bring the input, they are as good as any.
+        """
+        if self.service is not None:
+            return self.remote()
         return ready(self._batches(step), self.dataset.schema, self.code.transform)
 
     def in_pieces(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
         """The same batches, of which each replica gets pieces of its own."""
 
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            local = context.num_replicas_in_sync // context.num_input_pipelines
+            replicas = context.num_replicas_in_sync
+            if self.service is not None:
+                return self._remote_pieces(replicas)
+            local = replicas // context.num_input_pipelines
             cut = Cut(
                 accumulate=self.arguments.accumulate_steps,
-                replicas=context.num_replicas_in_sync,
+                replicas=replicas,
                 first=context.input_pipeline_id * local,
                 local=local,
             )
@@ -81,13 +91,25 @@ class Feed:
         return self._read(f"{self.scratch}/")
 
     def remote(self) -> tf.data.Dataset:
-        """The batches of whichever worker runs it, from the shards that are that worker's."""
-        return ready(self._read(""), self.dataset.schema, self.code.transform)
+        """The batches of whichever replica runs it, from the shards that are that replica's."""
+        return self._brought(
+            lambda: ready(self._read(""), self.dataset.schema, self.code.transform)
+        )
 
     def remote_in_pieces(self) -> tf.data.Dataset:
         """The same batches, each in as many pieces as gradients are accumulated over."""
-        cut = Cut(accumulate=self.arguments.accumulate_steps)
-        return in_pieces(self._read(""), self.dataset.schema, self.code.transform, cut)
+        return self._remote_pieces(1)
+
+    def _remote_pieces(self, replicas: int) -> tf.data.Dataset:
+        """Pieces for any of ``replicas``: all batches are full, so each is as large as another."""
+        cut = Cut(accumulate=self.arguments.accumulate_steps, replicas=replicas, local=replicas)
+        return self._brought(
+            lambda: in_pieces(self._read(""), self.dataset.schema, self.code.transform, cut)
+        )
+
+    def _brought(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+        """What ``make`` reads, here or where the input is."""
+        return make() if self.service is None else self.service.bring(make)
 
     def _read(self, root: str) -> tf.data.Dataset:
         rows = layout_of(self.dataset.schema, split_of(self.dataset, TRAIN_SPLIT).shards)

@@ -1,42 +1,44 @@
-"""The replicas that serve: parameter servers, and the workers that compute for the chief.
+"""The replicas that serve: parameter servers, the workers that compute for the chief, and input.
 
 They load no Keras, for all they run is graphs that the chief sends. They serve until they
 are told to go, since TensorFlow's servers do not notice that their chief has ended.
 """
 
+import json
 import os
+from typing import Any
 
 import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import Role
+from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
+from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.input.supply import Supply, supply_of
 
 
 def serve(replica: Replica) -> None:
-    """Serve the cluster that TF_CONFIG describes; to a worker its shards come meanwhile.
+    """Serve as this replica's role is; to those that read, their shards come meanwhile.
 
     Raises:
         CorruptError: a shard is not what the data set's manifest says.
-        FinalError: there are fewer shards than workers.
+        FinalError: there are fewer shards than readers.
         TemporaryError: the port is taken, or the store is away.
     """
-    supply = _supply_of_own(replica) if replica.name.role is Role.WORKER else None
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    role, cluster = replica.name.role, json.loads(os.environ["AEROTRAIN_CLUSTER"])
+    supply = _supply_of_own(replica) if role is replica.job.reader else None
+    address = cluster[role][replica.name.index]
     try:
-        server = tf.distribute.Server(
-            resolver.cluster_spec(),
-            job_name=resolver.task_type,
-            task_index=resolver.task_id,
-            protocol="grpc",
-            config=_config(replica.job.count(Role.WORKER)),
-        )
+        if role is Role.DISPATCHER:
+            server: Any = dispatcher(address)
+        elif role is Role.INPUT:
+            server = input_server(address, cluster[Role.DISPATCHER][0])
+        else:
+            server = _member(replica.job)
     except tf.errors.UnknownError as error:
-        address = resolver.cluster_spec().task_address(resolver.task_type, resolver.task_id)
         raise TemporaryError(
             f"{replica.name} could not serve at {address} ({error.message}); the port may be "
             "taken: try again"
@@ -49,16 +51,28 @@ def serve(replica: Replica) -> None:
 
 
 def _supply_of_own(replica: Replica) -> Supply:
-    """Have this worker's share of the shards come; the chief's graph reads what is there."""
+    """Have this reader's share of the shards come; the chief's graph reads what is there."""
     arguments = TrainArguments.of(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
-    own = share(split.shards, replica.name.index, replica.job.count(Role.WORKER))
+    own = share(split.shards, replica.name.index, replica.job.count(replica.name.role))
     supply = supply_of(arguments, dataset, own, replica.scratch, ends=False)
     supply.start()
     records = sum(shard.records for shard in own)
     print(f"{replica.name} reads {records} records in {len(own)} shards", flush=True)
     return supply
+
+
+def _member(job: Job) -> tf.distribute.Server:
+    """The server of a member of the cluster that TF_CONFIG describes."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return tf.distribute.Server(
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        protocol="grpc",
+        config=_config(job.count(Role.WORKER)),
+    )
 
 
 def _config(workers: int) -> tf.compat.v1.ConfigProto:

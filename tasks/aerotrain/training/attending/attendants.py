@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.replica import BEGAN, Replica, last_words
@@ -94,6 +95,6 @@ def peers_of(cluster: str, own: str) -> dict[str, str]:
     peers: dict[str, str] = {}
     for role, addresses in json.loads(cluster).items():
         for index, address in enumerate(addresses):
-            peers[role if role == "chief" else f"{role}-{index}"] = address
+            peers[str(ReplicaName(Role(role), index))] = address
     peers.pop(own, None)
     return peers

@@ -47,8 +47,8 @@ def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
     """
     if len(shards) < count:
         raise FinalError(
-            f"{len(shards)} shards cannot be shared by {count} workers, for each reads whole "
-            f"shards; prepare {count} shards or more, or ask for fewer workers"
+            f"{len(shards)} shards cannot be shared by {count} readers, for each reads whole "
+            f"shards; prepare {count} shards or more, or ask for fewer workers or input"
         )
     return list(shards[index::count])
 

@@ -19,7 +19,8 @@ _MICROSECONDS_BETWEEN_LOOKS = 10_000
 #: Bytes of a file that are read at once where its records are read in their order.
 _BLOCK_BYTES = 2**20
 
-_NO_MORE = "no more shards come; the process that reads them says why"
+#: What a reader is told when no window comes any more.
+NO_MORE = "no more shards come; the process that reads them says why"
 
 #: What a window's file says of each piece: its file, where its bytes begin, how many there are
 #: and how many follow, and the same of its records.
@@ -109,7 +110,7 @@ def _asked_for(root: str, number: tf.Tensor) -> tf.Tensor:
     def again(_: tf.Tensor) -> list[tf.Tensor]:
         # Names that come of the pause, or TensorFlow looks for a file once and never again.
         failed, here = tf.unstack(tf.gather([[f"{root}{WINDOWS}/{FAILED}", file]], _slept()))
-        with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [_NO_MORE])]):
+        with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [NO_MORE])]):
             # Another reader may have asked since: one of a process that has ended.
             asked = ask()
         with tf.control_dependencies([asked]):

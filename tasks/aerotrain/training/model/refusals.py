@@ -4,21 +4,27 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.model.flavour import KERAS
 from aerotrain.training.steps.own import has_own_step
 
 
-def compute_the_same_in_each_run(strategy: str) -> None:
+def compute_the_same_in_each_run(job: Job) -> None:
     """Have TensorFlow's operations give the same bits in each run of this process's program.
 
     Raises:
-        FinalError: the steps of the strategy have no order that a second run could follow.
+        FinalError: the steps of the job have no order that a second run could follow.
     """
-    if strategy == "parameter_server":
+    if job.rules.ps:
         raise FinalError(
             "deterministic cannot be under 'parameter_server', whose workers' steps count in the "
             "order in which they are done; leave it out, or choose a synchronous strategy"
+        )
+    if job.count(Role.INPUT):
+        raise FinalError(
+            "deterministic cannot be where other replicas bring the input, for batches are taken "
+            "in the order in which they come; leave it out, or ask for no input"
         )
     tf.config.experimental.enable_op_determinism()
 
