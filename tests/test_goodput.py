@@ -70,6 +70,15 @@ def test_a_pace_that_varies_is_no_loss_and_a_stop_is(stop: float, other: float) 
     assert goodput_of(ledger).lost["other"] == pytest.approx(other, abs=1)
 
 
+def test_of_two_stretches_the_faster_has_the_pace() -> None:
+    ledger = [
+        entry(What.RESTORE, 0, step=0),
+        entry(What.TRAIN, 10, step=100, seconds=10),
+        entry(What.TRAIN, 40, step=200, seconds=30),
+    ]
+    assert goodput_of(ledger).lost["other"] == pytest.approx(20)
+
+
 def test_a_worker_that_comes_back_beside_a_training_chief_is_no_outage() -> None:
     worker = [
         entry(What.DETECT, 30, step=200, replica="worker-1"),

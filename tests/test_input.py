@@ -156,6 +156,42 @@ def test_who_asks_anew_begins_anew(tmp_path, shards):
     assert seen[0][:4] == seen[1]
 
 
+def test_who_asks_for_a_later_window_begins_there(tmp_path, shards):
+    order = Order(shards=shards, seed=0, window_bytes=200, disk_bytes=500)
+    supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
+    supply.start()
+    width = layout_of(SCHEMA, shards).width
+    all_of_them, later = (
+        [records.numpy().tolist() for records, _, _ in windows.take(count)]
+        for windows, count in (
+            (supplied(f"{tmp_path}/scratch/", width), 9),
+            (supplied(f"{tmp_path}/scratch/", width, 5), 4),
+        )
+    )
+    supply.stop()
+    assert all_of_them[5:] == later
+
+
+def test_who_began_waits_for_room_though_a_later_reader_begins_anew(tmp_path, shards, capsys):
+    order = Order(shards=shards, seed=0, window_bytes=200, disk_bytes=500)
+    supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
+    supply.start()
+    windows = supplied(f"{tmp_path}/scratch/", layout_of(SCHEMA, shards).width)
+    assert len(list(windows.take(9))) == 9
+    read = []
+    reader = threading.Thread(target=lambda: read.extend(windows.take(4)))
+    with no_room():
+        reader.start()
+        while "no room is left" not in capsys.readouterr().out:
+            assert reader.is_alive()
+            time.sleep(0.01)
+        assert supply.is_held
+    reader.join()
+    supply.stop()
+    assert len(read) == 4
+    assert supply.failure is None
+
+
 def test_no_more_of_the_disk_is_taken_than_allowed(tmp_path):
     shards = written(tmp_path / "store", [range(10)] * 6)
     budget = 2 * shards[0].bytes

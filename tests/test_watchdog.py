@@ -9,8 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from aerotrain.training.attending.attendants import peers_of
-from aerotrain.training.attending.watchdog import Watchdog, answers
+from aerotrain.training.attending.watchdog import Watchdog
 from aerotrain.training.drive import Ran
+from aerotrain.training.greeting import answers
 from training_fixtures import read_until, start
 
 pytestmark = pytest.mark.process
@@ -22,11 +23,13 @@ class World:
     def __init__(self, peers=None):
         self.now = 0.0
         self.said = []
+        self.excused = False
         self.watchdog = Watchdog(
             patience=60,
             first=600,
             peers=peers or {},
             end=self.said.append,
+            excused=lambda: self.excused,
             clock=lambda: self.now,
         )
 
@@ -87,6 +90,19 @@ def test_a_process_that_was_itself_stopped_is_not_to_blame():
         world.wait(49)
         assert world.said == []
         world.wait(2)
+        assert len(world.said) == 1
+
+
+def test_what_waits_for_the_store_or_for_room_is_not_to_blame():
+    world = World()
+    world.execute(1)
+    with world.watchdog.watching():
+        world.excused = True
+        world.wait(3600)
+        world.excused = False
+        world.wait(60)
+        assert world.said == []
+        world.wait(1)
         assert len(world.said) == 1
 
 

@@ -155,7 +155,8 @@ def _training() -> dict[str, Param]:
         "seed": whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
         "deterministic": switch(
             "Deterministic",
-            "The same bits in each run, at some cost in time. Not under parameter_server.",
+            "The same bits in each run, at some cost in time. Not under parameter_server, nor with "
+            "input.",
             TRAINING,
         ),
         "validate": switch(
@@ -253,7 +254,11 @@ def _speed() -> dict[str, Param]:
 def _data_and_gate() -> dict[str, Param]:
     return {
         "shards": whole(
-            4, "Shards", "Files of each split; each worker reads its own.", 1, section=DATA
+            4,
+            "Shards",
+            "Files of each split; each worker, or each input, reads its own.",
+            1,
+            section=DATA,
         ),
         "disk_bytes": whole(
             0,

@@ -34,7 +34,7 @@ _LAST_LINES = 2.0
 _PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
 #: Whose lines matter most, where there are more replicas than streams.
-_ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.DISPATCHER, Role.INPUT, Role.WORKER)
+_ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.DISPATCHER, Role.WORKER, Role.INPUT)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 

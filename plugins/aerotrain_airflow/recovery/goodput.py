@@ -103,6 +103,8 @@ def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
     paces = [seconds / (last - first) for first, last, seconds in trained]
     middle = median(paces)
     most = middle + 3 * median(abs(pace - middle) for pace in paces)
+    if len(paces) < 3:  # nobody can say which of two is the usual one
+        most = min(paces)
     usual = [each for each, pace in zip(trained, paces, strict=True) if pace <= most]
     return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
 

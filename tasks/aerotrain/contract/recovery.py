@@ -63,9 +63,10 @@ MATRIX: tuple[Row, ...] = (
     Row(Formation.ALONE, "the process", f"it comes back, {_CHECKPOINT}", _INTERVAL, Role.CHIEF),
     Row(Formation.ANY, "the evaluator", "it comes back alone; the training never stops",
         "nothing", Role.EVALUATOR),
-    Row(Formation.ANY, "an `input`", "it comes back alone; the others bring what is read "
-        "meanwhile", "records that it had begun to bring", Role.INPUT),
-    Row(Formation.ANY, "the dispatcher", f"all but the ps come back, {_CHECKPOINT}", _INTERVAL,
+    Row(Formation.ANY, "an `input`", "it comes back alone; others, if there are, bring what "
+        "is read meanwhile", "some records come again, others later", Role.INPUT),
+    Row(Formation.ANY, "the dispatcher", "all but the ps and the evaluator come back, "
+        f"{_CHECKPOINT}", _INTERVAL,
         Role.DISPATCHER, (Role.CHIEF, Role.WORKER, Role.INPUT)),
     Row(Formation.ANY, "a replica that is told to go (SIGTERM, eviction, spot notice)",
         "it saves a checkpoint, leaves, and resumes elsewhere", "nothing"),

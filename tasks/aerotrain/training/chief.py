@@ -83,11 +83,11 @@ def train(replica: Replica) -> str:
 
 
 def _service(replica: Replica) -> Service | None:
-    """Where this life of the training finds its input, if other replicas bring it."""
+    """Where the training finds its input, if other replicas bring it."""
     if not replica.job.count(Role.INPUT):
         return None
     [address] = json.loads(os.environ["AEROTRAIN_CLUSTER"])[Role.DISPATCHER]
-    return Service(address, f"{replica.attempt}-{replica.generation}")
+    return Service(address, replica.attempt)
 
 
 def _train(
@@ -122,7 +122,7 @@ def _train(
     observer = _observer(feed, strategy, step, report, agreement)
     observer.begin(restored)
     saving = _saving(checkpoints, attendants, counter, engine.clock(strategy), feed, replica)
-    watchdog = attendants.watchdog(replica)
+    watchdog = attendants.watchdog(replica, feed.is_short)
     replica.notice.promise()
     with last_good_named(checkpoints):
         train_to_the_end(plan, counter, drive, saving, observer, watchdog, replica.notice.given)

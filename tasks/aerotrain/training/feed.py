@@ -54,13 +54,17 @@ class Feed:
             while self._supplies:
                 self._supplies.pop().stop()
 
+    def is_short(self) -> bool:
+        """Whether shards are waited for, since the store is away or the disk full."""
+        return any(supply.is_held for supply in self._supplies)
+
     def local(self, step: int) -> tf.data.Dataset:
         """The batches that follow ``step`` steps, from every shard, brought to this machine.
 
         Where other replicas bring the input, they are as good as any.
         """
         if self.service is not None:
-            return self.remote()
+            return self.remote(step)
         return ready(self._batches(step), self.dataset.schema, self.code.transform)
 
     def in_pieces(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
@@ -69,7 +73,7 @@ class Feed:
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
             if self.service is not None:
-                return self._remote_pieces(replicas)
+                return self._remote_pieces(step, replicas)
             local = replicas // context.num_input_pipelines
             cut = Cut(
                 accumulate=self.arguments.accumulate_steps,
@@ -90,28 +94,37 @@ class Feed:
         self._supplies.append(supply)
         return self._read(f"{self.scratch}/")
 
-    def remote(self) -> tf.data.Dataset:
-        """The batches of whichever replica runs it, from the shards that are that replica's."""
+    def remote(self, step: int) -> tf.data.Dataset:
+        """The batches of whichever replica runs it, from the shards that are that replica's.
+
+        They begin about where readers are after ``step`` steps, all of them having read alike.
+        """
         return self._brought(
-            lambda: ready(self._read(""), self.dataset.schema, self.code.transform)
+            lambda: ready(self._read_own(step), self.dataset.schema, self.code.transform)
         )
 
-    def remote_in_pieces(self) -> tf.data.Dataset:
+    def remote_in_pieces(self, step: int) -> tf.data.Dataset:
         """The same batches, each in as many pieces as gradients are accumulated over."""
-        return self._remote_pieces(1)
+        return self._remote_pieces(step, 1)
 
-    def _remote_pieces(self, replicas: int) -> tf.data.Dataset:
+    def _remote_pieces(self, step: int, replicas: int) -> tf.data.Dataset:
         """Pieces for any of ``replicas``: all batches are full, so each is as large as another."""
         cut = Cut(accumulate=self.arguments.accumulate_steps, replicas=replicas, local=replicas)
         return self._brought(
-            lambda: in_pieces(self._read(""), self.dataset.schema, self.code.transform, cut)
+            lambda: in_pieces(self._read_own(step), self.dataset.schema, self.code.transform, cut)
         )
 
     def _brought(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
         """What ``make`` reads, here or where the input is."""
         return make() if self.service is None else self.service.bring(make)
 
-    def _read(self, root: str) -> tf.data.Dataset:
+    def _read_own(self, step: int) -> tf.data.Dataset:
+        readers = max(1, self.job.count(self.job.reader))
+        own = share(split_of(self.dataset, TRAIN_SPLIT).shards, 0, readers)
+        read = step * self.arguments.batch_size // readers
+        return self._read("", order_of(self.arguments, own).window_of(read))
+
+    def _read(self, root: str, first: int = 0) -> tf.data.Dataset:
         rows = layout_of(self.dataset.schema, split_of(self.dataset, TRAIN_SPLIT).shards)
-        windows = supplied(root, rows.width if rows else None)
+        windows = supplied(root, rows.width if rows else None, first)
         return batches_of(windows, self.arguments.batch_size)

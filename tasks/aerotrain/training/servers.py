@@ -35,13 +35,14 @@ def serve(replica: Replica) -> None:
         if role is Role.DISPATCHER:
             server: Any = dispatcher(address)
         elif role is Role.INPUT:
-            server = input_server(address, cluster[Role.DISPATCHER][0])
+            [dispatched] = cluster[Role.DISPATCHER]
+            server = input_server(address, dispatched, replica.job.deadlines.start)
         else:
             server = _member(replica.job)
-    except tf.errors.UnknownError as error:
+    except (tf.errors.UnknownError, RuntimeError) as error:
+        why = getattr(error, "message", error)
         raise TemporaryError(
-            f"{replica.name} could not serve at {address} ({error.message}); the port may be "
-            "taken: try again"
+            f"{replica.name} could not serve at {address} ({why}); the port may be taken: try again"
         ) from error
     print(f"{replica.name} serves", flush=True)
     if supply is None:

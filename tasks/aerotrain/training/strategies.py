@@ -97,7 +97,9 @@ def _drive_here(strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, s
     refuse_uncut(feed.job.strategy, arguments, replicas)
     if replicas == arguments.accumulate_steps == 1 and not arguments.jit_compile:
         return LocalDrive(strategy, step, feed.local(start), arguments.steps_per_execution)
-    refuse_unexchanged(feed.job.strategy, step.model, arguments, feed.plan.records, replicas)
+    # Where other replicas bring them, all batches are full.
+    records = arguments.batch_size if feed.service else feed.plan.records
+    refuse_unexchanged(feed.job.strategy, step.model, arguments, records, replicas)
     together: Step
     if has_own_step(step.model):
         together = OwnStepTogether(step)
@@ -144,7 +146,7 @@ def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainS
 
 
 def _drive_workers(
-    strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, _start: int
+    strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, start: int
 ) -> Drive:
     arguments, workers = feed.arguments, feed.job.count(Role.WORKER)
     refuse_uncut(feed.job.strategy, arguments, 1)
@@ -154,11 +156,17 @@ def _drive_workers(
             "other processes; leave it out, or choose a synchronous strategy"
         )
     if arguments.accumulate_steps == 1:
-        return CoordinatorDrive(strategy, step, feed.remote, arguments.steps_per_execution, workers)
+        return CoordinatorDrive(
+            strategy, step, lambda: feed.remote(start), arguments.steps_per_execution, workers
+        )
     refuse_unexchanged(feed.job.strategy, step.model, arguments, arguments.batch_size, 1)
     in_pieces = StepInPieces(step, replicas=1, gradient_dtype="float32", jit_compile=False)
     return CoordinatorDrive(
-        strategy, in_pieces, feed.remote_in_pieces, arguments.steps_per_execution, workers
+        strategy,
+        in_pieces,
+        lambda: feed.remote_in_pieces(start),
+        arguments.steps_per_execution,
+        workers,
     )
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -71,8 +71,8 @@ class Attendants:
             return nullcontext()
         return leased(self.store, replica.attempt, socket.gethostname())
 
-    def watchdog(self, replica: Replica) -> Watchdog:
-        """The watchdog of ``replica``, at work."""
+    def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
+        """The watchdog of ``replica``, at work whenever it is not ``excused``."""
 
         def end(because: str) -> None:
             last_words(because)
@@ -85,6 +85,7 @@ class Attendants:
             first=deadlines.start,
             peers=self.peers,
             end=end,
+            excused=excused,
         )
         watchdog.start()
         return watchdog

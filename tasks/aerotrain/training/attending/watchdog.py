@@ -4,7 +4,6 @@ TensorFlow waits for a silent peer for a quarter of an hour, and for a stopped o
 Whoever launched the replica then brings it back, from the last checkpoint.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +11,7 @@ from contextlib import contextmanager
 
 from aerotrain.contract.recovery import say_silent
 from aerotrain.training.drive import Ran
-
-#: How an HTTP/2 client begins, with an empty frame of settings. A gRPC server that is alive
-#: answers with its own; one that is stopped has at most its kernel take the connection.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_ANSWER_SECONDS = 1.0
+from aerotrain.training.greeting import answers
 
 #: Between two looks. After a much longer pause this process was itself stopped.
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -31,6 +26,7 @@ class Watchdog:
 
     It rests unless an execution is being waited for. The first one, in which TensorFlow traces
     and compiles, may take ``first`` seconds. ``peers`` are addresses by the names of replicas.
+    While ``excused`` is true, what is waited for is known to be none of an execution's doing.
     """
 
     def __init__(
@@ -40,12 +36,14 @@ class Watchdog:
         first: float,
         peers: Mapping[str, str],
         end: Callable[[str], None],
+        excused: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._patience = patience
         self._first = max(first, patience)
         self._peers = peers
         self._end = end
+        self._excused = excused
         self._clock = clock
         self._since: float | None = None
         self._executions = 0
@@ -93,7 +91,9 @@ class Watchdog:
         since = self._since
         if since is None:
             return
-        if now - before > _STOPPED_SECONDS:
+        if self._excused():
+            self._since = now
+        elif now - before > _STOPPED_SECONDS:
             # The whole process stood still: what it waits for had no chance either.
             self._since = since + (now - before)
         elif now - since > self.allowance:
@@ -113,15 +113,3 @@ class Watchdog:
         while True:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
             self.look()
-
-
-def answers(address: str, seconds: float = _ANSWER_SECONDS) -> bool:
-    """Whether the gRPC server at ``host:port`` says anything within ``seconds``."""
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), seconds) as connection:
-            connection.settimeout(seconds)
-            connection.sendall(_GREETING)
-            return bool(connection.recv(1))
-    except OSError:
-        return False

@@ -83,6 +83,14 @@ class Order:
                 done = max(0, done - window.records)
             epoch += 1
 
+    def window_of(self, record: int) -> int:
+        """The number of the window in which that record of all epochs comes, both from 0."""
+        for number, window in enumerate(self.windows()):
+            record -= window.records
+            if record < 0:
+                return number
+        raise AssertionError("there are windows without end")
+
     def epoch(self, number: int) -> Iterator[Window]:
         """The windows of one epoch, in which each record is once."""
         cut = (pieces for group in self._groups(number) for pieces in self._cut(group))

@@ -27,6 +27,7 @@ class Requests:
     def __init__(self, scratch: Path) -> None:
         self.folder = scratch / WINDOWS
         self._asked = -1
+        self._poll = select.poll()
 
     def open(self) -> None:
         """Take requests; those of an earlier process are forgotten.
@@ -39,6 +40,7 @@ class Requests:
         os.mkfifo(self.folder / ASKED)
         # Held for writing, too, so that who asks need not wait for a reader.
         self._asked = os.open(self.folder / ASKED, os.O_RDWR | os.O_NONBLOCK)
+        self._poll.register(self._asked, select.POLLIN)
         (self.folder / _GOING).touch()
 
     def close(self) -> None:
@@ -49,7 +51,7 @@ class Requests:
 
     def wait(self, seconds: float) -> None:
         """Return when something is asked for, and after ``seconds`` at the latest."""
-        select.select([self._asked], [], [], seconds)
+        self._poll.poll(1000 * seconds)
 
     def newest(self, otherwise: int) -> int:
         """The number that was asked for last, each being written at once and thus whole."""

@@ -1,32 +1,33 @@
 """Input by other replicas, where it is the bottleneck: TensorFlow's tf.data service.
 
 Each replica ``input`` reads, parses and transforms the records of its own shards, again and
-again, and who trains takes whatever is there: batches are no longer those of the seed, a
-training that goes on does not go on where it was in the data, and records that a lost replica
-had begun to bring are left out of that epoch. The service finds by itself which of them are
-there, so a lost one is missed by nobody. See https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
+again, and who trains takes whatever is there: batches are no longer those of the seed. The
+service finds by itself which of these replicas are there, so one of several is not missed while
+it is gone; then it begins again where the training began. See https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-#: Milliseconds until who gives no sign is no longer asked, until what nobody reads any more is
-#: dropped, and between two signs of life.
-_LOST, _DROPPED, _BEAT = 5_000, 10_000, 1_000
+from aerotrain.contract.errors import TemporaryError
+from aerotrain.training.greeting import answers
 
-#: Milliseconds that a replica waits for the dispatcher to begin.
-_PATIENCE = 600_000
+#: Milliseconds until who gives no sign is no longer asked, and between two signs of life.
+_LOST, _BEAT = 5_000, 1_000
+
+#: Milliseconds until what nobody reads any more is dropped: a chief that comes back reads on.
+_DROPPED = 600_000
+
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 @dataclass(frozen=True)
 class Service:
-    """The service whose dispatcher is at ``address``, to one life of a training.
-
-    ``name`` tells that life's readers from those of an earlier one.
-    """
+    """The service whose dispatcher is at ``address``; all who read by ``name`` share what comes."""
 
     address: str
     name: str
@@ -65,14 +66,26 @@ def dispatcher(address: str) -> Any:
     return tf.data.experimental.service.DispatchServer(config)
 
 
-def input_server(address: str, dispatcher: str) -> Any:
-    """The server of one replica ``input``, once the dispatcher answers; addresses as host:port."""
+def input_server(address: str, dispatcher: str, seconds: float) -> Any:
+    """The server of one replica ``input``, once the dispatcher answers; addresses as host:port.
+
+    Raises:
+        TemporaryError: it does not within ``seconds``.
+    """
+    # TensorFlow would wait with Python's lock held, and this replica give no sign of life.
+    until = time.monotonic() + seconds
+    while not answers(dispatcher):
+        if time.monotonic() > until:
+            raise TemporaryError(
+                f"the dispatcher at {dispatcher} did not answer within {seconds:g} s; see its own "
+                "log, and try again"
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
     config = tf.data.experimental.service.WorkerConfig(
         dispatcher_address=dispatcher,
         worker_address=address,
         port=_port(address),
         heartbeat_interval_ms=_BEAT,
-        dispatcher_timeout_ms=_PATIENCE,
     )
     return tf.data.experimental.service.WorkerServer(config)
 

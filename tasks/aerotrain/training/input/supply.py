@@ -33,9 +33,8 @@ _AHEAD = 64
 
 _SECONDS_BETWEEN_LOOKS = 0.02
 
-#: For how long the store may be away or the disk full: a training goes on meanwhile with the
-#: shards that are here, or waits. And how soon a shard is asked for again.
-_PATIENCE_SECONDS, _SECONDS_BETWEEN_TRIES = 600.0, 2.0
+#: How soon a shard is asked for again, where the store was away or the disk full.
+_SECONDS_BETWEEN_TRIES = 2.0
 
 
 class Supply:
@@ -45,7 +44,8 @@ class Supply:
     done, leads to. Whoever asks for an earlier one than before begins anew, as a chief does
     that was started again. With ``ends``, epochs end; else the records of one are followed by
     those of the next. With ``indexed``, where records are not all equally long, the places of
-    each shard's records lie beside it.
+    each shard's records lie beside it. ``patience`` is for how many seconds the store may be
+    away or the disk full: a training goes on meanwhile with the shards that are here, or waits.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Supply:
         indexed: bool,
         ends: bool = True,
         begin: tuple[int, int] = (0, 0),
+        patience: float = 3600.0,
     ) -> None:
         self.failure: BaseException | None = None
         self._store = open_store(url)
@@ -70,8 +71,10 @@ class Supply:
         self._coming: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
         self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
+        self._patience = patience
         self._held_since: float | None = None
         self._not_before = 0.0
+        self._begun = False
         self._stopped = threading.Event()
         self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
@@ -96,6 +99,11 @@ class Supply:
         self._failed.wait()
         assert self.failure is not None
         return self.failure
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for the store to come back, or the disk to have room."""
+        return self._held_since is not None
 
     def _run(self) -> None:
         try:
@@ -122,8 +130,7 @@ class Supply:
         """See what was asked for and what has come, and go on with both."""
         came, failed = self._take_what_came()
         asked = self._requests.newest(self._number)
-        held = self._held_since is not None
-        if not (came or held or asked != self._number or not self._written):
+        if not (came or self.is_held or asked != self._number or not self._written):
             return
         if asked < self._number:
             self._rewind()
@@ -132,7 +139,8 @@ class Supply:
             self._written.discard(self._number)
             self._windows_ahead(1).popleft()
             self._number += 1
-        if failed is None and len(self._here) < len(self._order.shards):
+        may = time.monotonic() >= self._not_before
+        if failed is None and may and len(self._here) < len(self._order.shards):
             self._bring(self._wanted())
         self._write_windows()
         if failed is not None:
@@ -174,7 +182,7 @@ class Supply:
 
     def _bring(self, wanted: list[Shard]) -> None:
         names = {shard.file for shard in wanted}
-        if self._coming.keys() - names or time.monotonic() < self._not_before:
+        if self._coming.keys() - names:
             return  # what somebody else asked for takes its place until it has come
         for file in set(self._here) - names:
             if self._room(wanted) < 0:
@@ -220,14 +228,14 @@ class Supply:
 
     def _hold(self, error: BaseException) -> None:
         """Go on later, where the store may come back or the disk be given room; else raise."""
-        begun = self._number > 0 or bool(self._written)
-        if not isinstance(error, StoreUnavailable) and not (isinstance(error, StoreFull) and begun):
+        passes = isinstance(error, StoreFull) and self._begun
+        if not (passes or isinstance(error, StoreUnavailable)):
             raise error
         now = time.monotonic()
         if self._held_since is None:
             self._held_since = now
             print(f"warning: {error}; training takes what is here, then waits", flush=True)
-        if now - self._held_since > _PATIENCE_SECONDS:
+        if now - self._held_since > self._patience:
             raise error
         self._not_before = now + _SECONDS_BETWEEN_TRIES
 
@@ -245,7 +253,7 @@ class Supply:
                 continue
             self._requests.answer(number, self._told(window))
             self._written.add(number)
-            self._held_since = None
+            self._begun, self._held_since = True, None
 
     def _is_here(self, window: Window) -> bool:
         return all(piece.shard.file in self._here for piece in window.pieces)
@@ -279,7 +287,15 @@ def supply_of(
     """
     order = order_of(arguments, shards)
     indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None
-    return Supply(arguments.data, order, scratch, indexed=indexed, ends=ends, begin=begin)
+    return Supply(
+        arguments.data,
+        order,
+        scratch,
+        indexed=indexed,
+        ends=ends,
+        begin=begin,
+        patience=arguments.store_seconds,
+    )
 
 
 def order_of(arguments: TrainArguments, shards: Sequence[Shard]) -> Order:

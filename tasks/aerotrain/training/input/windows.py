@@ -27,11 +27,12 @@ NO_MORE = "no more shards come; the process that reads them says why"
 _PIECE = ["", *[np.int64(0)] * 6]
 
 
-def supplied(root: str, width: int | None) -> tf.data.Dataset:
+def supplied(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
     """The windows of the supply whose scratch folder is ``root``, which ends with a slash.
 
     Empty, it is the working directory of whichever process reads. ``width`` is how many bytes
-    each record has in a file, where all have the same. An element is the records, as
+    each record has in a file, where all have the same. ``first`` is the number of the window
+    to begin with. An element is the records, as
     ``(records, width)`` of ``uint8`` or as strings; the order in which they are read; and
     whether an epoch ends with them.
     """
@@ -45,7 +46,7 @@ def supplied(root: str, width: int | None) -> tf.data.Dataset:
         keys = tf.random.stateless_uniform([count], said[2:4], None, None, tf.int32)
         return records, tf.argsort(keys, stable=True)[said[0] :], said[1] == 1
 
-    return tf.data.Dataset.counter().map(window).prefetch(1)
+    return tf.data.Dataset.counter(first).map(window).prefetch(1)
 
 
 def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
