@@ -74,7 +74,7 @@ def test_an_environment_reaches_every_replica_of_a_step() -> None:
         export(model, "file:///data", environment=wanted)
     jobs = [cast(JobOperator, task).job for task in dag.tasks]
     environments = [replica["environment"] for job in jobs for replica in job["replicas"]]
-    assert environments == [wanted] * 6  # training may have four roles
+    assert environments == [wanted] * 8  # training may have six roles
 
 
 def test_parsing_every_pipeline_loads_neither_tensorflow_nor_a_users_module() -> None:
