@@ -1,6 +1,7 @@
 """The images and docker-compose.yaml, as far as files alone can tell."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,15 @@ def test_the_gpu_image_has_the_versions_of_every_other() -> None:
     assert {name: gpus[name] for name in ours.keys() & gpus} == {
         name: ours[name] for name in ours.keys() & gpus
     }
+
+
+def test_both_locks_hold_all_that_the_code_of_a_replica_imports() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {
+        re.split(r"[<>=\[]", each)[0] for each in extras["optional-dependencies"]["tensorflow"]
+    }
+    for lock in ("requirements.lock", "images/training/gpu/requirements.lock"):
+        assert wanted <= _locked(lock).keys(), lock
 
 
 def _locked(lock: str) -> dict[str, set[str]]:
