@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import kubernetes.client
 import kubernetes.utils
@@ -24,7 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parent.parent
 #: What the training asks for: a small node has room for all four of them.
-SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ("chief", "worker", "ps")}
+ROLES = ("chief", "worker", "ps", "input", "dispatcher")
+SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ROLES}
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +91,25 @@ def uids(core: kubernetes.client.CoreV1Api, namespace: str) -> set[str]:
     return {pod.metadata.uid for pod in pods if pod.metadata.name.startswith("train-")}
 
 
+@pytest.mark.parametrize(
+    ("conf", "replicas"),
+    [
+        ({}, ("chief", "worker-0", "worker-1", "ps-0")),
+        ({"strategy": "one_device", "input": 2}, ("chief", "input-0", "input-1", "dispatcher")),
+    ],
+)
 def test_the_pipeline_trains_evaluates_and_exports_on_pods(
-    digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
+    digits: Runs,
+    core: kubernetes.client.CoreV1Api,
+    namespace: str,
+    conf: dict[str, Any],
+    replicas: tuple[str, ...],
 ) -> None:
-    run = digits.trigger({"resources": SMALL})
+    run = digits.trigger({"resources": SMALL, **conf})
     assert digits.end_of(run) == "success", digits.errors(run)
     assert digits.result(run, "evaluate")["accuracy"] >= 0.95
     lines = digits.log(run, "train").splitlines()
-    for replica in ("chief", "worker-0", "worker-1", "ps-0"):
+    for replica in replicas:
         assert any(f"[{replica}] " in line for line in lines)
     told = [line for line in lines if "progress step=" in line]
     assert told
