@@ -4,8 +4,10 @@ import asyncio
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -328,6 +330,33 @@ def test_it_can_be_away_and_comes_back_where_it_was(cluster: KubernetesDouble) -
         await core.list_namespaced_pod("default")
 
     ask(cluster, question)
+
+
+def test_nobody_is_left_waiting_who_connects_as_it_goes_away(cluster: KubernetesDouble) -> None:
+    async def ask() -> None:
+        with suppress(aiohttp.ClientError):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{cluster.url}/healthz") as response,
+            ):
+                await response.read()
+
+    async def ask_on(until: threading.Event) -> None:
+        while not until.is_set():
+            async with asyncio.timeout(5):
+                await ask()
+
+    async def many(until: threading.Event) -> None:
+        await asyncio.gather(*(ask_on(until) for _ in range(16)))
+
+    done = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(lambda: asyncio.run(many(done)))
+        for _ in range(2000):
+            with cluster.away():
+                pass
+        done.set()
+        asking.result(30)
 
 
 def test_an_old_token_is_no_longer_taken(cluster: KubernetesDouble) -> None:

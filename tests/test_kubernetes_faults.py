@@ -54,8 +54,8 @@ class Followed:
         self.double.say(POD, *lines, namespace=self.namespace)
 
     def hears(self, *lines: str) -> None:
-        """Wait until exactly these lines were told, for longer than a request may hang."""
-        self.double.wait_for(lambda: len(self.lines) >= len(lines), f"{lines}", seconds=90)
+        """Wait until exactly these lines were told."""
+        self.double.wait_for(lambda: len(self.lines) >= len(lines), f"{lines}")
         assert self.lines == list(lines)
 
     def end(self) -> Ended:

@@ -105,7 +105,7 @@ class Cluster:
 
     async def _end(self) -> None:
         await self._kubelet.stop()
-        self._server.go_away()
+        await self._server.go_away()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -189,7 +189,7 @@ class KubernetesDouble(Cluster):
 
     def go_away(self) -> None:
         """Refuse every connection, as a machine does whose API server is down."""
-        self._call(self._server.go_away)
+        self._await(self._server.go_away())
 
     def come_back(self) -> None:
         self._await(self._server.listen())

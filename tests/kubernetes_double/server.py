@@ -51,8 +51,15 @@ class Server:
         self._listener = await loop.create_server(self._http, "127.0.0.1", self.port)
         self.port = self._listener.sockets[0].getsockname()[1]
 
-    def go_away(self) -> None:
+    async def go_away(self) -> None:
         """Refuse connections from now on, and break those there are."""
+        loop = asyncio.get_running_loop()
+        for listening in self._listener.sockets:
+            loop.remove_reader(listening.fileno())
+        # asyncio forgets whom it has accepted and not yet served when it closes a listener, and
+        # they would wait for ever: three turns of the loop, and they are among the connections.
+        for _ in range(3):
+            await asyncio.sleep(0)
         self._listener.close()
         for connection in self._http.connections:
             if connection.transport:
