@@ -19,12 +19,16 @@ pytestmark = pytest.mark.process
 
 SERVED = (Copies(role=Role.CHIEF), Copies(role=Role.WORKER, count=2), Copies(role=Role.PS))
 GANG = (Copies(role=Role.CHIEF), Copies(role=Role.WORKER))
+ALONE = GANG[:1]
+FED = (Copies(role=Role.INPUT, count=2), Copies(role=Role.DISPATCHER))
 
 #: Seconds for TensorFlow to be loaded by several processes at once, on two cores.
 LONG = 150
 
 
-def training(digits: Pipeline, strategy: str, run: str, epochs: int) -> Job:
+def training(
+    digits: Pipeline, strategy: str, replicas: tuple[Copies, ...], run: str, epochs: int
+) -> Job:
     arguments = {
         "model": "small",
         "data": digits.data,
@@ -32,33 +36,40 @@ def training(digits: Pipeline, strategy: str, run: str, epochs: int) -> Job:
         "checkpoint_seconds": 1,
         "steps_per_execution": 10,
     }
-    replicas = SERVED if strategy == "parameter_server" else GANG
-    if strategy == "one_device":
-        replicas = GANG[:1]
     return digits.job("train", run, arguments, strategy=strategy, replicas=replicas)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("strategy", "victim", "back", "epochs"),
+    ("strategy", "replicas", "victim", "back", "epochs"),
     [
-        ("parameter_server", "worker-1", {"worker-1"}, 60),
-        ("parameter_server", "ps-0", {"chief", "ps-0"}, 60),
-        ("parameter_server", "chief", {"chief"}, 60),
-        ("multi_worker_mirrored", "worker-0", {"chief", "worker-0"}, 60),
-        ("one_device", "chief", {"chief"}, 120),
+        ("parameter_server", SERVED, "worker-1", {"worker-1"}, 60),
+        ("parameter_server", SERVED, "ps-0", {"chief", "ps-0"}, 60),
+        ("parameter_server", SERVED, "chief", {"chief"}, 60),
+        ("parameter_server", (*GANG, Copies(role=Role.PS), *FED), "input-0", {"input-0"}, 120),
+        ("multi_worker_mirrored", GANG, "worker-0", {"chief", "worker-0"}, 60),
+        (
+            "multi_worker_mirrored",
+            (*GANG, *FED),
+            "dispatcher",
+            {"chief", "worker-0", "input-0", "input-1", "dispatcher"},
+            60,
+        ),
+        ("one_device", ALONE, "chief", {"chief"}, 120),
+        ("one_device", (*ALONE, *FED), "chief", {"chief"}, 400),
     ],
 )
 def test_a_training_ends_well_though_one_of_its_processes_is_killed(
     digits: Pipeline,
     watched: Callable[..., Live],
     strategy: str,
+    replicas: tuple[Copies, ...],
     victim: str,
     back: set[str],
     epochs: int,
 ) -> None:
-    run = f"killed-{strategy.replace('_', '-')}-{victim}"
-    live = watched(training(digits, strategy, run, epochs))
+    run = f"killed-{strategy.replace('_', '-')}-{len(replicas)}-{victim}"
+    live = watched(training(digits, strategy, replicas, run, epochs))
     live.until_said("progress step=", times=4, timeout=LONG)
     os.kill(live.pid(victim), signal.SIGKILL)
     ended = live.end.result(2 * LONG)
