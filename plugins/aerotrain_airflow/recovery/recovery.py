@@ -10,8 +10,8 @@ from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.recovery import comeback, told_silent
 from aerotrain.contract.status import Loss, Observation, State, job_state
-from aerotrain_airflow.recovery.ended import Ended, job_ended
-from aerotrain_airflow.recovery.verdicts import Course, Verdict, judge, loss_of
+from aerotrain_airflow.controller.ended import Ended, job_ended
+from aerotrain_airflow.controller.restart_policy import Course, Verdict, judge, loss_of
 
 Seen = Mapping[ReplicaName, Observation]
 
