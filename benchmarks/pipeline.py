@@ -14,11 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from aerotrain_airflow.launchers.process import ProcessLauncher
+
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result, State, job_state
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.ports import reserved_ports
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.stack import Stack, running_stack
 from benchmarks.report import print_report

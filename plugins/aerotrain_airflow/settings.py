@@ -7,6 +7,8 @@
 Of the launcher of processes:
 
 ``scratch``             the folder of its sets
+``warm_start``          whether replicas are forked from a process that has imported TensorFlow
+                        (default ``True``)
 ``python``              the interpreter with aerotrain's ``tensorflow`` extra (default: Airflow's)
 
 Of the launcher of pods:
@@ -49,6 +51,7 @@ class Settings:
     store_conn_id: str
     launcher: str
     scratch: Path
+    warm_start: bool
     python: str
     image: str
     namespace: str
@@ -76,6 +79,7 @@ class Settings:
             store_conn_id=conf.get(_SECTION, "store_conn_id", fallback="store"),
             launcher="process",
             scratch=Path(conf.get(_SECTION, "scratch", fallback=str(home / "scratch"))).resolve(),
+            warm_start=conf.getboolean(_SECTION, "warm_start", fallback=True),
             python=conf.get(_SECTION, "python", fallback=sys.executable),
             image=conf.get(_SECTION, "image", fallback=""),
             namespace=conf.get(_SECTION, "namespace", fallback="default"),

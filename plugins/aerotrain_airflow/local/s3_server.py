@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain_airflow.launchers.ports import Port, reserved_ports
+from aerotrain_airflow.backends.process.ports import Port, reserved_ports
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

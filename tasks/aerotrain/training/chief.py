@@ -15,7 +15,7 @@ from aerotrain.contract.job import Job, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.replica import BEGAN, Replica
+from aerotrain.replica import Replica, began
 from aerotrain.training.agreement import Agreement
 from aerotrain.training.attending.attendants import Attendants
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
@@ -72,7 +72,7 @@ def train(replica: Replica) -> str:
     explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
     with explaining, feed.supplied():
         attendants = Attendants.of(replica, arguments)
-        attendants.chronicle.note(What.IMPORT, seconds=time.time() - BEGAN)
+        attendants.chronicle.note(What.IMPORT, seconds=time.time() - began())
         with attendants.last_errand(), attendants.leased(replica):
             strategy = ENGINES[job.strategy].build(arguments)
             trained = _train(feed, strategy, replica, attendants)

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.replica import BEGAN, Replica, last_words
+from aerotrain.replica import Replica, began, last_words
 from aerotrain.store import Store, open_store
 from aerotrain.training.attending.chronicle import Chronicle, NoChronicle
 from aerotrain.training.attending.courier import Courier
@@ -43,7 +43,7 @@ class Attendants:
         courier = Courier(arguments.store_seconds)
         kind = Chronicle if replica.is_chief else NoChronicle
         chronicle = kind(store, courier, generation=replica.generation)
-        chronicle.note(What.START, at=BEGAN)
+        chronicle.note(What.START, at=began())
         peers = peers_of(os.environ.get("AEROTRAIN_CLUSTER", "{}"), str(replica.name))
         return cls(store=store, courier=courier, chronicle=chronicle, peers=peers)
 
@@ -74,8 +74,8 @@ class Attendants:
     def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
         """The watchdog of ``replica``, at work whenever it is not ``excused``."""
 
-        def end(because: str) -> None:
-            last_words(because)
+        def end(because: str, unresponsive: Sequence[str]) -> None:
+            last_words(because, unresponsive)
             self.courier.wait(_LAST_SECONDS)
             os._exit(ExitCode.FROZEN)
 

@@ -1,4 +1,4 @@
-"""What the launcher of local processes would start: a value."""
+"""What the backend of local processes would start: a value."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ class ProcessPlan:
 
     @property
     def address(self) -> str:
-        """The set's folder."""
+        """The job's folder."""
         return str(self.folder)
 
     @property
