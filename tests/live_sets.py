@@ -1,6 +1,5 @@
 """Sets of local processes that a test watches as a task's try would, and does harm to."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from benchmarks.mishaps import processes_of, replica_pid
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
@@ -21,6 +20,8 @@ from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from aerotrain_airflow.backends.process.plan import ProcessPlan
 from aerotrain_airflow.controller.ended import Ended
+
+__all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
 
 
 def replica_environment() -> dict[str, str]:
@@ -34,25 +35,6 @@ def process_launcher(
 ) -> Launcher[ProcessPlan]:
     """A launcher of local processes."""
     return Launcher(ProcessBackend(root, environment, holder, **how))
-
-
-def replica_pid(folder: str, name: str) -> int:
-    """The process of a replica, as its supervisor recorded it."""
-    return int(json.loads((Path(folder) / "status.json").read_text())["replicas"][name]["pid"])
-
-
-def processes_of(folder: str) -> list[int]:
-    """The live processes that work in a job's folder, by where they are and what they write."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_alive = process.status() != psutil.STATUS_ZOMBIE
-            places = [Path(f"/proc/{process.pid}/{each}").readlink() for each in ("cwd", "fd/1")]
-        except (psutil.NoSuchProcess, OSError):
-            continue
-        if is_alive and any(str(each).startswith(folder) for each in places):
-            found.append(process.pid)
-    return found
 
 
 class Live:

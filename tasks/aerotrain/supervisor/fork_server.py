@@ -1,8 +1,9 @@
 """A process that has imported what a training needs, and from which supervisors are forked.
 
-``python -m aerotrain.supervisor.fork_server SOCKET IDLE``: it runs no operation of TensorFlow's,
-has one thread of Python's, and ends after ``IDLE`` seconds without a request. It holds some
-500 MiB, which all that is forked from it shares.
+``python -m aerotrain.supervisor.fork_server SOCKET ROOT IDLE``: it runs no operation of
+TensorFlow's, has one thread of Python's, and ends after ``IDLE`` seconds without a request, or
+when the folder ``ROOT`` is removed, for whose jobs it is there. It holds some 500 MiB, which all
+that is forked from it shares.
 """
 
 import fcntl
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,12 +42,15 @@ IMPORTED = (
     "aerotrain.supervisor.warm",
 )
 
+#: Seconds between two looks whether its folder is there.
+_LOOK_EVERY = 5.0
+
 #: Packages whose installation anew makes this process stale.
 _PACKAGES = ("aerotrain", "tensorflow", "keras", "numpy")
 
 
 def main() -> None:
-    path, idle = Path(sys.argv[1]), float(sys.argv[2])
+    path, root, idle = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,10 +66,23 @@ def main() -> None:
     gc.freeze()  # or the first collection of each fork would copy all pages
     name_process("fork-server")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no supervisor is waited for
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with listen(path) as listener:
-        while select.select([listener], [], [], idle)[0] and _serve(listener, before, kept):
-            pass
-        path.unlink(missing_ok=True)
+        try:
+            _serve_until_idle(listener, root, idle, before, kept)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _serve_until_idle(
+    listener: socket.socket, root: Path, idle: float, before: object, kept: set[int]
+) -> None:
+    asked = time.monotonic()
+    while root.exists() and time.monotonic() < asked + idle:
+        if select.select([listener], [], [], min(idle, _LOOK_EVERY))[0]:
+            if not _serve(listener, before, kept):
+                return
+            asked = time.monotonic()
 
 
 def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
@@ -87,6 +105,7 @@ def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
 
 
 def _be_supervisor(request: Mapping[str, Any], kept: set[int]) -> NoReturn:
+    """Go on as the supervisor of the job in a folder; what the parent would tidy up stays."""
     from aerotrain.supervisor.warm import become_replica
 
     try:

@@ -31,6 +31,20 @@ _LOOK_EVERY = 0.02
 _FLOCK = struct.Struct("hhqqi4x")
 
 
+def holder_of(lock: Path) -> int | None:
+    """The process that holds that lock file, as supervisors and fork servers do while they live."""
+    try:
+        handle = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    try:
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
+    finally:
+        os.close(handle)
+    return None if kind == fcntl.F_UNLCK else pid
+
+
 class Supervision:
     """What is asked of the supervisor of the job in ``folder``.
 
@@ -47,17 +61,8 @@ class Supervision:
         self._warm = warm
 
     def pid(self) -> int | None:
-        """The process of the supervisor, if there is one: it holds a lock as long as it lives."""
-        try:
-            handle = os.open(self._folder / LOCK, os.O_RDWR)
-        except FileNotFoundError:
-            return None
-        try:
-            wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, *_, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
-        finally:
-            os.close(handle)
-        return None if kind == fcntl.F_UNLCK else pid
+        """The process of the supervisor, if there is one."""
+        return holder_of(self._folder / LOCK)
 
     async def begin(self, *, warm: bool, wait: bool) -> None:
         """Have a supervisor; one that is there already will do.
@@ -145,6 +150,7 @@ class Supervision:
         with suppress(OSError):
             ask(socket_of(self._folder), {"do": "end"}, seconds=_ANSWER)
         self._kill()
+        socket_of(self._folder).unlink(missing_ok=True)
 
     def _kill(self) -> None:
         """Kill the supervisor if it is there still; its replicas are killed with it."""

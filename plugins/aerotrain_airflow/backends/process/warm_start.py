@@ -138,7 +138,7 @@ class WarmStart:
         }
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                [*command, str(self.socket), str(IDLE)],
+                [*command, str(self.socket), str(self.root), str(IDLE)],
                 cwd="/",
                 env=environment,
                 stdin=subprocess.DEVNULL,
