@@ -50,9 +50,10 @@ class Workshop:
     runs: int = 0
 
     @classmethod
-    def open(cls, stack: ExitStack) -> Self:
+    def open(cls, stack: ExitStack, *, warm: bool = True) -> Self:
         """A workshop in a temporary folder, with its data prepared."""
-        return cls.prepared(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return cls.prepared(folder, launcher=processes_in(folder / "sets", warm=warm))
 
     @classmethod
     def prepared(

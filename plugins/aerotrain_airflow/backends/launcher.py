@@ -16,7 +16,8 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.backends import driver
-from aerotrain_airflow.backends.base import Backend, Emit, PlanT, Seen
+from aerotrain_airflow.backends.base import Backend, Emit, PlanT
+from aerotrain_airflow.controller.controller import Seen
 from aerotrain_airflow.controller.ended import Ended
 
 if TYPE_CHECKING:
