@@ -87,7 +87,7 @@ def _numbers(folder: str) -> list[int]:
 def reset_signals() -> None:
     """Have signals do what they do in a process that has just begun."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

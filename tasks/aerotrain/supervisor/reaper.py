@@ -1,7 +1,8 @@
 """A small process above each replica, as an init above a container: nothing of it stays behind.
 
 It takes in what the replica leaves without a parent, ends all of it once the replica has ended,
-and exits as the replica did. When the supervisor is killed, so are its reapers' replicas.
+and exits as the replica did. When the supervisor is killed, so are its reapers' replicas. Who tells
+all processes of a machine to end means the replica, which is given its time to save.
 """
 
 import os
@@ -21,6 +22,11 @@ from aerotrain.supervisor.processes import (
 
 #: Seconds for what was killed to be gone; a process in a system call may take longer.
 _GOING = 2.0
+
+#: Comes when the supervisor has ended.
+_ORPHANED = signal.SIGUSR1
+
+_NOT_FOR_IT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 #: How a reaper exits that could not start its replica: as a shell says it.
 _CANNOT_START = 127
@@ -52,14 +58,16 @@ def start_reaped(become: Callable[[], NoReturn]) -> tuple[int, int]:
 
 def _reap(become: Callable[[], NoReturn], supervisor: int, writing: int) -> NoReturn:
     reset_signals()
-    signal.signal(signal.SIGTERM, lambda *_: _end(128 + signal.SIGTERM))
-    end_with(supervisor, signal.SIGTERM)
+    signal.signal(_ORPHANED, lambda *_: _end(128 + signal.SIGKILL))
+    for number in _NOT_FOR_IT:
+        signal.signal(number, signal.SIG_IGN)
+    end_with(supervisor, _ORPHANED)
     adopt_orphans()
     reaper = os.getpid()
     replica = os.fork()
     if replica == 0:
         try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            reset_signals()
             os.setsid()
             end_with(reaper, signal.SIGKILL)
             become()
@@ -76,7 +84,7 @@ def _reap(become: Callable[[], NoReturn], supervisor: int, writing: int) -> NoRe
 
 def _end(code: int) -> NoReturn:
     """Kill what is left, and exit so."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(_ORPHANED, signal.SIG_IGN)
 
     def is_alone() -> bool:
         left = descendants(os.getpid())

@@ -31,6 +31,10 @@ GRACE = 2.0
 #: Seconds that a killed process may take to go.
 _GOING = 2.0
 
+#: Seconds that replicas have to end by themselves where this process gets SIGTERM, which they have
+#: got as well where a machine shuts down: a second one would keep them from saving.
+_SHUTDOWN = 10.0
+
 #: Seconds between two looks at heartbeats.
 _LOOK_EVERY = 1.0
 
@@ -99,6 +103,7 @@ class Supervisor:
         self._held: list[int] = []
         self._unrecorded = False
         self._asked = time.monotonic()
+        self._shuts_down: float | None = None
 
     def run(self) -> NoReturn:
         """Work until the job is ended."""
@@ -108,7 +113,7 @@ class Supervisor:
         os.set_blocking(woken, False)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._go())
+        signal.signal(signal.SIGTERM, self._shut_down)
         with selectors.DefaultSelector() as selector, listen(socket_of(self._folder)) as listener:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(waking, selectors.EVENT_READ)
@@ -127,9 +132,15 @@ class Supervisor:
                 replica.look()
         if self._unrecorded:
             self._write_status()
-        is_idle = time.monotonic() > self._asked + _IDLE and not self._reapers()
-        if is_idle or not self._folder.exists():
+        now, has_ended = time.monotonic(), not self._reapers()
+        is_idle = has_ended and now > self._asked + _IDLE
+        is_down = self._shuts_down is not None and (has_ended or now > self._shuts_down)
+        if is_idle or is_down or not self._folder.exists():
             self._go()
+
+    def _shut_down(self, *_: object) -> None:
+        if self._shuts_down is None:
+            self._shuts_down = time.monotonic() + _SHUTDOWN
 
     def _serve(self, listener: socket.socket) -> None:
         with suppress(OSError):

@@ -197,8 +197,9 @@ class ProcessClaim:
         """Make the group this task try's."""
         folder = JobFolder(Path(found.handle))
         folder.hold(self._holder)
-        events = folder.events()
-        folder.append([Entry(event=What.ADOPT, at=time.time(), because=self._holder)], len(events))
+        adopted = Entry(event=What.ADOPT, at=time.time(), because=self._holder)
+        while not folder.append([adopted], known=len(folder.events())):
+            pass  # what followed it until now has just added something
         return True
 
     async def delete(self, found: Found) -> None:
