@@ -1,7 +1,6 @@
 """What failures cost: local trainings of the digits whose processes are killed.
 
 Replicas are forked from a process that has imported TensorFlow, as is the default; with ``--cold``
-each runs the interpreter. Replicas are forked from a process that has imported TensorFlow, as is the default; with ``--cold``
 each runs the interpreter. The import that figures are counted without is that of the process which
 came back: the chief notes its own, and that of a worker which is run is measured with the same
 training under way, just before the kill. The goodput is that of one training of 15 minutes, with a
