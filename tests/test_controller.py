@@ -16,7 +16,7 @@ from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PR
 from test_recovery_matrix import GANG, SERVED, job
 
 RUNNING = Observation(state=State.RUNNING)
-WAITING = Observation(state=State.PENDING, reason="waits for a node: Insufficient cpu")
+FULL = Observation(state=State.PENDING, reason="waits for a node: Insufficient cpu")
 
 
 def lost(
@@ -42,7 +42,11 @@ class Group:
         self.counts = dict.fromkeys(self.job.names(), 0)
 
     def sees(
-        self, step: int | None = 7, trained: float | None = None, **seen: Observation
+        self,
+        step: int | None = 7,
+        trained: float | None = None,
+        looked: float | None = None,
+        **seen: Observation,
     ) -> Restart | Ended | Wait:
         """The decision on what is seen now, its events kept; who is not named runs."""
         all_seen: dict[ReplicaName, Observation] = dict.fromkeys(self.job.names(), RUNNING)
@@ -55,7 +59,7 @@ class Group:
         if step is not None:
             # After whatever happened now: it trains.
             progress = Progress(step, self.now + 0.1 if trained is None else trained)
-        decision = self.controller.decide(self.events, counted, self.now, progress)
+        decision = self.controller.decide(self.events, counted, self.now, progress, looked)
         self.events += decision.events
         return decision.action
 
@@ -350,26 +354,80 @@ def test_whom_a_replica_names_that_did_not_hang_is_left_alone() -> None:
     assert names_of(Group().restarts(chief=crashed)) == "chief"
 
 
+def waiting(since: float) -> Observation:
+    return replace(FULL, waits_since=since)
+
+
 def test_a_replica_that_does_not_start_in_time_ends_the_job_and_has_no_place() -> None:
     of = Group()
-    assert of.sees(worker_1=WAITING) == Wait(of.now + 600)
+    began = of.now
+    assert of.sees(worker_1=waiting(began)) == Wait(began + 600)
     of.now += 600
-    ended = of.sees(worker_1=WAITING)
+    ended = of.sees(worker_1=waiting(began))
     assert isinstance(ended, Ended)
     assert ended.state is State.LOST
-    assert "1 of 5 replicas of job did not start within 600 s" in ended.reason
+    assert ended.reason == (
+        "1 of 5 replicas of job did not start within 600 s, so all were given back: "
+        "worker-1 waits for a node: Insufficient cpu"
+    )
     assert [(each.replica, each.kind) for each in of.events] == [("worker-1", "start")]
 
 
 def test_a_replica_that_is_restarted_late_has_as_long_to_start_in_a_group_of_any_age() -> None:
     of = Group()
     of.now += 36_000
-    of.restarts(worker_1=lost())
-    restarted = of.now - 900
-    of.now = restarted + 599
-    assert of.sees(worker_1=WAITING) == Wait(restarted + 600)
-    of.now = restarted + 601
-    assert isinstance(of.sees(worker_1=WAITING), Ended)
+    assert of.sees(worker_1=waiting(of.now - 599)) == Wait(of.now + 1)
+    assert isinstance(of.sees(worker_1=waiting(of.now - 601)), Ended)
+
+
+def test_a_restart_that_nobody_can_carry_out_ends_by_the_start_deadline_too() -> None:
+    of = Group()
+    of.sees(worker_1=lost())
+    of.now += 601
+    assert isinstance(of.sees(worker_1=lost()), Ended)
+
+
+def test_a_replica_that_has_started_once_is_not_late_though_it_waits_again() -> None:
+    of = Group()
+    of.now += 700
+    assert isinstance(of.sees(worker_1=FULL), Wait)
+
+
+def test_who_began_to_wait_a_moment_ago_is_not_said_to_have_no_place() -> None:
+    of = Group()
+    began = of.now
+    of.now += 600
+    of.sees(worker_0=waiting(began), worker_1=waiting(of.now - 10))
+    assert [each.replica for each in of.events] == ["worker-0"]
+
+
+def test_a_start_is_late_only_if_that_was_seen_after_its_deadline() -> None:
+    of = Group()
+    began = of.now
+    of.now += 700
+    action = of.sees(worker_1=waiting(began), looked=began + 599)
+    assert isinstance(action, Wait)
+    assert action.look_again
+    assert isinstance(of.sees(worker_1=waiting(began), looked=began + 600), Ended)
+
+
+def test_an_api_that_is_away_keeps_no_job_beyond_its_own_deadline() -> None:
+    of = Group()
+    began = of.now
+    of.now += 360_000
+    ended = of.sees(worker_1=waiting(began), looked=began + 1)
+    assert isinstance(ended, Ended)
+    assert "ran for longer than its deadline of 360000 s" in ended.reason
+
+
+def test_the_timeout_of_the_task_ends_the_job() -> None:
+    of = Group()
+    of.controller = replace(of.controller, until=of.now + 900)
+    assert of.sees() == Wait(of.now + 900)
+    of.now += 900
+    ended = of.sees()
+    assert isinstance(ended, Ended)
+    assert ended.reason == "job ran for longer than its task's execution_timeout"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,14 @@ Emit = Callable[[LogLine], None]
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Look:
+    """What was seen of every replica; ``at`` is when that was asked for, by ``time.time()``."""
+
+    seen: Seen
+    at: float
+
+
 class GoneError(TemporaryError):
     """The group is no longer there, or is another try's by now; the message says which."""
 
@@ -110,10 +118,10 @@ class Group(Protocol):
     def events(self) -> Sequence[Entry]:
         """Its event log, as far as this follower knows it."""
 
-    async def observe(self, seconds: float) -> Seen:
+    async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
         """What is seen of every replica: once something has changed, or after that time.
 
-        Every line that the replicas have written by then has been passed on.
+        ``look_again`` asks the world, also where nothing is known to have changed.
 
         Raises:
             GoneError: the group is not there, or not this task try's.

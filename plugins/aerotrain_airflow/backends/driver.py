@@ -91,11 +91,11 @@ class _Following:
         self._room_after = 0.0  # by time.monotonic(), where there was no room; else 0
 
     async def run(self) -> Ended:
-        wait = 0.0
+        wait, look_again = 0.0, False
         while True:
-            seen = await self._group.observe(wait)
+            look = await self._group.observe(wait, look_again=look_again)
             decision = self._controller.decide(
-                self._group.events, seen, time.time(), self._listener.progress
+                self._group.events, look.seen, time.time(), self._listener.progress, look.at
             )
             if isinstance(decision.action, Ended):
                 with suppress(GoneError, NoRoomError):  # it has ended all the same
@@ -103,6 +103,7 @@ class _Following:
                 await self._group.finish(decision.action)
                 return decision.action
             wait = await self._carry_out(decision)
+            look_again = isinstance(decision.action, Wait) and decision.action.look_again
 
     async def _carry_out(self, decision: Decision) -> float:
         """Do what was decided; for how many seconds to wait unless something changes.

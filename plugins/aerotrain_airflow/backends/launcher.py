@@ -96,7 +96,7 @@ class Launcher(Generic[PlanT]):
 
         async def observe() -> Seen:
             async with self._backend.open(handle, emit, _LOG.info) as group:
-                return await group.observe(0.0)
+                return (await group.observe(0.0)).seen
 
         return _Work(observe).result()
 

@@ -13,7 +13,8 @@ from aerotrain.contract.recovery import comeback
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.controller.deadlines import (
     Deadline,
-    nearest_deadline,
+    deadlines,
+    missed,
     patience,
     unresponsive_reason,
 )
@@ -52,11 +53,17 @@ class Controller:
     until: float | None = None
 
     def decide(
-        self, events: Sequence[Entry], seen: Seen, now: float, progress: Progress | None = None
+        self,
+        events: Sequence[Entry],
+        seen: Seen,
+        now: float,
+        progress: Progress | None = None,
+        looked: float | None = None,
     ) -> Decision:
         """What to do about a group with these ``events``, of which this was ``seen``.
 
-        ``seen`` has every replica of the job. The events of the decision are to be kept before it
+        ``seen`` has every replica of the job, and ``looked`` is when that was asked for, if it is
+        not just now. The events of the decision are to be kept before it
         is carried out; where another process has added some meanwhile, decide again.
         """
         history = {name: History.of(name, events) for name in self.job.names()}
@@ -74,15 +81,17 @@ class Controller:
         stopped = {name: each for name, each in verdicts.items() if not each.comes_back}
         if stopped:
             return Decision(action=_stopped(stopped), events=new)
-        deadline = self._deadline(seen, history)
-        if deadline.at <= now:
-            ended = Ended(state=State.LOST, reason=deadline.message)
-            return Decision(action=ended, events=new + _no_place(deadline, seen, history, now))
+        given = deadlines(self.job, seen, self.created, self.until)
+        late = missed(given, now, now if looked is None else looked)
+        if late is not None:
+            ended = Ended(state=State.LOST, reason=late.message)
+            return Decision(action=ended, events=new + _no_place(late, seen, history, now))
+        wait = self._wait(given, seen, now, progress)
         if behind:
             return Decision(action=_again({name: history[name] for name in behind}), events=new)
         if not losses:
-            return Decision(action=Wait(min(deadline.at, self._next_look(seen, now, progress))))
-        return self._restart(seen, history, losses, verdicts, deadline, now, step, new)
+            return Decision(action=wait)
+        return self._restart(seen, history, losses, verdicts, wait, now, step, new)
 
     def can_adopt(self, events: Sequence[Entry], seen: Seen, now: float) -> bool:
         """Whether a group that an earlier try has left can still come to a good end."""
@@ -106,7 +115,7 @@ class Controller:
         """
         found = dict(seen)
         for name in behind:
-            found[name] = Observation(state=State.PENDING, reason="is being restarted")
+            found[name] = _being_restarted(history[name])
         for name, each in found.items():
             recorded = history[name].loss
             if each.state in (State.SUCCEEDED, State.FAILED) or name in behind:
@@ -144,18 +153,15 @@ class Controller:
         since = history.last_restart.at if history.last_restart else self.created
         return patience(self.job, trains=progress is not None and progress.at > since)
 
-    def _next_look(self, seen: Seen, now: float, progress: Progress | None) -> float:
-        """When a replica is found to be unresponsive at the earliest."""
+    def _wait(
+        self, given: Sequence[Deadline], seen: Seen, now: float, progress: Progress | None
+    ) -> Wait:
+        """Until a deadline passes, or a replica is found to be unresponsive at the earliest."""
         ages = [each.heartbeat_age for each in seen.values() if each.heartbeat_age is not None]
         allowed = patience(self.job, trains=progress is not None)
-        return now + max(0.0, allowed - max(ages)) if ages else float("inf")
-
-    def _deadline(self, seen: Seen, history: Mapping[ReplicaName, History]) -> Deadline:
-        started = {
-            name: each.last_restart.at if each.last_restart else self.created
-            for name, each in history.items()
-        }
-        return nearest_deadline(self.job, seen, self.created, started, self.until)
+        silence = now + max(0.0, allowed - max(ages)) if ages else float("inf")
+        until = min((each.at for each in given if each.at > now), default=float("inf"))
+        return Wait(min(until, silence), look_again=any(each.at <= now for each in given))
 
     def _restart(
         self,
@@ -163,7 +169,7 @@ class Controller:
         history: Mapping[ReplicaName, History],
         losses: Mapping[ReplicaName, Entry],
         verdicts: Mapping[ReplicaName, Verdict],
-        deadline: Deadline,
+        wait: Wait,
         now: float,
         step: int | None,
         new: tuple[Entry, ...],
@@ -178,7 +184,7 @@ class Controller:
             all_ended=all_ended,
         )
         if due > now:
-            return Decision(action=Wait(min(due, deadline.at)), events=new)
+            return Decision(action=replace(wait, until=min(due, wait.until)), events=new)
         because = "; ".join(f"{name} {each.why}" for name, each in verdicts.items())
         moved = {name for name, each in verdicts.items() if each.course is Course.ELSEWHERE}
         restarts = {
@@ -206,6 +212,14 @@ def _behind(seen: Seen, history: Mapping[ReplicaName, History]) -> list[ReplicaN
         if wanted and (each.restarts is None or each.restarts < wanted):
             found.append(name)
     return found
+
+
+def _being_restarted(history: History) -> Observation:
+    """What is known of a replica that does not exist yet."""
+    restart = history.last_restart
+    since = restart.at if restart is not None else None
+    reason = "waits to be restarted"
+    return Observation(state=State.PENDING, reason=reason, waits_since=since)
 
 
 def _losses(

@@ -1,6 +1,6 @@
 """Every limit of time for a group of replicas, and what is said where one passes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aerotrain.contract.job import Job, ReplicaName
@@ -10,37 +10,40 @@ from aerotrain.contract.status import Observation, State
 #: Replicas whose reasons for waiting are named.
 _NAMED = 3
 
+#: Seconds within which replicas begin to wait that are to start together.
+_ONE_START = 60.0
+
 
 @dataclass(frozen=True)
 class Deadline:
-    """A time of ``time.time()``, the sentence for when it passes, and who has not started."""
+    """A time of ``time.time()``, the sentence for when it passes, and who has not started.
+
+    Where some have not, only a look at the replicas since that time tells whether it was kept.
+    """
 
     at: float
     message: str
     waiting: Sequence[ReplicaName] = ()
 
 
-def nearest_deadline(
-    job: Job,
-    seen: Mapping[ReplicaName, Observation],
-    created: float,
-    started: Mapping[ReplicaName, float],
-    until: float | None,
-) -> Deadline:
-    """The deadline that passes first, of a group that was created at ``created``.
+def deadlines(
+    job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
+) -> list[Deadline]:
+    """The deadlines of a group that was created at ``created``, the next one first.
 
-    ``started`` is when each replica was last to start, ``until`` the end of the task's own
-    timeout. All are times of ``time.time()``.
+    ``until`` is the end of the task's own timeout. All are times of ``time.time()``.
     """
-    return min(_deadlines(job, seen, created, started, until), key=lambda each: each.at)
+    return sorted(_deadlines(job, seen, created, until), key=lambda each: each.at)
+
+
+def missed(given: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
+    """The first that was certainly missed; ``looked`` is when ``seen`` was asked for."""
+    passed = (each for each in given if each.at <= now)
+    return next((each for each in passed if not each.waiting or looked >= each.at), None)
 
 
 def _deadlines(
-    job: Job,
-    seen: Mapping[ReplicaName, Observation],
-    created: float,
-    started: Mapping[ReplicaName, float],
-    until: float | None,
+    job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
 ) -> Iterator[Deadline]:
     yield Deadline(
         created + job.deadlines.run,
@@ -49,11 +52,17 @@ def _deadlines(
     )
     if until is not None:
         yield Deadline(until, f"{job.name} ran for longer than its task's execution_timeout")
-    waiting = [name for name, each in seen.items() if each.state is State.PENDING]
-    if waiting:
+    since = {
+        name: each.waits_since
+        for name, each in seen.items()
+        if each.state is State.PENDING and each.waits_since is not None
+    }
+    if since:
+        first = min(since.values())
+        waiting = [name for name in sorted(since) if since[name] <= first + _ONE_START]
         reasons = "; ".join(f"{name} {seen[name].reason}" for name in waiting[:_NAMED])
         yield Deadline(
-            max(started[name] for name in waiting) + job.deadlines.start,
+            first + job.deadlines.start,
             f"{len(waiting)} of {len(seen)} replicas of {job.name} did not start "
             f"within {job.deadlines.start:.0f} s, so all were given back: {reasons}",
             waiting,

@@ -34,9 +34,13 @@ class Restart:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do before ``until``, a time of ``time.time()``, unless something changes."""
+    """Nothing to do before ``until``, a time of ``time.time()``, unless something changes.
+
+    ``look_again`` says that what was seen is too old to tell whether a deadline was kept.
+    """
 
     until: float
+    look_again: bool = False
 
 
 Action = Ended | Restart | Wait

@@ -44,8 +44,9 @@ class Observation:
     ``loss`` is for the state LOST alone, and a loss without one counts as a crash. ``restarts``
     counts how often it was restarted until this was seen of it; None where it is gone and that is
     not known. ``node`` is the machine it is on. ``heartbeat_age`` is the seconds since its last
-    heartbeat, None where the backend sees none. ``unresponsive`` are the names of the replicas
-    that gave it no answer before it ended, as its termination message has them.
+    heartbeat, None where the backend sees none. ``waits_since`` is since when it has yet to start,
+    a time of ``time.time()``; None for what has started once. ``unresponsive`` are the names of
+    the replicas that gave it no answer before it ended, as its termination message has them.
     """
 
     state: State
@@ -55,6 +56,7 @@ class Observation:
     restarts: int | None = 0
     node: str = ""
     heartbeat_age: float | None = None
+    waits_since: float | None = None
     unresponsive: frozenset[str] = frozenset()
 
 

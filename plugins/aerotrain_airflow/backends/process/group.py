@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry
 from aerotrain.contract.status import Loss, Observation, State, observed_exit
-from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, NoRoomError
+from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, Look, NoRoomError
 from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
 from aerotrain_airflow.backends.process.ports import Port, hold, release
 from aerotrain_airflow.backends.process.supervising import Supervision
@@ -52,16 +53,17 @@ class ProcessGroup:
             self.events: list[Entry] = folder.events()
             self._positions = folder.positions()
 
-    async def observe(self, seconds: float) -> Seen:
+    async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
         """Look once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
         await asyncio.sleep(min(seconds, LOOK_EVERY))
+        began = time.time()
         seen = self.look()  # before the logs: then they are whole
         self._pass_on(seen)
         if not self._folder.is_started():
             raise GoneError(f"{self.job.name} was ended from outside")
         if not self._folder.is_held_by(self._holder):
             raise GoneError(f"{self.job.name} was taken over by another try of its task")
-        return seen
+        return Look(seen, began)
 
     def look(self) -> Seen:
         """What is seen now of every replica."""
