@@ -133,7 +133,7 @@ def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: St
     new.look()
 
 
-def test_whoever_was_stopped_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
+def test_one_that_was_stopped_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
     first, second = taken(store), taken(store, "second")
     for use in (first.renew, first.look, lambda: first.put(RESULT, b"late")):
         with pytest.raises(SupersededError, match=r"launch second on here.*token 2.*had 1"):

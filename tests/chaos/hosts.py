@@ -18,7 +18,7 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
 
-#: Seconds without a sign of life after which a replica is ended: whoever would do it is frozen too.
+#: Seconds without a sign of life after which a replica is ended: what would do it is frozen too.
 _NEVER = 3600.0
 
 _PUBLISHED = re.compile(r"the checkpoint of step (\d+) is in the store")
@@ -49,11 +49,8 @@ class TwoHosts:
                 self.second = self._workshop.again(first.job)
                 outcome = mishap(self.second, lambda _: self._go_on(frozen), lines=lines)
             ended = first.end.result()
-        wrong = wrong_line(self.second)
-        if (
-            ended.state is not State.FAILED
-            or f"exited with {ExitCode.SUPERSEDED}" not in ended.reason
-        ):
+        wrong, expected = wrong_line(self.second), f"exited with {ExitCode.SUPERSEDED}"
+        if ended.state is not State.FAILED or expected not in ended.reason:
             wrong.append(f"the first host's {ended.state}: {ended.reason}")
         left = [*outcome.left, *left_behind(first)]
         return replace(outcome, verdict=ended.reason, left=left), wrong

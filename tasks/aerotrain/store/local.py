@@ -150,10 +150,10 @@ def write_whole(
     write: Callable[[IO[bytes]], object],
     name_it: Callable[[Path, Path], object] = Path.replace,
 ) -> str:
-    """Make the file ``path`` of what ``write`` writes, and return its tag; nobody sees half of it.
+    """Make the file ``path`` of what ``write`` writes, and return its tag.
 
-    It is written beside, brought to the disk, and then given its name by ``name_it``, so neither
-    a kill nor a power cut leaves half a file under its name.
+    It is written next to it, brought to the disk, and then given its name by ``name_it``, so
+    neither a kill nor a power cut leaves half a file under its name, and no reader meets one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
