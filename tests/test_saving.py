@@ -160,12 +160,10 @@ def test_one_that_lost_its_lease_drops_nothing_of_its_successor(tmp_path, capsys
 
 
 def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
-    [lease, successor] = (
-        Lease(open_store((tmp_path / "store").as_uri()), attempt=each, generation=0, place="here")
-        for each in ("first", "first")
-    )
-    lease.take()
     store, folder = open_store((tmp_path / "store").as_uri()), tmp_path / "made"
+    lease = Lease(store, attempt="first", generation=0, place="here")
+    successor = Lease(store, attempt="first", generation=1, place="here")
+    lease.take()
     folder.mkdir()
     (folder / "checkpoint.index").write_bytes(b"weights")
     publish(store, folder, "checkpoints/0001-0000000040", {}, lease.look)
