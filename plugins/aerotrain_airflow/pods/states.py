@@ -25,7 +25,13 @@ _WRONG_IMAGE = {
 }
 
 #: How a replica ends by its own choice.
-_OWN_CODES = (ExitCode.OK, ExitCode.FINAL, ExitCode.TEMPORARY, ExitCode.FROZEN)
+_OWN_CODES = (
+    ExitCode.OK,
+    ExitCode.FINAL,
+    ExitCode.TEMPORARY,
+    ExitCode.FROZEN,
+    ExitCode.SUPERSEDED,
+)
 
 #: How it ends when its pod is deleted: by SIGTERM, or SIGKILL where it does not listen.
 _TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
