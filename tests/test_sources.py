@@ -326,6 +326,23 @@ def test_a_tfrecord_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
     assert "cut off" in rejected[0].reason
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("place", [0, 12], ids=["length", "data"])
+def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
+    tmp_path: Path, suffix: str, place: int
+) -> None:
+    content = bytearray(framed(encode({"x": column_of("x", np.arange(100))})).content)
+    size = len(content) // 100
+    for number in (0, 50):  # the first is the one that the schema is usually by
+        content[number * size + place] ^= 1
+    (tmp_path / f"x.tfrecord{suffix}").write_bytes(gzip.compress(content) if suffix else content)
+    url = f"{tmp_path.as_uri()}/x.tfrecord{suffix}"
+    columns, rejected = read({"kind": "tfrecord", "url": url})
+    assert columns == {"x": [*range(1, 50), *range(51, 100)]}
+    assert [(each.file, each.offset) for each in rejected] == [(url, 0), (url, 50 * size)]
+    assert {each.records for each in rejected} == {1}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "words"),
     [
@@ -336,6 +353,12 @@ def test_a_tfrecord_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
         ("parquet", "y.txt", b"", r"no file is at .*/x\.\*"),
         ("npz", "x.npz", b"PK", "no whole .npz archive"),
         ("tfrecord", "x.tfrecord", b"", "the source is empty"),
+        (
+            "tfrecord",
+            "x.tfrecord",
+            b"id,n\n" * 9,
+            r"x\.tfrecord is no TFRecord file: none of its 45",
+        ),
         ("images", "x.txt", b"", r"none of the 1 files .* is called \.jpg"),
     ],
 )
