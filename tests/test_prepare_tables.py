@@ -37,6 +37,7 @@ def table(tmp_path: Path) -> Path:
             "day": pa.array([f"2026-01-{1 + row % 28:02d}" for row in rows]),
             "fold": pa.array([("train", "test")[int(row % 5 == 0)] for row in rows]),
             "label": pa.array(rows % 10, pa.int16()),
+            "pair": pa.array([[row, row] for row in rows.tolist()]),
         }
         pq.write_table(pa.table(columns), folder / f"{number}.parquet")
     return folder
@@ -403,6 +404,14 @@ def test_lists_of_different_lengths_are_refused(
         ({"split_by": {"way": "stratifed", "column": "x"}}, "did you mean 'stratified'"),
         ({"split_by": {"way": "column"}}, "split_by 'column' takes column, got nothing"),
         ({"ranges": {"id": [3, 1]}}, "its least and its greatest value"),
+        ({"key": [["id"]]}, r"key must be a list of columns, got \[\['id'\]\]"),
+        ({"label": ["label"]}, r"label must be the name of a column, got \['label'\]"),
+        ({"ranges": {"town": [0, 1]}}, "ranges names the column 'town', which is string"),
+        ({"key": ["pair"]}, r"key names the column 'pair', which is int64 of shape \(2,\)"),
+        (
+            {"split_by": {"way": "stratified", "column": "pair"}},
+            r"split_by names the column 'pair', .* it takes one value of each record",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(

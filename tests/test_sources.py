@@ -1,7 +1,9 @@
 """Sources: every kind gives its records as columns, and bad input is told where it lies."""
 
 import gzip
+import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -389,6 +391,80 @@ def test_empty_files_among_others_have_no_record(tmp_path: Path) -> None:
     assert read({"kind": "csv", "url": tmp_path.as_uri()}) == ({"n": [1], "t": ["a"]}, [])
 
 
+def test_two_columns_of_one_name_are_refused_where_they_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,a\n1,2,3\n")
+    pq.write_table(pa.table([[1], [2], [3]], names=["a", "b", "a"]), tmp_path / "x.parquet")
+    for kind in ("csv", "parquet"):
+        source = {"kind": kind, "url": f"{tmp_path.as_uri()}/x.{kind}"}
+        with pytest.raises(SourceError, match=rf"x\.{kind} has 2 columns that are called 'a'"):
+            read(source)
+        assert read({**source, "columns": ["b"]})[0] == {"b": [2]}
+    with pytest.raises(SpecError, match="'names' has 'a' more than once"):
+        read({"kind": "csv", "url": tmp_path.as_uri(), "names": ["a", "b", "a"]})
+
+
+def test_a_later_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "2.csv").write_text("a,b,a\n1,2,3\n")
+    source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
+    _, second = source.pieces()
+    with pytest.raises(SourceError, match=r"2\.csv has 2 columns that are called 'a'"):
+        list(source.read(second.description, {"a": Feature("int64")}))
+
+
+def test_a_file_whose_name_is_no_utf8_is_refused_unless_it_is_hidden(tmp_path: Path) -> None:
+    for name in (b"y.csv", b"_\xe9.csv"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("x\n1\n")
+    source = {"kind": "csv", "url": tmp_path.as_uri()}
+    assert read(source)[0] == {"x": [1]}
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/x\xe9.csv")).write_text("x\n1\n")
+    with pytest.raises(SourceError, match=r"a file whose name is no UTF-8: b'x\\xe9\.csv'; rename"):
+        read(source)
+
+
+@pytest.mark.parametrize("depth", [101, 10_000, 100_000])
+def test_json_that_is_nested_too_deeply_is_rejected(tmp_path: Path, depth: int) -> None:
+    path = tmp_path / "x.jsonl"
+    deep = '{"n": ' + "[" * depth + "]" * depth + "}"
+    shallow = '{"n": 2, "t": "\\"' + "[" * depth + '"}'
+    path.write_text(f'{{"n": 1, "t": ""}}\n{deep}\n{shallow}\n')
+    columns, rejected = read({"kind": "jsonl", "url": path.as_uri()})
+    assert columns == {"n": [1, 2], "t": ["", '"' + "[" * depth]}
+    assert [each.offset for each in rejected] == [18]
+    assert "it is nested more than 100 deep" in rejected[0].reason
+
+
+def npy(shape: tuple[int, ...]) -> bytes:
+    """An array's file of which no more than the beginning is there."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + bytes(400)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("npy", npy((10**12,))),
+        ("npy", npy((10**12, 10**9))),
+        ("idx", b"\0\0\x08\x03" + b"\xff" * 12 + bytes(400)),
+    ],
+)
+def test_a_header_that_tells_of_more_records_than_there_are_is_refused(
+    tmp_path: Path, kind: str, content: bytes
+) -> None:
+    for name, written in (("x", content), ("x.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(SourceError, match=rf"{name} ends before the last of the \d+ records"):
+            read({"kind": kind, "features": {"x": f"{tmp_path.as_uri()}/{name}"}})
+
+
+def test_an_array_whose_records_hold_no_value_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(npy((10**12, 0)))
+    with pytest.raises(SourceError, match="its records hold no value"):
+        read({"kind": "npy", "features": {"x": f"{tmp_path.as_uri()}/x.npy"}})
+
+
 def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     np.save(tmp_path / "b.npy", np.zeros(4))
@@ -412,6 +488,9 @@ def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> N
         ({"kind": "csv", "url": "", "types": {"n": "int"}}, "did you mean 'int64'"),
         ({"kind": "csv", "url": "", "encoding": "klingon"}, "no encoding 'klingon'"),
         ({"kind": "csv", "url": "http://x/y"}, "names no store"),
+        ({"kind": "csv", "url": "", "columns": "n"}, r"'columns' must be a list of names, got 'n'"),
+        ({"kind": "csv", "url": "", "names": [["n"]]}, r"'names' must be a list of names, got \["),
+        ({"kind": "parquet", "url": "", "columns": [["n"]]}, r"'columns' must be a list of names"),
     ],
 )
 def test_a_source_that_cannot_be_is_refused(source: dict[str, Any], words: str) -> None:

@@ -184,8 +184,21 @@ def _files_of(url: str) -> list[InputFile]:
             f"the source is empty: no file is at {url}; see whether its input is where the "
             "source looks for it"
         )
+    for file in files:
+        _check_name(file)
     files.sort(key=lambda file: file.key)  # some servers list a folder before "folder.csv"
     return files
+
+
+def _check_name(file: InputFile) -> None:
+    """Refuse a name that is no text: nothing that is written down could name the file."""
+    try:
+        file.key.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"{file.store} holds a file whose name is no UTF-8: {os.fsencode(file.key)!r}; "
+            "rename it"
+        ) from error
 
 
 def _input(folder: str, name: str) -> InputFile:

@@ -15,9 +15,10 @@ from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import column_of
 from aerotrain.sources.files import InputFile
+from aerotrain.sources.json_depth import check_depth
 from aerotrain.sources.lines import Block, blocks, content_bytes, parsed, ranges, tables
 from aerotrain.sources.naming import piece_of, renewed
-from aerotrain.sources.options import checked
+from aerotrain.sources.options import check_once, checked
 from aerotrain.sources.protocol import Batch, Piece, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
@@ -113,6 +114,7 @@ class JsonLines:
     def table(
         self, header: list[str], content: bytes, types: Mapping[str, pa.DataType]
     ) -> pa.Table:
+        check_depth(content)
         return pyarrow.json.read_json(
             pa.BufferReader(content),
             pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(content), 1)),
@@ -190,9 +192,10 @@ class TextSource(WholeFiles):
             content = self._without_header(blocks(file, 0, min(file.size, 2**20)))
             parse = self._parse(self._header(file), {})
             for table, _ in tables(file, next(content, Block(0, b"")), parse, []):
-                for name in table.column_names:
-                    for_name = votes.setdefault(name, Counter())
-                    for_name[self._inferred(name, table[name])] += len(table)
+                for name, values in zip(table.column_names, table.columns, strict=True):
+                    if name in self.description.get("columns", [name]):
+                        check_once(file.url, name, table.column_names)
+                    votes.setdefault(name, Counter())[self._inferred(name, values)] += len(table)
                 votes |= {name: Counter([Feature("string")]) for name in file.partitions}
         return votes
 
@@ -239,6 +242,7 @@ class TextSource(WholeFiles):
                     f"{', '.join(header) or 'empty'}; give all files the same columns, or name "
                     "those that are wanted in 'columns'"
                 )
+            check_once(file.url, name, header)
 
     def _parse(self, header: list[str], types: Types) -> Any:
         encoding = self.description.get("encoding", "utf-8")
