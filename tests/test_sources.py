@@ -1,5 +1,6 @@
 """Sources: every kind gives its records as columns, and bad input is told where it lies."""
 
+import bz2
 import gzip
 import io
 import json
@@ -370,6 +371,78 @@ def test_a_source_that_cannot_be_read_at_all_is_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FinalError, match=words):
         read({"kind": kind, "url": f"{tmp_path.as_uri()}/x.*"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("csv", gzip.compress(b"n\n1\n"), "is compressed by gzip, and not called so; let its name"),
+        ("csv", b"PK\3\4" + bytes(40), "is a zip archive; unpack it"),
+        ("csv", b"PAR1" + bytes(40), "is a Parquet file; read it as kind 'parquet'"),
+        ("csv", "n\n1\n".encode("utf-16"), "is in UTF-16; write it in UTF-8"),
+        ("csv", b"n,t\r1,a\r2,b\r", "ends its lines by CR alone; end them by LF"),
+        ("csv", b"# from a tool\nn,t\n1,a\n", "begins with a comment; leave out its first line"),
+        ("csv", b"n;t\n1;a\n", "has no ',' in its first line, but 1 ';'; set 'delimiter'"),
+        ("csv", b"n\tt\tu\n1\ta\tb\n", r"has no ',' in its first line, but 2 '\\t'; set"),
+        (
+            "csv",
+            b"n,gr\xf6\xdfe\n1,2\n",
+            "is no UTF-8 at byte 4 of its first line; set 'encoding'",
+        ),
+        (
+            "csv",
+            b"n,t\n1\n2\n",
+            "no line of .*/x .*is a record, .* byte 4: .*Expected 2 columns",
+        ),
+        ("jsonl", b'[{"n": 1},\n {"n": 2}]\n', "is a JSON array; write each record as a line"),
+        ("jsonl", b'\xef\xbb\xbf\n[{"n": 1}]', "is a JSON array; write each record as a line"),
+        ("jsonl", b'{\n  "n": 1\n}\n', "is JSON of which a record takes several lines; write"),
+        ("jsonl", b'{"n": [\n1]}\n', "is JSON of which a record takes several lines; write"),
+        (
+            "jsonl",
+            b"n\n1\n",
+            "no line of .*/x .* byte 0: .*JSON parse error",
+        ),
+        ("tfrecord", gzip.compress(b"x" * 90), "is compressed by gzip, and not called so; let its"),
+    ],
+    ids=range(16),
+)
+def test_what_a_file_is_that_its_source_cannot_read_is_said(
+    tmp_path: Path, kind: str, content: bytes, words: str
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(SourceError, match=f"(?s){words}"):
+        read({"kind": kind, "url": f"{tmp_path.as_uri()}/x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.CSV.GZ", gzip.compress(b"n\n1\n")),
+        ("x.csv.bz2", bz2.compress(b"n\n1\n")),
+        ("x.csv", b"n" + b",m" + b"x" * 80_000 + b"\n1,2\n"),
+        (
+            "x.csv",
+            b"n" + b"".join(b"," + b"%d" % each * 90_000 for each in range(9)) + b"\n1" + b",2" * 9,
+        ),
+        ("x.csv", b"#,n\n1,1\n"),
+    ],
+    ids=["upper case", "bzip2", "a header of 80 kB", "a header of 1.5 MB", "a name that is a mark"],
+)
+def test_unusual_files_are_read(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    source = {"kind": "csv", "url": f"{tmp_path.as_uri()}/{name}"}
+    assert read({**source, "columns": ["n"]})[0] == {"n": [1]}
+
+
+def test_a_column_whose_name_holds_another_delimiter_is_read_where_that_is_said(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x.csv").write_text("n;t\n1\n")
+    source = {"kind": "csv", "url": tmp_path.as_uri(), "delimiter": ","}
+    assert read(source)[0] == {"n;t": [1]}
+    (tmp_path / "x.csv").write_text("n;t\n1;a\n")
+    assert read({**source, "delimiter": ";"})[0] == {"n": [1], "t": ["a"]}
 
 
 @pytest.mark.parametrize("left", [0, 5, 10_000, -1])

@@ -12,6 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import Damage, FramingError, read_frames
 from aerotrain.sources.files import InputFile
+from aerotrain.sources.first_bytes import check_beginning
 from aerotrain.sources.naming import renewed
 from aerotrain.sources.protocol import Batch, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
@@ -54,6 +55,7 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
         try:
             yield from read_frames(stream)
         except FramingError as error:
+            check_beginning(file, "tfrecord")
             raise SourceError(f"{file.url} is no TFRecord file: {error}") from error
 
 
