@@ -193,7 +193,7 @@ def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subp
             umask=0o077,
             # With 256 MiB its garbage collector takes a fifth of a core after 500 MB of uploads.
             env={**environment, "GOMEMLIMIT": "512MiB"},
-            pass_fds=[port.lock for port in reserved],
+            pass_fds=[lock for port in reserved for lock in port.locks],
             # Ctrl-C is for its caller, who then stops it in its turn.
             start_new_session=True,
         )
