@@ -57,3 +57,8 @@ def replica_of(pod: Mapping[str, Any]) -> ReplicaName:
     """Which replica a pod of ours is."""
     labels = pod["metadata"]["labels"]
     return ReplicaName(Role(labels[ROLE_LABEL]), int(labels[INDEX_LABEL]))
+
+
+def generation_of(pod: Mapping[str, Any]) -> int:
+    """How often the replica came back until it was this pod."""
+    return int(annotations(pod).get(GENERATION, "0"))

@@ -7,7 +7,7 @@ because to build them takes longer than everything else that a trigger does.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 from urllib.parse import quote
@@ -186,7 +186,7 @@ class Cluster:
 
     async def watch(
         self, kind: str, *, labels: str, version: str, seconds: int
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any]]:
         """The events since ``version``, for ``seconds``; the first try only.
 
         Raises:

@@ -23,12 +23,11 @@ from aerotrain_airflow.pods.address import (
     STARTED,
     Address,
     annotations,
-    replica_of,
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.pods.observed import ObservedSet
 from aerotrain_airflow.pods.plan import PodPlan
 from aerotrain_airflow.pods.renewal import TEMPLATES, KeptLedger, templates
-from aerotrain_airflow.pods.states import observe_pod
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Recovery
 
@@ -198,11 +197,14 @@ async def _can_be_taken_over(cluster: Cluster, plan: PodPlan, owner: Manifest) -
         or marks.get(DESCRIPTION) != plan.description
     ):
         return False
+    recovery = Recovery(plan.job, KeptLedger(cluster, owner).entries, lambda _entry: None)
+    observed, now = ObservedSet(plan.job.names(), recovery.generation), time.time()
     pods, _ = await cluster.list("Pod", labels=f"{JOB_LABEL}={plan.job.name}")
-    seen = dict.fromkeys(plan.job.names(), observe_pod(None))
-    seen |= {replica_of(pod): observe_pod(pod) for pod in pods}
-    ledger = KeptLedger(cluster, owner).entries
-    decision = Recovery(plan.job, ledger, lambda _entry: None).decide(seen, time.time())
+    changes = [change for pod in pods if (change := observed.take(pod)) is not None]
+    observed.looked_at_all({change.name for change in changes}, now)
+    observed.making(observed.behind(), now)  # which who follows the set will see to
+    seen = observed.seen
+    decision = recovery.decide(seen, now)
     if isinstance(decision, Ended):
         return decision.state is State.SUCCEEDED
     can_come_back = decision is None or TEMPLATES in owner["data"]

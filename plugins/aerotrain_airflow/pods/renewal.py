@@ -20,7 +20,7 @@ from aerotrain_airflow.pods.address import (
     INDEX_LABEL,
     ROLE_LABEL,
     Address,
-    annotations,
+    generation_of,
 )
 from aerotrain_airflow.pods.cluster import ApiError, Cluster
 
@@ -49,11 +49,6 @@ def templates(pods: Iterable[Manifest]) -> str:
     for pod in pods:
         by_role.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)
     return json.dumps(by_role)
-
-
-def generation_of(pod: Manifest) -> int:
-    """How often the replica came back until it was this pod."""
-    return int(annotations(pod).get(GENERATION, "0"))
 
 
 def pod_again(
