@@ -57,6 +57,10 @@ class ImaginedSet:
         """What the first follower says of the end."""
         return self.ends()[0]
 
+    def has_ended(self) -> bool:
+        """Whether a follower has."""
+        return any(end.done() for end in self._ends)
+
     def ends(self) -> list[Ended]:
         """What each follower says of it, in the order in which they began."""
         return [end.result(30) for end in self._ends]

@@ -10,6 +10,7 @@ from aerotrain.contract.status import State
 from aerotrain_airflow.launchers import kubernetes as launcher_module
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.pods import watching
+from aerotrain_airflow.pods.lines import LONGEST
 from aerotrain_airflow.pods.plan import PodSettings
 from imagined_sets import ImaginedSet
 from kubernetes_double import KubernetesDouble, statuses
@@ -80,6 +81,18 @@ def test_a_rotated_log_is_read_on(followed: ImaginedSet) -> None:
     followed.double.rotate_log("job-chief", namespace=followed.namespace)
     followed.say("two")
     followed.hears("one", "two")
+
+
+def test_a_line_that_is_too_long_is_cut_and_the_next_ones_come_once(followed: ImaginedSet) -> None:
+    followed.say("before", "x" * (5 << 20), "after")
+    followed.double.wait_for(lambda: "after" in followed.lines or followed.has_ended(), "the lines")
+    followed.double.cut_logs()
+    followed.say("after the cut")
+    followed.become(statuses.exited(0))
+    assert followed.end().state is State.SUCCEEDED
+    before, long, *rest = followed.lines
+    assert (before, rest) == ("before", ["after", "after the cut"])
+    assert long == "x" * LONGEST + f" [{(5 << 20) - LONGEST} more bytes of this line were cut]"
 
 
 def test_a_credential_that_is_renewed_in_the_middle_is_found(followed: ImaginedSet) -> None:

@@ -19,6 +19,7 @@ from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError
 from aerotrain_airflow.pods.access import Access
+from aerotrain_airflow.pods.lines import LONGEST, Line, LineSplitter, readable
 
 Manifest = Mapping[str, Any]
 
@@ -30,6 +31,10 @@ _CONNECTIONS = 64
 
 #: Objects of one answer to a list.
 _PAGE = 200
+
+#: Bytes of a stream that are read at once; of the time before a line, at most; and of an event:
+#: several times as many as an object may have.
+_PIECE, _LONGEST_STAMP, _LONGEST_EVENT = 64 * 1024, 64, 8 << 20
 
 #: Seconds until an answer, and until a connection.
 _ANSWER, _CONNECT = 30.0, 5.0
@@ -200,8 +205,11 @@ class Cluster:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        async for line in self._lines(self._path(kind), query, silence=seconds + 10.0):
-            event = json.loads(line)
+        splitter = LineSplitter(_LONGEST_EVENT)
+        async for line in self._lines(self._path(kind), query, splitter, silence=seconds + 10.0):
+            if line.cut:
+                raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
+            event = json.loads(line.head)
             if event["type"] == "ERROR":
                 status = event["object"]
                 raise ApiError(
@@ -216,6 +224,8 @@ class Cluster:
 
         ``since`` is a time as this gives it; the API knows seconds only, so lines of that
         second come again. ``tail`` is how many of the last lines there are to be, 0 for all.
+        A line that is too long is cut, and says so. One without an end is a line where the
+        log is not to be followed; where it is, its end may be still to come.
 
         Raises:
             ApiError, AwayError: as for ``watch``.
@@ -225,9 +235,13 @@ class Cluster:
             query["tailLines"] = str(tail)
         if since:
             query["sinceTime"] = since[:19] + "Z"
-        async for line in self._lines(self._path("Pod", pod) + "/log", query, silence=None):
-            stamp, _, text = line.decode(errors="replace").partition(" ")
-            yield stamp, text.rstrip("\n")
+        splitter = LineSplitter(LONGEST + _LONGEST_STAMP)
+        path = self._path("Pod", pod) + "/log"
+        async for line in self._lines(path, query, splitter, silence=None):
+            yield _stamped(line)
+        rest = splitter.rest()
+        if rest is not None and not follow:
+            yield _stamped(rest)
 
     async def _json(
         self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
@@ -252,15 +266,16 @@ class Cluster:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _lines(
-        self, path: str, query: Mapping[str, str], *, silence: float | None
-    ) -> AsyncIterator[bytes]:
+        self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
+    ) -> AsyncIterator[Line]:
         try:
             response = await self._ask("GET", path, query, None, (_CONNECT, silence))
             async with response:
                 if response.status >= 400:
                     await _answer(response)
-                async for line in response.content:
-                    yield line
+                async for piece in response.content.iter_chunked(_PIECE):
+                    for line in splitter.feed(piece):
+                        yield line
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise AwayError(f"{error or type(error).__name__}") from error
 
@@ -301,6 +316,12 @@ class Cluster:
         group, plural = _PLACES[kind]
         path = f"{group}/namespaces/{quote(self.namespace, safe='')}/{plural}"
         return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def _stamped(line: Line) -> tuple[str, str]:
+    """The time of a line, and what it says."""
+    stamp, _, text = line.head.partition(b" ")
+    return stamp.decode(errors="replace"), readable(Line(text, line.cut))
 
 
 async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
