@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 
+from aerotrain.contract.job import Job
 from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.pods.address import generation_of
@@ -26,7 +27,7 @@ class ImaginedSet:
     ) -> None:
         self.double = double
         self.namespace = make_namespace(person(Path(double.kubeconfig)), {})
-        self.job = described("s3://bucket", **{"replicas": ALONE, **job})
+        self.job = self.job_of(**job)
         for name in self.job.names():
             state = (states or {}).get(str(name), statuses.running())
             double.imagine(f"job-{name}", state, self.namespace)
@@ -35,6 +36,11 @@ class ImaginedSet:
         self.lines: list[str] = []
         self._threads = ThreadPoolExecutor(4)
         self._ends: list[Future[Ended]] = []
+
+    @staticmethod
+    def job_of(**job: Any) -> Job:
+        """A job of one replica, unless it is given others."""
+        return described("s3://bucket", **{"replicas": ALONE, **job})
 
     def launcher_of(self, holder: str) -> KubernetesLauncher:
         settings = PodSettings(namespace=self.namespace, image="imagined:1")

@@ -12,6 +12,7 @@ from kubernetes_double.admission import timestamp
 from kubernetes_double.statuses import Edit
 
 CHIEF, WORKER = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.WORKER, 0)
+OWNER = "the owner's uid"
 CREATED = 1_800_000_000.0
 
 
@@ -24,8 +25,8 @@ def pod(
             "name": f"job-{name}",
             "uid": uid or f"{name}/{generation}",
             "creationTimestamp": timestamp(created),
-            "labels": {"aerotrain/role": name.role.value, "aerotrain/index": str(name.index)},
             "annotations": {"aerotrain/generation": str(generation)},
+            "ownerReferences": [{"kind": "ConfigMap", "name": "job", "uid": OWNER}],
         },
         "spec": {"containers": [{"name": "replica", "image": "image:1"}]},
         "status": {"phase": "Pending"},
@@ -40,7 +41,8 @@ class Seen(ObservedSet):
 
     def __init__(self) -> None:
         self.generations = {CHIEF: 0, WORKER: 0}
-        super().__init__([CHIEF, WORKER], self.generations.__getitem__)
+        pods = {"job-chief": CHIEF, "job-worker-0": WORKER}
+        super().__init__(pods, OWNER, self.generations.__getitem__)
 
     def lists(self, began: float, *pods: dict[str, Any]) -> None:
         changes = [self.take(each) for each in pods]
@@ -112,3 +114,22 @@ def test_who_came_back_while_it_was_not_followed_is_behind_and_not_lost(seen: Se
     seen.generations[WORKER] = 2
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.running(), generation=1))
     assert seen.behind() == [WORKER]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "job-chief-copy"},
+        {"ownerReferences": [{"kind": "ConfigMap", "name": "job", "uid": "of an earlier set"}]},
+        {"ownerReferences": []},
+        {"ownerReferences": None},
+    ],
+)
+def test_a_pod_is_the_sets_by_its_name_and_its_owner_and_by_no_label(
+    seen: Seen, change: dict[str, Any]
+) -> None:
+    another = pod(CHIEF, statuses.exited(0))
+    another["metadata"] |= {"labels": {"aerotrain/role": "chief"}, **change}
+    assert not seen.is_own(another)
+    assert seen.take(another) is None
+    assert seen.states() == []

@@ -147,21 +147,28 @@ class Cluster:
                 return
             query["continue"] = metadata["continue"]
 
-    async def patch(self, kind: str, name: str, change: Manifest) -> dict[str, Any]:
-        """Merge ``change`` into the object, as RFC 7386 says."""
-        return await self._json("PATCH", self._path(kind, name), body=change)
+    async def patch(
+        self, kind: str, name: str, uid: str, version: str = "", **change: Manifest
+    ) -> dict[str, Any]:
+        """Merge ``change`` into the object with this uid, as RFC 7386 says.
+
+        One of another uid has another version: it is a 409, or a 422 where no ``version`` is
+        given. So is one that was changed since that ``version``.
+        """
+        identity = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
+        return await self._json("PATCH", self._path(kind, name), body=body)
 
     async def delete(
-        self, kind: str, name: str, *, conditions: Manifest | None = None, force: bool = False
+        self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
     ) -> bool:
         """Delete the object and, behind its back, all that it owns; False where it is gone.
 
-        ``conditions`` (uid, resourceVersion) must hold, or it is a 409. ``force`` drops the
-        object without waiting for the node that runs it.
+        Where it has another uid, or was changed since that ``version``, it is a 409 and stays.
+        ``force`` drops the object without waiting for the node that runs it.
         """
-        body: dict[str, Any] = {"propagationPolicy": "Background"}
-        if conditions:
-            body["preconditions"] = conditions
+        conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": conditions}
         if force:
             body["gracePeriodSeconds"] = 0
         try:

@@ -8,28 +8,29 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State, job_state
+from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.pods.address import (
-    ATTEMPT,
     CONTAINER,
     JOB_LABEL,
     Address,
-    annotations,
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.pods.deadlines import Deadline, deadlines, missed, next_of, to_be_looked_at
+from aerotrain_airflow.pods.identity import is_at, uid_of
 from aerotrain_airflow.pods.logs import PodLogs
 from aerotrain_airflow.pods.observed import ObservedSet
 from aerotrain_airflow.pods.renewal import GoneError, KeptLedger, Renewal
 from aerotrain_airflow.pods.states import created_at
 from aerotrain_airflow.pods.watching import PodWatch
-from aerotrain_airflow.recovery.ended import Ended, job_ended
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Decision, Recovery, Restart
 
 Emit = Callable[[LogLine], None]
@@ -55,9 +56,9 @@ class Following:
         self._say = say
         self._until = until
         self._emit = emit
-        self._logs = PodLogs(cluster, address, self._tell, self._spawn)
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None
+        self._ignored: set[str] = set()  # pods of others
         self._is_caught_up = False  # with what another follower had decided
         self._step: int | None = None
         self._news: list[Entry] = []  # of the ledger, not kept as yet
@@ -65,7 +66,7 @@ class Following:
     async def run(self) -> Ended:
         """Wait for the end of the job, and say how it was."""
         owner = await self._cluster.get("ConfigMap", self._address.name)
-        if owner is None or annotations(owner).get(ATTEMPT) != self._address.attempt:
+        if owner is None or not is_at(owner, self._address):
             return Ended(
                 state=State.LOST,
                 reason=f"the set {self._address} is gone: its ConfigMap was deleted by hand, or "
@@ -73,13 +74,18 @@ class Following:
             )
         job = Job.from_json(owner["data"]["job.json"])
         born = created_at(owner)
+        self._address = replace(self._address, uid=uid_of(owner))
+        self._logs = PodLogs(self._cluster, self._address, self._tell, self._spawn)
         self._logs.go_on_from(owner, job.names())
         self._ledger = KeptLedger(self._cluster, owner)
-        self._renewal = Renewal(self._cluster, self._address, owner, job)
+        self._renewal = Renewal(self._cluster, self._address, owner)
         self._recovery = Recovery(job, self._ledger.entries, self._news.append)
         if not self._ledger.entries:
             self._news.append(Entry(event=What.START, at=born))
-        self._observed = ObservedSet(job.names(), lambda name: self._recovery.generation(name))
+        pods = {self._address.pod(name): name for name in job.names()}
+        self._observed = ObservedSet(
+            pods, uid_of(owner), lambda name: self._recovery.generation(name)
+        )
         labels = f"{JOB_LABEL}={self._address.name}"
         self._watch = PodWatch(self._cluster, labels, self._take, self._taken_all, self._say)
         watching = self._spawn(self._watch.run())
@@ -130,7 +136,7 @@ class Following:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait - time.time()):
                         await self._changed.wait()
-        except GoneError as error:
+        except TemporaryError as error:  # such as a set that is gone
             return Ended(state=State.LOST, reason=str(error))
 
     async def _decide(self) -> Decision:
@@ -140,11 +146,7 @@ class Following:
         if not self._is_caught_up:
             await self._catch_up()
             self._is_caught_up = True
-        seen = self._observed.seen
-        if self._renewal.possible:
-            return self._recovery.decide(seen, time.time(), self._step)
-        # Made by hand, and nobody knows what of.
-        return job_ended(seen) if job_state(seen).ended else None
+        return self._recovery.decide(self._observed.seen, time.time(), self._step)
 
     def _by_deadline(self, given: Iterable[Deadline]) -> Ended | None:
         """The end by a deadline that was missed; where only a look tells, that is had taken."""
@@ -185,6 +187,9 @@ class Following:
         self._emit(line)
 
     def _take(self, pod: Mapping[str, Any], gone: bool) -> ReplicaName | None:
+        if not self._observed.is_own(pod):
+            self._ignore(pod["metadata"]["name"])
+            return None
         change = self._observed.take(pod, gone=gone)
         if change is None:
             return None
@@ -198,6 +203,14 @@ class Following:
             self._logs.follow(name, now, began=_has_begun(pod))
         return name
 
+    def _ignore(self, pod: str) -> None:
+        if pod not in self._ignored:
+            self._ignored.add(pod)
+            self._say(
+                f"the pod {pod} has the label {JOB_LABEL} of {self._address.name} and is none "
+                "of its replicas; it is ignored"
+            )
+
     def _taken_all(self, there: set[ReplicaName], began: float) -> None:
         self._observed.looked_at_all(there, began)
         self._changed.set()
@@ -205,19 +218,23 @@ class Following:
     async def _tell_causes(self, ended: Ended) -> None:
         """What there is to know of the replicas that the job ended with, beside their own lines."""
         for name in ended.causes[:_TOLD_CAUSES]:
-            pod = self._address.pod(name)
+            pod, uid = self._address.pod(name), self._observed.replicas[name].uid
+            if not uid:
+                continue  # no pod of it was ever seen
             try:
-                events, _ = await self._cluster.list("Event", fields=f"involvedObject.name={pod}")
+                events, _ = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
                 for event in events:
                     if event.get("type") == "Warning":
                         self._say(f"{name} {event.get('reason')}: {event.get('message')}")
-                await self._tell_side_cars(name, await self._cluster.get("Pod", pod))
+                there = await self._cluster.get("Pod", pod)
+                if there is not None and uid_of(there) == uid:
+                    await self._tell_side_cars(name, there)
             except (ApiError, AwayError) as error:
                 self._say(f"no more can be told of {pod}: {error}")
 
-    async def _tell_side_cars(self, name: ReplicaName, pod: Mapping[str, Any] | None) -> None:
+    async def _tell_side_cars(self, name: ReplicaName, pod: Mapping[str, Any]) -> None:
         """The last lines of the containers beside the replica that have failed."""
-        status = pod["status"] if pod else {}
+        status = pod["status"]
         for each in (
             *(status.get("initContainerStatuses") or ()),
             *(status.get("containerStatuses") or ()),

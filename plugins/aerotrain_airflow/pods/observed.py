@@ -10,7 +10,8 @@ from typing import Any
 
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.status import Observation, State
-from aerotrain_airflow.pods.address import generation_of, replica_of
+from aerotrain_airflow.pods.address import generation_of
+from aerotrain_airflow.pods.identity import is_owned_by, uid_of
 from aerotrain_airflow.pods.states import created_at, observe_pod, started_at
 
 Manifest = Mapping[str, Any]
@@ -50,12 +51,20 @@ class Change:
 
 
 class ObservedSet:
-    """The replicas called ``names``, each as the newest pod of its ``generation`` shows it."""
+    """The replicas of a set, each as the newest pod of its ``generation`` shows it.
+
+    ``pods`` has the name of each replica's pod. Only those are believed that the owner with
+    this ``uid`` owns.
+    """
 
     def __init__(
-        self, names: Iterable[ReplicaName], generation: Callable[[ReplicaName], int]
+        self,
+        pods: Mapping[str, ReplicaName],
+        uid: str,
+        generation: Callable[[ReplicaName], int],
     ) -> None:
-        self._names = frozenset(names)
+        self._pods = pods
+        self._uid = uid
         self._generation = generation
         self._made: dict[ReplicaName, float] = {}  # when a pod of ours was; infinite while it is
         #: What is known of each replica that was seen, or that is missing.
@@ -68,19 +77,25 @@ class ObservedSet:
         """The states of the replicas: of all, where all were looked at."""
         return {name: each.seen for name, each in self.replicas.items()}
 
+    def is_own(self, pod: Manifest) -> bool:
+        """Whether it is a pod of this set, of whatever generation."""
+        return pod["metadata"]["name"] in self._pods and is_owned_by(pod, self._uid)
+
     def take(self, pod: Manifest, *, gone: bool = False) -> Change | None:
         """Take in a pod as it is now, or as it was before it was ``gone``.
 
         None where it is no pod of this set, or one of an earlier generation, which is on its way
         out. The first end of a pod is the true one: what comes after it is its removal.
         """
-        name, generation = replica_of(pod), generation_of(pod)
+        if not self.is_own(pod):
+            return None
+        name, generation = self._pods[pod["metadata"]["name"]], generation_of(pod)
         before = self.replicas.get(name)
-        if name not in self._names or generation < self._generation(name):
+        if generation < self._generation(name):
             return None
         if before is not None and before.seen.state.ended and generation <= before.generation:
             return Change(name, before, before)
-        seen, uid = observe_pod(pod), pod["metadata"]["uid"]
+        seen, uid = observe_pod(pod), uid_of(pod)
         if gone and not seen.state.ended:
             seen = observe_pod(None)
         known = before.started if before is not None and before.uid == uid else None
@@ -99,7 +114,7 @@ class ObservedSet:
 
         What is just being made, or was made after that, is not missing.
         """
-        for name in self._names - frozenset(there):
+        for name in set(self._pods.values()) - set(there):
             before = self.replicas.get(name)
             if self._made.get(name, 0.0) >= began or (before and before.seen.state.ended):
                 continue
