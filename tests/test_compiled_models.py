@@ -396,7 +396,7 @@ def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpo
     with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
         run(replica)
     folder = digits.folder / "store/runs/exploding/train/checkpoints"
-    assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0000000054"
+    assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0001-0000000054"
 
 
 def test_weights_that_a_last_gradient_spoilt_are_not_saved(digits):
@@ -438,6 +438,6 @@ def test_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):
     assert trained.metrics["accuracy"] > 0.8
     assert trained.metrics["val_accuracy"] > 0.8
     assert 0 < trained.metrics["size"] < 10
-    reader = tf.train.load_checkpoint(str(folder / "checkpoints/0000000240/checkpoint"))
+    reader = tf.train.load_checkpoint(str(folder / "checkpoints/0001-0000000240/checkpoint"))
     counts = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
     assert any(reader.get_tensor(name) == 240 for name in counts)

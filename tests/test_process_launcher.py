@@ -16,7 +16,6 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.ports import reserved_ports
 from live_sets import process_launcher, processes_of, replica_environment, replica_pid
 
 pytestmark = pytest.mark.process
@@ -212,11 +211,6 @@ def test_a_folder_of_another_version_is_not_read_but_removed_once_nothing_runs_i
         keeper.kill()
     assert launcher.start(plan) == plan.address
     assert not old.exists()
-
-
-def test_a_reserved_port_is_given_to_nobody_else() -> None:
-    with reserved_ports(3) as ours, reserved_ports(3) as theirs:
-        assert len({port.number for port in (*ours, *theirs)}) == 6
 
 
 def _to_the_end(

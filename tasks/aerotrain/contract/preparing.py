@@ -82,12 +82,19 @@ class PlanArguments(Arguments):
                 "max_rejected must be 0 or more and drift above 0 and at most 1, got "
                 f"{self.max_rejected} and {self.drift}"
             )
+        self._check_names()
+        self._check_ranges()
+        self._check_split_by()
+
+    def _check_names(self) -> None:
         if isinstance(self.key, str):
             raise SpecError(
                 f"key must be a list of columns, got {self.key!r}; write [{self.key!r}]"
             )
-        self._check_ranges()
-        self._check_split_by()
+        if not all(isinstance(each, str) for each in self.key):
+            raise SpecError(f"key must be a list of columns, got {self.key!r}; name each by a text")
+        if not isinstance(self.label, str):
+            raise SpecError(f"label must be the name of a column, got {self.label!r}")
 
     def _check_ranges(self) -> None:
         for column, limits in self.ranges.items():

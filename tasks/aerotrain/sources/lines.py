@@ -61,6 +61,12 @@ def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
         yield from _to_end(stream, file, offset, b"", None if whole else end)
 
 
+def first_line(file: InputFile) -> bytes:
+    """The first line of a file, without its end, and without a mark before it."""
+    with file.stream() as stream:
+        return _line(stream, file).rstrip(b"\r\n").removeprefix(_MARK)
+
+
 def _to_end(
     stream: IO[bytes], file: InputFile, offset: int, left: bytes, end: int | None
 ) -> Iterator[Block]:

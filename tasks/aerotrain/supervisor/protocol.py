@@ -22,8 +22,8 @@ STATUS, LOCK = "status.json", "supervisor.lock"
 #: Files in a replica's folder.
 LOG, HEARTBEAT, TERMINATION_LOG, WORK = "log", "heartbeat", "termination-log", "work"
 
-#: Descriptors that come with one request, at most.
-_MOST_DESCRIPTORS = 64
+#: Open files that come with one request, at most; Linux takes 253. A supervisor keeps them open.
+MOST_DESCRIPTORS = 200
 
 _CHUNK = 1 << 16
 
@@ -93,7 +93,7 @@ def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         OSError: it did not arrive in whole.
     """
     connection.settimeout(5.0)
-    text, descriptors, _, _ = socket.recv_fds(connection, _CHUNK, _MOST_DESCRIPTORS)
+    text, descriptors, _, _ = socket.recv_fds(connection, _CHUNK, MOST_DESCRIPTORS)
     while not text.endswith(b"\n"):
         more = connection.recv(_CHUNK)
         if not more:

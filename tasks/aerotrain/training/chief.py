@@ -10,15 +10,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, SupersededError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.replica import Replica, began
+from aerotrain.replica import Replica
 from aerotrain.training.agreement import Agreement
 from aerotrain.training.attending.attendants import Attendants
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
 from aerotrain.training.input.batches import batch_spec
@@ -50,6 +51,7 @@ def train(replica: Replica) -> str:
 
     Raises:
         FinalError: the job cannot be trained as it is; the message says why.
+        SupersededError: another launch's chief has taken over.
         TemporaryError: another process of the job was lost, or the store is away.
     """
     job = replica.job
@@ -70,15 +72,12 @@ def train(replica: Replica) -> str:
         service=_service(replica),
     )
     explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
-    with explaining, feed.supplied():
-        attendants = Attendants.of(replica, arguments)
-        attendants.chronicle.note(What.IMPORT, seconds=time.time() - began())
-        with attendants.last_errand(), attendants.leased(replica):
-            strategy = ENGINES[job.strategy].build(arguments)
-            trained = _train(feed, strategy, replica, attendants)
-            if replica.is_chief:
-                attendants.deliver(KEY, trained.to_json().encode())
-            wait_for_all(strategy)
+    with explaining, feed.supplied(), Attendants.of(replica, arguments) as attendants:
+        strategy = ENGINES[job.strategy].build(arguments)
+        trained = _train(feed, strategy, replica, attendants)
+        if replica.is_chief:
+            attendants.deliver(KEY, trained.to_json().encode())
+        wait_for_all(strategy)
     return f"{job.prefix}/{KEY}"
 
 
@@ -103,7 +102,10 @@ def _train(
     kind = engine.checkpoints if is_chief else engine.peer_checkpoints
     checkpoints = _checkpoints(kind, feed, model, counter, engine.io_device, attendants)
     with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
-        restored = checkpoints.restore(agreement.number(checkpoints.choose() if is_chief else None))
+        token, *name = agreement.numbers(
+            [attendants.lease.token, *(checkpoints.choose() if is_chief else NOTHING)]
+        )
+        restored = checkpoints.restore(Name(*name), token)
     start = int(counter.numpy())
     if start:
         print(f"going on from the checkpoint of step {start}", flush=True)
@@ -164,6 +166,7 @@ def _checkpoints(
         setting=setting_of(feed.job),
         io_device=io_device,
         courier=attendants.courier,
+        lease=attendants.lease,
     )
 
 
@@ -253,6 +256,8 @@ def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
     """Have a training that stops for good say which checkpoint is whole and sound."""
     try:
         yield
+    except SupersededError:
+        raise  # its checkpoints are its successor's by now
     except FinalError as error:
         newest = checkpoints.newest()
         # What is found in weights that were saved before came first, and led to this.

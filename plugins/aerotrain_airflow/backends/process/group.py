@@ -122,7 +122,7 @@ class ProcessGroup:
             starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
             warm = any(each["warm"] for each in starts)
             await self._supervision.begin(warm=warm, wait=wait_for_imports)
-            self._supervision.start(starts, [port.lock for port in held])
+            self._supervision.start(starts, [lock for port in held for lock in port.locks])
         finally:
             release(held)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.supervisor.protocol import LOCK, ask, socket_of
+from aerotrain.supervisor.protocol import LOCK, MOST_DESCRIPTORS, ask, socket_of
 from aerotrain.supervisor.supervisor import read_status
 from aerotrain_airflow.backends.process.warm_start import WarmStart
 
@@ -129,8 +129,12 @@ class Supervision:
         Raises:
             OSError: there is no supervisor, or no room.
         """
+        socket = socket_of(self._folder)
+        for first in range(0, len(ports), MOST_DESCRIPTORS):
+            some = ports[first : first + MOST_DESCRIPTORS]
+            ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER)
         request = {"do": "start", "replicas": [dict(each) for each in replicas]}
-        ask(socket_of(self._folder), request, descriptors=ports, seconds=_ANSWER)
+        ask(socket, request, seconds=_ANSWER)
 
     def records(self) -> dict[str, Any]:
         """What it knows of each replica by its name; what it recorded, where it is gone."""
