@@ -8,8 +8,8 @@ import yaml
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.status import Loss, Observation, State
-from aerotrain_airflow.pods.reasons import TABLE, Place
-from aerotrain_airflow.pods.states import observe_pod
+from aerotrain_airflow.backends.kubernetes.reasons import TABLE, Place
+from aerotrain_airflow.backends.kubernetes.states import observe_pod
 
 ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
 

@@ -36,11 +36,17 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
 
 if TYPE_CHECKING:
-    from aerotrain_airflow.pods.plan import PodSettings
+    from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 
 _SECTION = "aerotrain"
 
-LAUNCHERS = ("process", "kubernetes")
+_BACKENDS = Path(__file__).parent / "backends"
+
+#: Their names are those of the folders in ``backends``; the first is the default.
+LAUNCHERS = sorted(
+    (path.parent.name for path in _BACKENDS.glob("*/chosen.py")),
+    key=lambda name: (name != "process", name),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +107,7 @@ class Settings:
         """
         if launcher is not None and launcher not in LAUNCHERS:
             raise FinalError(
-                f"there is no launcher {launcher!r}{nearest(launcher, list(LAUNCHERS))}; "
+                f"there is no launcher {launcher!r}{nearest(launcher, LAUNCHERS)}; "
                 f"the launchers are {', '.join(LAUNCHERS)}"
             )
         return replace(self, launcher=launcher or self.launcher)
@@ -112,8 +118,8 @@ class Settings:
         Raises:
             FinalError: the template cannot be read.
         """
-        from aerotrain_airflow.pods.plan import PodSettings
-        from aerotrain_airflow.pods.template import read_template
+        from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+        from aerotrain_airflow.backends.kubernetes.template import read_template
 
         return PodSettings(
             namespace=self.namespace,

@@ -1,30 +1,21 @@
-"""Which backend a task uses: the run's choice, or else the administrator's."""
+"""Which backend a task uses: the run's choice, or else the administrator's.
 
+The name of a launcher is that of its folder here, whose ``chosen`` makes the backend.
+"""
+
+from importlib import import_module
 from typing import Any
 
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
-from aerotrain_airflow.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings
 
 
-def choose_launcher(settings: Settings, holder: str) -> Any:
+def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
     """The launcher that the settings name; ``holder`` is the task try that will use it.
 
     Raises:
         FinalError: what that launcher needs is not set.
     """
-    if settings.launcher == "process":
-        return Launcher(
-            ProcessBackend(
-                settings.scratch,
-                replica_base_environment(settings),
-                holder,
-                settings.python,
-                warm=settings.warm_start,
-            )
-        )
-    # Loaded where it is used: the client costs a second that no laptop has to wait for.
-    from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
-
-    return KubernetesLauncher(settings.pods(), settings.kubernetes_conn_id, holder)
+    # Loaded where it is used: a client may cost a second that no other launcher has to wait for.
+    module = import_module(f"aerotrain_airflow.backends.{settings.launcher}.chosen")
+    return Launcher(module.chosen(settings, holder))

@@ -18,8 +18,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.pods.access import Access
-from aerotrain_airflow.pods.lines import LONGEST, Line, LineSplitter, readable
+from aerotrain_airflow.backends.kubernetes.access import Access
+from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, readable
 
 Manifest = Mapping[str, Any]
 

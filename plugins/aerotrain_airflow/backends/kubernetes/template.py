@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from aerotrain.contract.errors import SpecError
-from aerotrain_airflow.pods.address import CONTAINER
+from aerotrain_airflow.backends.kubernetes.address import CONTAINER
 
 Template = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, Replica, Resources, Role
 from aerotrain.contract.recovery import Formation
-from aerotrain_airflow.pods.address import CONTAINER, JOB_LABEL, ROLE_LABEL
-from aerotrain_airflow.pods.template import Template, checked, merge
+from aerotrain_airflow.backends.kubernetes.address import CONTAINER, JOB_LABEL, ROLE_LABEL
+from aerotrain_airflow.backends.kubernetes.template import Template, checked, merge
 
 Manifest = dict[str, Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.status import Observation, State
-from aerotrain_airflow.pods.address import generation_of
-from aerotrain_airflow.pods.identity import is_owned_by, uid_of
-from aerotrain_airflow.pods.states import created_at, observe_pod, started_at
+from aerotrain_airflow.backends.kubernetes.address import generation_of
+from aerotrain_airflow.backends.kubernetes.identity import is_owned_by, uid_of
+from aerotrain_airflow.backends.kubernetes.states import created_at, observe_pod, started_at
 
 Manifest = Mapping[str, Any]
 
@@ -34,11 +34,18 @@ class ReplicaStatus:
     started: float | None = None
     uid: str = ""
     generation: int = 0
+    node: str = ""
 
     @property
-    def waits(self) -> bool:
-        """Whether it has yet to start; what started once does not start late."""
-        return self.seen.state is State.PENDING and self.started is None
+    def observation(self) -> Observation:
+        """What the controller is to know of it; what started once does not start late."""
+        waits = self.seen.state is State.PENDING and self.started is None
+        return replace(
+            self.seen,
+            restarts=None if self.generation == _NEVER_SEEN else self.generation,
+            node=self.node,
+            waits_since=self.created if waits else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class ObservedSet:
     @property
     def seen(self) -> dict[ReplicaName, Observation]:
         """The states of the replicas: of all, where all were looked at."""
-        return {name: each.seen for name, each in self.replicas.items()}
+        return {name: each.observation for name, each in self.replicas.items()}
 
     def is_own(self, pod: Manifest) -> bool:
         """Whether it is a pod of this set, of whatever generation."""
@@ -105,6 +112,7 @@ class ObservedSet:
             started=started_at(pod) or known,
             uid=uid,
             generation=generation,
+            node=pod["spec"].get("nodeName", ""),
         )
         self.replicas[name] = now
         return Change(name, before, now)
@@ -122,21 +130,11 @@ class ObservedSet:
             self.replicas[name] = replace(last, seen=_MISSING)
         self.looked = began
 
-    def behind(self) -> list[ReplicaName]:
-        """Those who came back, of whom no pod of their present generation was seen."""
-        return sorted(
-            name
-            for name, each in self.replicas.items()
-            if each.generation < self._generation(name) and self._generation(name) > 0
-        )
-
-    def making(self, names: Iterable[ReplicaName], now: float) -> None:
+    def making(self, counts: Mapping[ReplicaName, int], now: float) -> None:
         """New pods are made for these, from ``now`` on, and are not missed meanwhile."""
-        for name in names:
+        for name, count in counts.items():
             self._made[name] = float("inf")
-            self.replicas[name] = ReplicaStatus(
-                seen=_ORDERED, created=now, generation=self._generation(name)
-            )
+            self.replicas[name] = ReplicaStatus(seen=_ORDERED, created=now, generation=count)
 
     def made(self, names: Iterable[ReplicaName], now: float) -> None:
         """They are there: a look that begins later has to find them."""

@@ -1,6 +1,6 @@
-"""Replicas that come back as pods: the same manifest again, under the same name.
+"""Restarts as pods: the same manifest again, under the same name; and the group's event log.
 
-What is decided lies in the set's ledger, with its owner, before anything is done. So a follower
+The log lies with the group's owner, and has what was decided before it is done. So a follower
 that is killed in the middle leaves it to the next one, and of two followers one decides.
 """
 
@@ -13,38 +13,34 @@ from typing import Any
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.ledger import Entry, What, read
-from aerotrain.contract.status import Loss
-from aerotrain_airflow.pods.address import (
+from aerotrain.contract.ledger import Entry, read
+from aerotrain_airflow.backends.base import GoneError
+from aerotrain_airflow.backends.kubernetes.address import (
     GENERATION,
     INDEX_LABEL,
     ROLE_LABEL,
     Address,
     generation_of,
 )
-from aerotrain_airflow.pods.cluster import ApiError, Cluster
-from aerotrain_airflow.pods.identity import in_the_way, is_owned_by, reference_to, uid_of
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, Cluster
+from aerotrain_airflow.backends.kubernetes.identity import (
+    in_the_way,
+    is_owned_by,
+    reference_to,
+    uid_of,
+)
+from aerotrain_airflow.controller.decision import Restart
 
 Manifest = Mapping[str, Any]
 
-#: Keys of the owner's data: the ledger of the set, and a pod of each role.
-LEDGER, TEMPLATES = "ledger.jsonl", "pods.json"
+#: Keys of the owner's data: the event log of the group, and a pod of each role.
+EVENTS, TEMPLATES = "ledger.jsonl", "pods.json"
 
 #: Seconds that a pod which was told to go may take; then it is dropped by force, for its node
 #: does not answer.
 GOING = 20.0
 
 _LOOK_EVERY = 0.5
-
-#: The losses after which a replica had better be on another node.
-_ELSEWHERE = (Loss.NODE, Loss.PREEMPTED, Loss.HANG, Loss.START)
-
-#: How much more memory a replica gets each time that it ran out.
-_ROOMIER = 1.5
-
-
-class GoneError(TemporaryError):
-    """The set is no longer there: its owner was deleted, or another try has its name."""
 
 
 def templates(pods: Iterable[Manifest]) -> str:
@@ -61,10 +57,13 @@ def pod_again(
     name: ReplicaName,
     generation: int,
     *,
-    not_on: str = "",
-    memory_losses: int = 0,
+    avoid: str = "",
+    memory: float = 1.0,
 ) -> dict[str, Any]:
-    """The pod of that replica, in its next life: elsewhere or with more memory, if asked for."""
+    """The pod of that replica at this restart count.
+
+    ``avoid`` is a node that it should not be placed on, ``memory`` by how much its is multiplied.
+    """
     pod = copy.deepcopy(dict(template))
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = address.pod(name)
@@ -75,12 +74,12 @@ def pod_again(
     ours = {"AEROTRAIN_INDEX": str(name.index), "AEROTRAIN_GENERATION": str(generation)}
     kept = [each for each in container["env"] if each["name"] not in ours]
     container["env"] = kept + [{"name": each, "value": value} for each, value in ours.items()]
-    if memory_losses:
+    if memory != 1.0:
         for part in container["resources"].values():
             if "memory" in part:
-                part["memory"] = _more(part["memory"], _ROOMIER**memory_losses)
-    if not_on:
-        _avoid(spec, not_on)
+                part["memory"] = _more(part["memory"], memory)
+    if avoid:
+        _avoid(spec, avoid)
     return pod
 
 
@@ -103,38 +102,38 @@ def _more(quantity: str, factor: float) -> str:
     return f"{int(amount)}{unit}"
 
 
-class KeptLedger:
-    """The ledger of a set, with its owner."""
+class EventLog:
+    """The event log of a group, with its owner."""
 
     def __init__(self, cluster: Cluster, owner: Manifest) -> None:
         self._cluster = cluster
         self._name = owner["metadata"]["name"]
         self._uid = uid_of(owner)
         self._version = owner["metadata"]["resourceVersion"]
-        self._text = owner["data"].get(LEDGER, "")
+        self._text = owner["data"].get(EVENTS, "")
 
     @property
-    def entries(self) -> list[Entry]:
+    def events(self) -> list[Entry]:
         return read(self._text.splitlines())
 
-    async def add(self, entries: Iterable[Entry]) -> bool:
+    async def append(self, events: Iterable[Entry]) -> bool:
         """Keep these too; False where somebody else has added some, which this holds now.
 
         Raises:
             GoneError: the set is no longer there.
         """
-        text = self._text + "".join(f"{each.to_json()}\n" for each in entries)
+        text = self._text + "".join(f"{each.to_json()}\n" for each in events)
         while text != self._text:
             try:
                 owner = await self._cluster.patch(
-                    "ConfigMap", self._name, self._uid, self._version, data={LEDGER: text}
+                    "ConfigMap", self._name, self._uid, self._version, data={EVENTS: text}
                 )
             except ApiError as error:
                 if error.status not in (404, 409):
                     raise
                 found = await the_owner(self._cluster, self._name, self._uid)
                 self._version = found["metadata"]["resourceVersion"]
-                theirs = found["data"].get(LEDGER, "")
+                theirs = found["data"].get(EVENTS, "")
                 if theirs != self._text:
                     self._text = theirs
                     return False
@@ -168,19 +167,14 @@ class Renewal:
         self._templates: dict[str, Manifest] = json.loads(owner["data"][TEMPLATES])
         self._reference = reference_to(owner)
 
-    async def renew(self, name: ReplicaName, generation: int, ledger: Iterable[Entry]) -> None:
-        """Have the replica's pod be of that generation, also where another has begun with it.
+    async def renew(self, name: ReplicaName, restart: Restart) -> None:
+        """Have the replica's pod be of that restart count, also where another has begun with it.
 
         Raises:
             GoneError: the set is no longer there.
             TemporaryError: a pod that is not of the set has the name, and stays.
         """
-        losses = [
-            each for each in ledger if each.event is What.DETECT and each.replica == str(name)
-        ]
-        last = Loss(losses[-1].kind) if losses else Loss.CRASH
-        until = time.monotonic() + GOING
-        node = ""
+        count, until = restart.counts[name], time.monotonic() + GOING
         while True:
             # First of all: under the same names there may be pods of another set.
             await the_owner(self._cluster, self._reference["name"], self._reference["uid"])
@@ -191,21 +185,21 @@ class Renewal:
                     self._templates[name.role.value],
                     self._address,
                     name,
-                    generation,
-                    not_on=node if last in _ELSEWHERE else "",
-                    memory_losses=sum(each.kind == Loss.MEMORY for each in losses),
+                    count,
+                    avoid=restart.avoid.get(name, ""),
+                    memory=restart.memory.get(name, 1.0),
                 )
                 if await self._create(pod):
                     return
             elif not is_owned_by(there, self._reference["uid"]):
                 if is_late:
                     raise TemporaryError(in_the_way(there, self._address.namespace))
-            elif generation_of(there) >= generation:
+            elif generation_of(there) >= count:
                 return
             else:
-                node = there["spec"].get("nodeName", "")
-                if is_late or "deletionTimestamp" not in there["metadata"]:
-                    await delete_pod(self._cluster, there, force=is_late or last is Loss.NODE)
+                force = is_late or name in restart.force
+                if force or "deletionTimestamp" not in there["metadata"]:
+                    await delete_pod(self._cluster, there, force=force)
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _create(self, pod: dict[str, Any]) -> bool:

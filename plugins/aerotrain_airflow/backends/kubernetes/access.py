@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from aerotrain_airflow.pods.plan import PodPlan
+from aerotrain_airflow.backends.kubernetes.plan import PodPlan
 
 
 @dataclass(frozen=True)

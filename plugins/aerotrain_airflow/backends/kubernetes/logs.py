@@ -13,9 +13,9 @@ from typing import Any
 
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import Observation
-from aerotrain_airflow.launchers.base import Emit, LogLine
-from aerotrain_airflow.pods.address import CONTAINER, POSITIONS, Address, annotations
-from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.backends.base import Emit, LogLine
+from aerotrain_airflow.backends.kubernetes.address import CONTAINER, POSITIONS, Address, annotations
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
 
 #: Replicas whose lines are streamed as they are written; those of the others are read when
 #: they end, or when the job does. Each stream is a connection of its own.

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from aerotrain.contract.job import ReplicaName
-from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
 
 #: Seconds of one watch: a connection that died in silence is noticed after as long.
 WATCH_SECONDS = 60

@@ -16,20 +16,23 @@ from aerotrain.contract.cluster import cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
-from aerotrain_airflow.pods.address import (
+from aerotrain_airflow.backends.kubernetes.address import (
     ATTEMPT,
     DESCRIPTION,
     INDEX_LABEL,
     JOB_LABEL,
     Address,
 )
-from aerotrain_airflow.pods.pod import PORT, Manifest, PodSettings, Queue, role_pod
+from aerotrain_airflow.backends.kubernetes.pod import PORT, Manifest, PodSettings, Queue, role_pod
 
 __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 
 #: Linux gives a program no variable longer than this, its name included: MAX_ARG_STRLEN in
 #: execve(2).
 _LONGEST_VARIABLE = 128 * 1024
+
+#: What a group keeps of itself in its owner. One of another version of aerotrain is not adopted.
+LAYOUT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
         SpecError: the job cannot run as pods, or a template sets what is ours.
     """
     _refuse_what_pods_cannot(job, settings)
-    anonymous = json.dumps(_manifests(job, "", settings), sort_keys=True)
+    anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
     owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}

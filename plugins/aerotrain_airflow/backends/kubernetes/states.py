@@ -13,8 +13,8 @@ from typing import Any
 
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.status import Loss, Observation, State, observed_exit
-from aerotrain_airflow.pods.address import CONTAINER
-from aerotrain_airflow.pods.reasons import Place, Row, row_of
+from aerotrain_airflow.backends.kubernetes.address import CONTAINER
+from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
 
 Part = Mapping[str, Any]
 

@@ -10,12 +10,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.base import log_line
-from aerotrain_airflow.pods.address import Address
-from aerotrain_airflow.pods.cluster import Cluster
-from aerotrain_airflow.pods.following import Following
-from aerotrain_airflow.pods.lifecycle import end
-from aerotrain_airflow.recovery.ended import Ended
+from aerotrain_airflow.backends.base import log_line
+from aerotrain_airflow.backends.driver import follow
+from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+from aerotrain_airflow.controller.ended import Ended
 
 #: Seconds that the API may be away when a trigger begins; later it may be away for as long as
 #: the job's deadline.
@@ -68,19 +67,18 @@ class JobTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def _follow(self) -> Ended:
-        where = Address.parse(self.address)
-        async with Cluster.of(self.conn_id, where.namespace, patience=_PATIENCE) as cluster:
-            following = Following(
-                cluster,
-                where,
-                emit=lambda line: log_line(self.log, line),
-                say=self.log.info,
-                until=self.until,
-            )
-            return await following.run()
+        return await follow(
+            self._backend(_PATIENCE),
+            self.address,
+            emit=lambda line: log_line(self.log, line),
+            say=self.log.info,
+            until=self.until,
+        )
 
     async def on_kill(self) -> None:
         """End the set: the task was marked or cleared by a person, or its run timed out."""
-        where = Address.parse(self.address)
-        async with Cluster.of(self.conn_id, where.namespace, patience=_LAST_PATIENCE) as cluster:
-            await end(cluster, where, self.holder)
+        await self._backend(_LAST_PATIENCE).delete(self.address)
+
+    def _backend(self, patience: float) -> KubernetesBackend:
+        nothing_new = PodSettings(image="")  # what is there is followed and ended
+        return KubernetesBackend(nothing_new, self.conn_id, self.holder, patience)

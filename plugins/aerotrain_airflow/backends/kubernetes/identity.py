@@ -8,7 +8,7 @@ nothing else is believed, changed or deleted.
 from collections.abc import Mapping
 from typing import Any
 
-from aerotrain_airflow.pods.address import (
+from aerotrain_airflow.backends.kubernetes.address import (
     ATTEMPT,
     DESCRIPTION,
     HOLDER,

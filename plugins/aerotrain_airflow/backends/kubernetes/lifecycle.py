@@ -8,13 +8,14 @@ end nothing.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.contract.status import State
-from aerotrain_airflow.pods.access import needed
-from aerotrain_airflow.pods.address import (
+from aerotrain.contract.ledger import Entry, What
+from aerotrain_airflow.backends.base import Found, GoneError
+from aerotrain_airflow.backends.kubernetes.access import needed
+from aerotrain_airflow.backends.kubernetes.address import (
     ATTEMPT,
     DESCRIPTION,
     HOLDER,
@@ -24,8 +25,8 @@ from aerotrain_airflow.pods.address import (
     Address,
     annotations,
 )
-from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
-from aerotrain_airflow.pods.identity import (
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.backends.kubernetes.identity import (
     in_the_way,
     is_an_owner,
     is_at,
@@ -34,11 +35,18 @@ from aerotrain_airflow.pods.identity import (
     reference_to,
     uid_of,
 )
-from aerotrain_airflow.pods.observed import ObservedSet
-from aerotrain_airflow.pods.plan import PodPlan
-from aerotrain_airflow.pods.renewal import TEMPLATES, KeptLedger, delete_pod, templates
-from aerotrain_airflow.recovery.ended import Ended
-from aerotrain_airflow.recovery.recovery import Recovery
+from aerotrain_airflow.backends.kubernetes.observed import ObservedSet
+from aerotrain_airflow.backends.kubernetes.plan import PodPlan
+from aerotrain_airflow.backends.kubernetes.renewal import (
+    EVENTS,
+    TEMPLATES,
+    EventLog,
+    delete_pod,
+    templates,
+)
+from aerotrain_airflow.backends.kubernetes.states import created_at
+from aerotrain_airflow.controller.controller import Seen
+from aerotrain_airflow.controller.history import History
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
@@ -61,7 +69,7 @@ async def refuse_what_is_refused(cluster: Cluster, plans: Sequence[PodPlan]) -> 
         FinalError: what is missing, and who can mend it.
         TemporaryError: the API is away or has no room.
     """
-    async with _explained(cluster):
+    async with explained(cluster):
         needs = list(dict.fromkeys(need for plan in plans for need in needed(plan)))
         granted = await _together(cluster.may(need) for need in needs)
         missing = [f"{need}" for need, may in zip(needs, granted, strict=True) if not may]
@@ -79,34 +87,104 @@ async def refuse_what_is_refused(cluster: Cluster, plans: Sequence[PodPlan]) -> 
                 await _refuse_another(cluster, manifest)
 
 
-async def start(cluster: Cluster, plan: PodPlan, holder: str) -> Address:
-    """Make the set, or take over the one that is there; afterwards it is ``holder``'s.
+class PodClaim:
+    """Creates or adopts the group of the plan, on behalf of the task try ``holder``.
 
-    Raises:
-        FinalError, TemporaryError: it could not be made; nothing of it stays.
+    Of two tries at the same moment, the API lets one create, and one adopt.
     """
-    async with _explained(cluster):
-        while True:
-            owner = await _make_owner(cluster, plan, holder)
-            if owner is not None:
-                return await _make_rest(cluster, plan, owner)
-            found = await cluster.get("ConfigMap", plan.job.name)
-            if found is None:
-                continue
-            if not is_an_owner(found, plan.job.name):
-                raise FinalError(in_the_way(found, plan.namespace))
-            if await _can_be_taken_over(cluster, plan, found):
-                if await _hold(cluster, found, holder):
-                    return _address(plan, found)
-            elif annotations(found).get(ATTEMPT) == plan.attempt and _is_held(found, holder):
-                return await _make_rest(cluster, plan, found)  # our own, half made
-            else:
-                await _end_and_wait(cluster, found)
+
+    def __init__(self, cluster: Cluster, plan: PodPlan, holder: str) -> None:
+        self._cluster = cluster
+        self._plan = plan
+        self._holder = holder
+
+    async def find(self) -> Found | None:
+        """The group of the job's name; a half made one of this very attempt is none.
+
+        Raises:
+            FinalError: something else has the name.
+        """
+        owner = await self._cluster.get("ConfigMap", self._plan.job.name)
+        if owner is None or self._is_half_made(owner):
+            return None
+        if not is_an_owner(owner, self._plan.job.name):
+            raise FinalError(in_the_way(owner, self._plan.namespace))
+        events = EventLog(self._cluster, owner).events
+        matches = self._matches(owner)
+        return Found(
+            handle=str(_address(self._plan, owner)),
+            matches=matches,
+            created=created_at(owner),
+            events=events,
+            seen=await self._seen(owner, events) if matches else {},
+        )
+
+    async def create(self) -> str | None:
+        """Make all of it, or the rest of what was made; None where its name was taken."""
+        owner = await _make_owner(self._cluster, self._plan, self._holder)
+        if owner is None:
+            owner = await self._cluster.get("ConfigMap", self._plan.job.name)
+            if owner is None or not self._is_half_made(owner):
+                return None
+        return str(await _make_rest(self._cluster, self._plan, owner))
+
+    async def adopt(self, found: Found) -> bool:
+        """Make the group this try's, unless it was changed at the same moment."""
+        owner = await self._owner_of(found)
+        if owner is None or not await _hold(self._cluster, owner, self._holder):
+            return False
+        adopted = Entry(event=What.ADOPT, at=time.time(), because=self._holder)
+        log = EventLog(self._cluster, owner)
+        with suppress(GoneError):
+            while not await log.append([adopted]):
+                pass  # what follows it has just added something
+        return True
+
+    async def delete(self, found: Found) -> None:
+        owner = await self._owner_of(found)
+        if owner is not None:
+            await _end_and_wait(self._cluster, owner)
+
+    async def _owner_of(self, found: Found) -> dict[str, Any] | None:
+        owner = await self._cluster.get("ConfigMap", self._plan.job.name)
+        is_it = owner is not None and is_at(owner, Address.parse(found.handle))
+        return owner if is_it else None
+
+    def _is_half_made(self, owner: Manifest) -> bool:
+        """Whether it is this attempt's own, which was interrupted while it was made."""
+        marks = annotations(owner)
+        return (
+            is_an_owner(owner, self._plan.job.name)
+            and marks.get(ATTEMPT) == self._plan.attempt
+            and marks.get(STARTED) != "true"
+            and "deletionTimestamp" not in owner["metadata"]
+            and _is_held(owner, self._holder)
+        )
+
+    def _matches(self, owner: Manifest) -> bool:
+        """Whether the group was made whole, and of the same description."""
+        marks = annotations(owner)
+        return (
+            "deletionTimestamp" not in owner["metadata"]
+            and marks.get(STARTED) == "true"
+            and marks.get(DESCRIPTION) == self._plan.description
+        )
+
+    async def _seen(self, owner: Manifest, events: Sequence[Entry]) -> Seen:
+        """What is seen now of every replica of the owner's group."""
+        address, began = _address(self._plan, owner), time.time()
+        pods_of = {address.pod(name): name for name in self._plan.job.names()}
+        observed = ObservedSet(pods_of, address.uid, lambda name: History.of(name, events).restarts)
+        labels = f"{JOB_LABEL}={self._plan.job.name}"
+        pods, _ = await self._cluster.list("Pod", labels=labels)
+        changes = [change for pod in pods if (change := observed.take(pod)) is not None]
+        observed.looked_at_all({change.name for change in changes}, began)
+        return observed.seen
 
 
 async def end(cluster: Cluster, address: Address, holder: str) -> None:
     """Delete the set, if it is the one at ``address`` and still ``holder``'s."""
-    async with _explained(cluster):
+    async with explained(cluster):
         while True:
             owner = await cluster.get("ConfigMap", address.name)
             if owner is None or not is_at(owner, address) or not _is_held(owner, holder):
@@ -134,10 +212,11 @@ def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
     metadata = plan.owner["metadata"]
     marks = {**metadata["annotations"], HOLDER: holder}
     pods = [each for each in plan.others if each["kind"] == "Pod"]
+    began = Entry(event=What.START, at=time.time())
     return {
         **plan.owner,
         "metadata": {**metadata, "annotations": marks},
-        "data": {**plan.owner["data"], TEMPLATES: templates(pods)},
+        "data": {**plan.owner["data"], TEMPLATES: templates(pods), EVENTS: f"{began.to_json()}\n"},
     }
 
 
@@ -196,33 +275,6 @@ async def _make(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
             await asyncio.sleep(_LOOK_EVERY)
 
 
-async def _can_be_taken_over(cluster: Cluster, plan: PodPlan, owner: Manifest) -> bool:
-    """Whether the set was made whole, of the same description, and can come to a good end.
-
-    Replicas that were lost while nobody followed the set come back when somebody does.
-    """
-    marks = annotations(owner)
-    if (
-        "deletionTimestamp" in owner["metadata"]
-        or marks.get(STARTED) != "true"
-        or marks.get(DESCRIPTION) != plan.description
-    ):
-        return False
-    recovery = Recovery(plan.job, KeptLedger(cluster, owner).entries, lambda _entry: None)
-    address, now = _address(plan, owner), time.time()
-    pods_of = {address.pod(name): name for name in plan.job.names()}
-    observed = ObservedSet(pods_of, address.uid, recovery.generation)
-    pods, _ = await cluster.list("Pod", labels=f"{JOB_LABEL}={plan.job.name}")
-    changes = [change for pod in pods if (change := observed.take(pod)) is not None]
-    observed.looked_at_all({change.name for change in changes}, now)
-    observed.making(observed.behind(), now)  # which who follows the set will see to
-    seen = observed.seen
-    decision = recovery.decide(seen, now)
-    if isinstance(decision, Ended):
-        return decision.state is State.SUCCEEDED
-    return any(not each.state.ended for each in seen.values())
-
-
 async def _hold(cluster: Cluster, owner: Manifest, holder: str) -> bool:
     """Make the set ``holder``'s; False where somebody else changed it at the same moment."""
     name, version = (owner["metadata"][each] for each in ("name", "resourceVersion"))
@@ -263,7 +315,7 @@ async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 @asynccontextmanager
-async def _explained(cluster: Cluster) -> AsyncIterator[None]:
+async def explained(cluster: Cluster) -> AsyncIterator[None]:
     """Say in our own two kinds of failure what the API refused."""
     try:
         yield

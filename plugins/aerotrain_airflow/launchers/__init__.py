@@ -1,1 +1,0 @@
-"""What runs replicas as pods, until it is a backend."""
