@@ -5,6 +5,7 @@ from contextlib import suppress
 from logging import getLogger
 
 from aerotrain.contract import progress as lines
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.base import (
     Backend,
@@ -102,7 +103,10 @@ class _Following:
                     await self._group.append(decision.events)
                 await self._group.finish(decision.action)
                 return decision.action
-            wait = await self._carry_out(decision)
+            try:
+                wait = await self._carry_out(decision)
+            except TemporaryError as error:  # a port or a name that another one has by now
+                return Ended(state=State.LOST, reason=str(error))
             look_again = isinstance(decision.action, Wait) and decision.action.look_again
 
     async def _carry_out(self, decision: Decision) -> float:
