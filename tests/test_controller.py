@@ -12,6 +12,7 @@ from aerotrain.contract.status import Loss, Observation, State
 from aerotrain_airflow.controller.controller import Controller, Progress
 from aerotrain_airflow.controller.decision import Restart, Wait
 from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.history import compacted, size_of
 from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
 from test_recovery_matrix import GANG, SERVED, job
 
@@ -452,3 +453,27 @@ def test_a_group_past_its_deadline_is_not_adopted() -> None:
     of = Group()
     running = dict.fromkeys(of.job.names(), RUNNING)
     assert not of.controller.can_adopt([], running, of.now + 360_001)
+
+
+def test_a_log_of_any_number_of_restarts_is_bounded_and_decides_the_same() -> None:
+    of = Group("multi_worker_mirrored", preemptions=10_000, crashes=3)
+    of.restarts(worker_0=lost(reason="a crash " * 50))
+    for step in range(300):
+        of.restarts(step=step, worker_0=lost(Loss.PREEMPTED, "was evicted " * 20, 143))
+    whole = list(of.events)
+    assert size_of(whole) > 200_000
+    of.events = list(compacted(whole, limit=20_000))
+    assert size_of(of.events) < 20_000
+    seen = {"worker_0": lost(reason="another crash"), "chief": lost(), "worker_1": lost()}
+    compact = of.sees(**seen)
+    of.events = whole
+    assert compact == of.sees(**seen)
+    assert isinstance(compact, Restart)
+    assert "worker-0 another crash; it comes back (2 of 3 crashes)" in compact.because
+    assert compact.counts[of.names["worker-1"]] == 302
+
+
+def test_a_log_that_is_small_is_kept_as_it_is() -> None:
+    of = Group()
+    of.restarts(worker_0=lost())
+    assert compacted(of.events, limit=20_000) == of.events

@@ -85,7 +85,7 @@ def judge(
                 Course.STOP, f"{seen.reason}: {ALIKE} times {where}, so it would do it again"
             )
     budget = getattr(budgets, rule.budget)
-    spent = sum(RULES[Loss(each.kind)].budget == rule.budget for each in earlier)
+    spent = sum(each.times for each in earlier if RULES[Loss(each.kind)].budget == rule.budget)
     if spent >= budget:
         return Verdict(
             Course.LEFT,
@@ -146,4 +146,4 @@ def _pause(loss: Entry, earlier: Sequence[Entry]) -> float:
 
 def memory_factor(losses: Iterable[Entry]) -> float:
     """By how much the memory of a replica is multiplied after these losses."""
-    return _MORE_MEMORY ** sum(each.kind == Loss.MEMORY for each in losses)
+    return _MORE_MEMORY ** sum(each.times for each in losses if each.kind == Loss.MEMORY)

@@ -35,6 +35,7 @@ class Entry:
     ``node`` is where a lost replica was, and which one a restarted replica avoids. ``memory`` is
     by how much more of it a restarted replica gets, and ``force`` that its former process is
     replaced without being waited for. ``unresponsive`` are the replicas that a lost one named.
+    An entry may stand for several of its kind, of which it is the last: ``times``.
     """
 
     event: What
@@ -49,6 +50,7 @@ class Entry:
     memory: float = 1.0
     force: bool = False
     unresponsive: tuple[str, ...] = ()
+    times: int = 1
 
     def to_json(self) -> str:
         """One line without its end, of what is not as by default."""

@@ -8,7 +8,7 @@ import asyncio
 import copy
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aerotrain.contract.errors import TemporaryError
@@ -30,11 +30,15 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     uid_of,
 )
 from aerotrain_airflow.controller.decision import Restart
+from aerotrain_airflow.controller.history import compacted
 
 Manifest = Mapping[str, Any]
 
 #: Keys of the owner's data: the event log of the group, and a pod of each role.
 EVENTS, TEMPLATES = "ledger.jsonl", "pods.json"
+
+#: Bytes of an event log, of the 1 MiB that a ConfigMap holds together with pods and job.
+LIMIT = 256 * 1024
 
 #: Seconds that a pod which was told to go may take; then it is dropped by force, for its node
 #: does not answer.
@@ -116,13 +120,14 @@ class EventLog:
     def events(self) -> list[Entry]:
         return read(self._text.splitlines())
 
-    async def append(self, events: Iterable[Entry]) -> bool:
+    async def append(self, events: Sequence[Entry]) -> bool:
         """Keep these too; False where somebody else has added some, which this holds now.
 
         Raises:
             GoneError: the set is no longer there.
         """
-        text = self._text + "".join(f"{each.to_json()}\n" for each in events)
+        both = compacted([*self.events, *events], LIMIT)
+        text = "".join(f"{each.to_json()}\n" for each in both) if events else self._text
         while text != self._text:
             try:
                 owner = await self._cluster.patch(
