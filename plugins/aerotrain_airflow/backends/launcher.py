@@ -80,7 +80,7 @@ class Launcher(Generic[PlanT]):
             try:
                 async with asyncio.timeout(at_most):
                     return await driver.follow(
-                        self._backend, handle, emit=emit, say=_LOG.warning, until=until
+                        self._backend, handle, emit=emit, say=_LOG.info, until=until
                     )
             except TimeoutError:
                 return None

@@ -84,7 +84,7 @@ class KubernetesBackend:
     async def events(self, handle: str) -> list[Entry]:
         """What happened to the group, as its owner keeps it."""
         where = Address.parse(handle)
-        async with self._cluster(where.namespace) as cluster:
+        async with self._cluster(where.namespace) as cluster, explained(cluster):
             owner = await cluster.get("ConfigMap", where.name)
             if owner is None or not is_at(owner, where):
                 return []

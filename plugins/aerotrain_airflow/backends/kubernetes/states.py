@@ -7,7 +7,6 @@ still an end or a wait; but a phase that nobody knows is an error.
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -135,12 +134,10 @@ def _exit(code: int, message: str) -> Observation:
     for words, reason in _WRONG_IMAGE.items():
         if code not in _OWN_CODES and words in message:
             return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
-    seen = observed_exit(code)
     if not message or code == ExitCode.OK:
-        return seen
-    # What a replica says by itself is whole; else the message is the end of its log.
-    words = message if code in _OWN_CODES else message.splitlines()[-1]
-    return replace(seen, reason=f"{seen.reason}: {words}")
+        return observed_exit(code)
+    # A replica's own termination message is whole; else the message is the end of its log.
+    return observed_exit(code, message if code in _OWN_CODES else message.splitlines()[-1])
 
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
