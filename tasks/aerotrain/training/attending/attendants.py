@@ -40,7 +40,7 @@ class Attendants:
     def of(cls, replica: Replica, arguments: TrainArguments) -> "Attendants":
         """Begin to attend ``replica``, whose process began some seconds ago."""
         store = open_store(replica.job.prefix)
-        courier = Courier(arguments.store_seconds)
+        courier = Courier(arguments.store_timeout)
         kind = Chronicle if replica.is_chief else NoChronicle
         chronicle = kind(store, courier, generation=replica.generation)
         chronicle.note(What.START, at=BEGAN)
@@ -81,7 +81,7 @@ class Attendants:
 
         deadlines, served = replica.job.deadlines, bool(replica.job.rules.ps)
         watchdog = Watchdog(
-            patience=deadlines.patience + served * _SERVED_LATER,
+            patience=deadlines.progress_timeout + served * _SERVED_LATER,
             first=deadlines.start,
             peers=self.peers,
             end=end,
