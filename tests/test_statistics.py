@@ -261,7 +261,7 @@ def test_data_that_changed_stop_the_run_with_a_table(
     described = write(tmp_path / "in", **changed)
     with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
         prepare_source(store, tmp_path, described)
-    accepted = prepare_source(store, tmp_path, described, accept=True)
+    accepted = prepare_source(store, tmp_path, described, allow_drift=True)
     # From now on these are what is compared with.
     again = prepare_source(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
     assert open_store(again).exists(MANIFEST)

@@ -36,7 +36,7 @@ from aerotrain.training.observing.validation import Validation
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
 from aerotrain.training.saving import Saving
-from aerotrain.training.steps.compiled import refuse_under, warn_of_precision
+from aerotrain.training.steps.compiled import refuse_under, warn_of_slow_dtype_policy
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES, wait_for_all
 from aerotrain.training.trained import KEY, TrainedModel
@@ -95,7 +95,7 @@ def _train(
     arguments, plan, is_chief = feed.arguments, feed.plan, replica.is_chief
     engine = ENGINES[feed.job.strategy]
     agreement = Agreement(strategy, is_chief=is_chief)
-    warn_of_precision(arguments.precision)
+    warn_of_slow_dtype_policy(arguments.dtype_policy)
     with strategy.scope():
         model, counter = _variables(feed)
         step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
@@ -144,7 +144,7 @@ def _train(
         step=int(counter.numpy()),
         checkpoint=url,
         metrics=report.metrics,
-        precision=arguments.precision,
+        dtype_policy=arguments.dtype_policy,
     )
 
 
@@ -173,7 +173,7 @@ def _checkpoints(
 def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
     """What decides the course of a training, all but its length and its strategy."""
     hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
-    return {"data": arguments.data, "precision": arguments.precision, **hparams}
+    return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
 
 
 def _variables(feed: Feed) -> tuple[keras.Model, Any]:
@@ -181,7 +181,7 @@ def _variables(feed: Feed) -> tuple[keras.Model, Any]:
     arguments = feed.arguments
     KERAS.seed(arguments.seed)
     batch = batch_spec(feed.dataset.schema, feed.code.transform)
-    model = feed.code.build(arguments.all_hparams, batch, arguments.precision)
+    model = feed.code.build(arguments.all_hparams, batch, arguments.dtype_policy)
     refuse_under(feed.job.strategy, model)
     counter = tf.Variable(
         0,
@@ -207,8 +207,8 @@ def _saving(
     feed: Feed,
     replica: Replica,
 ) -> Saving:
-    asked = feed.arguments.checkpoint_seconds
-    if isinstance(asked, str):
+    asked = feed.arguments.checkpoint_interval
+    if asked is None:
         interval: Every = BestInterval(clock, attendants.chronicle.mean_time_between_failures())
     else:
         interval = Every(asked, clock)
