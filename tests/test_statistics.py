@@ -104,6 +104,26 @@ def test_what_is_kept_of_a_column_is_bounded() -> None:
     assert statistics.summary()["x"]["distinct"] == pytest.approx(60_000, rel=0.06)
 
 
+@pytest.mark.parametrize("part_bytes", [1, 2**30])
+def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    (tmp_path / "in").mkdir()
+    values = np.repeat(np.arange(10.0), 2000)  # in four files, so that each repeats in one of them
+    for number, each in enumerate(np.array_split(values, 4)):
+        pq.write_table(pa.table({"x": each}), tmp_path / "in" / f"{number}.parquet")
+    source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
+    splits = {"train": 0.5, "test": 0.5}
+    store = (tmp_path / "store").as_uri()
+    url = prepare_source(store, tmp_path, source, part_bytes=part_bytes, splits=splits)
+    told = load_statistics(url)["x"]
+    quantiles = {name: told["quantiles"][name] for name in ("0.05", "0.25", "0.5", "0.75", "0.95")}
+    assert list(quantiles.values()) == pytest.approx([0, 2, 4.5, 7, 9], abs=0.6)
+    counts = [count for count in told["histogram"] if count]
+    assert counts == pytest.approx([410] * 10, abs=90)
+    assert len(set(told["examples"])) > 1
+
+
 EXTREMES = np.iinfo(np.int64)
 
 #: Values at which arithmetic in floats breaks.
