@@ -230,7 +230,7 @@ def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_excha
     arguments = TrainArguments(model="m", data="d")
     refuse_unexchanged("one_device", model, arguments, records=64, replicas=1)
     with pytest.raises(
-        FinalError, match=r"over 2 steps.*of 'mirrored'.*use the option of that name"
+        FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"
     ):
         refuse_unexchanged("mirrored", model, arguments, records=64, replicas=2)
 

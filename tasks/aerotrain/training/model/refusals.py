@@ -68,8 +68,9 @@ def refuse_unexchanged(
     if steps and replicas > 1:
         raise FinalError(
             f"the optimizer accumulates gradients over {steps} steps, and the replicas of "
-            f"{strategy!r} cannot exchange anything in some steps only; leave "
-            "gradient_accumulation_steps out, and use the option of that name with a greater batch_size"
+            f"{strategy!r} exchange gradients in every step; leave the optimizer's "
+            "gradient_accumulation_steps out, and use the option of that name with a greater "
+            "batch_size"
         )
     plain = arguments.gradient_dtype == "float32" and not arguments.jit_compile
     if has_own_step(model) and not (plain and arguments.gradient_accumulation_steps == 1):
