@@ -229,9 +229,7 @@ def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_excha
     model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     arguments = TrainArguments(model="m", data="d")
     refuse_unexchanged("one_device", model, arguments, records=64, replicas=1)
-    with pytest.raises(
-        FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"
-    ):
+    with pytest.raises(FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"):
         refuse_unexchanged("mirrored", model, arguments, records=64, replicas=2)
 
 
