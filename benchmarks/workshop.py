@@ -89,7 +89,7 @@ class Workshop:
             "model": "digits",
             "data": self.data,
             "epochs": epochs,
-            "checkpoint_seconds": 2,
+            "checkpoint_interval": 2,
             "steps_per_execution": 10,
             **more,
         }

@@ -183,7 +183,7 @@ def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_pa
 
 def test_an_evaluator_beside_a_cluster_leaves_metrics_of_each_checkpoint(digits):
     with digits.cluster(
-        "evaluated", evaluator=True, model="calling", epochs=40, checkpoint_seconds=2.0
+        "evaluated", evaluator=True, model="calling", epochs=40, checkpoint_interval=2.0
     ) as processes:
         assert processes["chief"].wait(120) == ExitCode.OK
         said = processes["evaluator"].communicate(timeout=60)[0]

@@ -34,7 +34,7 @@ class Group:
         self.job = replace(
             described,
             restarts=replace(described.restarts, **budgets),
-            deadlines=Deadlines(start=600, run=360_000, patience=60),
+            deadlines=Deadlines(start=600, run=360_000, progress_timeout=60),
         )
         self.names = {str(name): name for name in self.job.names()}
         self.events: list[Entry] = []

@@ -313,7 +313,7 @@ def test_a_lease_that_was_never_taken_fences_nothing(store: Store) -> None:
 @contextmanager
 def chief(digits: Pipeline, attempt: str) -> Iterator[subprocess.Popen[str]]:
     """The only replica of a training's launch: the same job, however often it is launched."""
-    arguments = {"model": "small", "data": digits.data, "epochs": 4000, "checkpoint_seconds": 0.5}
+    arguments = {"model": "small", "data": digits.data, "epochs": 4000, "checkpoint_interval": 0.5}
     job = digits.job("train", "frozen", {**arguments, "steps_per_execution": 10})
     scratch = digits.folder / "scratch" / f"frozen-{attempt}"
     scratch.mkdir(parents=True)

@@ -93,7 +93,9 @@ def test_who_is_killed_comes_back_with_those_it_needs_and_no_others(
 def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
-    described = job(tmp_path, SERVED, {"awaited": {"worker-1": 2}}, deadlines={"patience": 6})
+    described = job(
+        tmp_path, SERVED, {"awaited": {"worker-1": 2}}, deadlines={"progress_timeout": 6}
+    )
     live = watched(described)
     live.until_all_run()
     os.kill(live.pid("worker-1"), signal.SIGSTOP)

@@ -154,8 +154,8 @@ def test_whichever_byte_of_a_record_is_damaged_the_records_around_it_are_read(nu
     for place in range(begin, begin + len(FRAMES[number])):
         whole, damage = read_damaged(flipped(b"".join(FRAMES), place))
         assert whole == RECORDS[:number] + RECORDS[number + 1 :], place
-        [(offset, told)] = damage
-        assert (offset, told.records) == (begin, 1), place
+        [(offset, found)] = damage
+        assert (offset, found.records) == (begin, 1), place
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_reading_goes_on_after_bytes_that_are_no_record(
     damaged: bytes, words: str, records: int
 ) -> None:
     content = b"".join([*FRAMES[:150], damaged, *FRAMES[150:]])
-    whole, [(offset, told)] = read_damaged(content)
+    whole, [(offset, found)] = read_damaged(content)
     assert whole == RECORDS
     assert offset == sum(map(len, FRAMES[:150]))
-    assert words in told.reason
-    assert f"{len(damaged)} bytes are skipped up to the next whole record" in told.reason
-    assert told.records == pytest.approx(records, rel=0.05)
+    assert words in found.reason
+    assert f"{len(damaged)} bytes are skipped up to the next whole record" in found.reason
+    assert found.records == pytest.approx(records, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -192,27 +192,27 @@ def test_reading_goes_on_after_bytes_that_are_no_record(
     ],
 )
 def test_a_last_record_that_was_cut_off_is_one_damage(left: int, words: str) -> None:
-    whole, [(offset, told)] = read_damaged(b"".join(FRAMES)[:left])
+    whole, [(offset, found)] = read_damaged(b"".join(FRAMES)[:left])
     assert whole == RECORDS[:-1]
     assert offset == sum(map(len, FRAMES[:-1]))
-    assert (told.reason, told.records) == (words, 1)
+    assert (found.reason, found.records) == (words, 1)
 
 
 def test_damage_up_to_the_end_of_a_file_counts_for_all_that_may_have_been_there() -> None:
     content = b"".join(FRAMES[:50]) + bytes(sum(map(len, FRAMES[50:])))
-    whole, [(_, told)] = read_damaged(content)
+    whole, [(_, found)] = read_damaged(content)
     assert whole == RECORDS[:50]
-    assert told.records == pytest.approx(150, rel=0.05)
-    assert "bytes are skipped up to the end of the file" in told.reason
+    assert found.records == pytest.approx(150, rel=0.05)
+    assert "bytes are skipped up to the end of the file" in found.reason
 
 
 def test_damage_that_is_larger_than_what_is_looked_at_once_is_passed() -> None:
     gap = np.random.default_rng(0).bytes(3 * 2**20)
     content = FRAMES[0] + gap + FRAMES[1] + frame(gap) + FRAMES[2]
-    whole, [(offset, told)] = read_damaged(content)
+    whole, [(offset, found)] = read_damaged(content)
     assert whole == [RECORDS[0], RECORDS[1], gap, RECORDS[2]]
     assert offset == len(FRAMES[0])
-    assert f"{len(gap)} bytes are skipped" in told.reason
+    assert f"{len(gap)} bytes are skipped" in found.reason
 
 
 @pytest.mark.parametrize("content", [b"id,label\n1,2\n", bytes(5000), b"PAR1" * 2000])

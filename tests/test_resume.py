@@ -32,7 +32,7 @@ GANG = {
     "model": "tallying",
     "epochs": EPOCHS,
     "steps_per_execution": 7,
-    "checkpoint_seconds": 0.05,
+    "checkpoint_interval": 0.05,
 }
 
 #: Steps after which a training is ended; drawn once, so that a failure can be had again.
@@ -159,7 +159,7 @@ def test_one_that_is_told_to_go_saves_what_it_has_done_and_leaves(digits, whole)
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "dtensor"])
 def test_a_gang_of_which_one_is_told_to_go_saves_and_leaves_together(digits, strategy):
     name = f"told-{strategy.replace('_', '-')}"
-    common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_seconds": 3600}
+    common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster(name, steps_per_execution=7, **common) as processes:
         read_until(processes["chief"], "epoch 2 of")
         processes["worker-0"].send_signal(signal.SIGTERM)
@@ -172,7 +172,7 @@ def test_a_gang_of_which_one_is_told_to_go_saves_and_leaves_together(digits, str
 
 
 def test_a_chief_of_servers_saves_before_it_goes_and_a_worker_goes_at_once(digits):
-    arguments = {"model": "small", "epochs": 2000, "checkpoint_seconds": 3600}
+    arguments = {"model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster("told-servers", **arguments) as processes:
         read_until(processes["chief"], "epoch 2 of")
         processes["worker-1"].terminate()
@@ -184,7 +184,7 @@ def test_a_chief_of_servers_saves_before_it_goes_and_a_worker_goes_at_once(digit
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, capfd):
-    common = {"model": "small", "data": digits.data, "checkpoint_seconds": 1e-6}
+    common = {"model": "small", "data": digits.data, "checkpoint_interval": 1e-6}
     run(digits.replica("train", "damaged", epochs=2, steps_per_execution=20, **common))
     folder = digits.folder / "store/runs/damaged/train/checkpoints"
     before, newest = sealed_checkpoints(store_of(digits, "damaged"))[-2:]

@@ -26,6 +26,7 @@ from aerotrain.training.checkpoints.retention import (
     kept,
     sealed_checkpoints,
 )
+from aerotrain.training.checkpoints.sameness import refuse_another_recipe
 from aerotrain.training.when import (
     BestInterval,
     Every,
@@ -273,9 +274,9 @@ def test_the_sums_of_an_epoch_go_on_unless_its_metrics_are_others(capsys):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"checkpoint_seconds": 0}, "a number above zero or 'auto', got 0"),
-        ({"checkpoint_seconds": "soon"}, "a number above zero or 'auto', got 'soon'"),
-        ({"store_seconds": -1}, "store_seconds must be a number above zero, got -1"),
+        ({"checkpoint_interval": 0}, "a number above 0 or null, got 0"),
+        ({"checkpoint_interval": "soon"}, "a number above 0 or null, got 'soon'"),
+        ({"store_timeout": -1}, "store_timeout must be a number above 0, got -1"),
     ],
 )
 def test_an_interval_that_cannot_be_is_refused(wrong, message):
@@ -287,3 +288,9 @@ def test_a_fixed_interval_costs_what_it_costs():
     interval = Every(60, lambda: 0.0)
     interval.cost(10)
     assert interval.seconds == 60
+
+
+def test_a_checkpoint_with_an_argument_that_is_not_given_any_more_is_refused():
+    was = {"data": "file:///d", "precision": "mixed_bfloat16"}
+    with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
+        refuse_another_recipe("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})

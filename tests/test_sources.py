@@ -260,7 +260,17 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
         (
             b'n,t\n1,"a\nb"\n2,3" pipe\n3,"c, d"\n4,"e',
             {"n": [2, 3], "t": ['3" pipe', "c, d"]},
-            [(4, "a value in quotes does not end in its line"), (9, "Expected 2"), (31, "quotes")],
+            [(4, "a value in quotes does not end in its line"), (31, "quotes")],
+        ),
+        (
+            b'n,t\n1,"a\n5,b"\n2,c\n3,"d\n\n6,e\n7,f"\n4,g\n',
+            {"n": [2, 4], "t": ["c", "g"]},
+            [(4, "a value in quotes does not end in its line"), (18, "quotes")],
+        ),
+        (
+            b'n,t\n1,"a\n5,b\n2,"c"\n3,d\n',
+            {"n": [5, 2, 3], "t": ["b", "c", "d"]},
+            [(4, "a value in quotes does not end in its line")],
         ),
         (b"\xef\xbb\xbfn,t\r\n1,a\r\n\r\n,\r\n", {"n": [1, None], "t": ["a", None]}, []),
     ],
@@ -269,6 +279,8 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
         "another type",
         "another encoding",
         "a quoted line break",
+        "quoted line breaks before what looks like a record",
+        "a quote that does not end",
         "mark, empty line and nulls",
     ],
 )
@@ -282,6 +294,15 @@ def test_a_line_of_csv_that_does_not_parse_is_told_with_its_offset(
     assert [(each.file, each.offset) for each in told] == [(url, at) for at, _ in rejected]
     for each, (_, words) in zip(told, rejected, strict=True):
         assert words in each.reason
+
+
+def test_na_is_a_text_like_others_and_no_number(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('n,t\n1,NA\nNA,DE\nnan,null\n,\n3,""\n')
+    source = {"kind": "csv", "url": tmp_path.as_uri()}
+    assert read(source) == (
+        {"n": [1, None, None, None, 3], "t": ["NA", "DE", "null", None, None]},
+        [],
+    )
 
 
 def test_files_in_another_encoding_are_read_where_it_is_named(tmp_path: Path) -> None:

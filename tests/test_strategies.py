@@ -62,9 +62,9 @@ def assert_same(one, other, rtol=2e-4, atol=2e-5):
         ("central_storage", {"devices": 2}),
         ("multi_worker_mirrored", {"workers": 1}),
         ("multi_worker_mirrored", {"workers": 1, "devices": 2, "communication": "ring"}),
-        ("one_device", {"accumulate_steps": 4}),
-        ("mirrored", {"devices": 2, "accumulate_steps": 2}),
-        ("multi_worker_mirrored", {"workers": 1, "accumulate_steps": 4}),
+        ("one_device", {"gradient_accumulation_steps": 4}),
+        ("mirrored", {"devices": 2, "gradient_accumulation_steps": 2}),
+        ("multi_worker_mirrored", {"workers": 1, "gradient_accumulation_steps": 4}),
         ("multi_worker_mirrored", {"workers": 1, "bytes_per_pack": 4096}),
         ("one_device", {"jit_compile": True}),
         ("mirrored", {"devices": 2, "jit_compile": True}),
@@ -78,6 +78,14 @@ def test_replicas_that_share_a_batch_train_the_same_model_as_one(
     for replica in steps_of(strategy, **setting):
         assert replica["counter"] == replica["iterations"] == STEPS
         assert_same(replica, alone)
+
+
+def test_workers_train_an_embedding_as_one_replica_does_with_a_short_batch_on_the_way(steps_of):
+    # All in one execution, which ends an epoch, and so has batches of two lengths.
+    setting = {"model": "looking_up", "steps_per_execution": STEPS}
+    [one] = steps_of("one_device", **setting)
+    for replica in steps_of("multi_worker_mirrored", workers=1, **setting):
+        assert_same(replica, one)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-10)])
@@ -133,7 +141,7 @@ def result_of(digits, name):
 
 def test_workers_that_mirror_reach_the_accuracy_of_one_and_go_on_after_it(digits):
     common = {"strategy": "multi_worker_mirrored", "code": DIGITS, "model": "digits"}
-    with digits.cluster("peers", epochs=12, checkpoint_seconds=0.5, **common) as processes:
+    with digits.cluster("peers", epochs=12, checkpoint_interval=0.5, **common) as processes:
         read_until(processes["chief"], "epoch 12 of 12")
         for process in processes.values():
             assert process.wait(60) == ExitCode.OK
@@ -181,7 +189,7 @@ def test_a_lost_peer_is_worth_another_try(digits, killed, left):
         ),
         ({"batch_size": 1}, 2, "use 2$"),
         (
-            {"batch_size": 36, "accumulate_steps": 4},
+            {"batch_size": 36, "gradient_accumulation_steps": 4},
             2,
             "2 replicas of 4 pieces each of 'mirrored'; use 32 or 40",
         ),
@@ -216,12 +224,21 @@ def test_a_train_step_of_a_models_own_trains_the_same_model_as_one(
         assert_same(each, one)
 
 
+def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_exchange():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    arguments = TrainArguments(model="m", data="d")
+    refuse_unexchanged("one_device", model, arguments, records=64, replicas=1)
+    with pytest.raises(FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"):
+        refuse_unexchanged("mirrored", model, arguments, records=64, replicas=2)
+
+
 def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
     class Own(keras.Sequential):
         def train_step(self, data):
             return {"loss": 0.0}
 
-    arguments = TrainArguments(model="m", data="d", accumulate_steps=2)
+    arguments = TrainArguments(model="m", data="d", gradient_accumulation_steps=2)
     with pytest.raises(FinalError, match=r"Own has a train_step.*runs whole.*compute_loss"):
         refuse_unexchanged("one_device", Own(), arguments, records=64, replicas=1)
 
@@ -238,7 +255,10 @@ def test_a_library_of_gpus_is_refused_where_there_are_none():
         ({"communication": "rng"}, "no communication 'rng', did you mean 'ring'"),
         ({"gradient_dtype": "int8"}, "no gradient_dtype 'int8'.*float32, bfloat16, float16"),
         ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
-        ({"accumulate_steps": 0}, "accumulate_steps must be a whole number of 1 or more"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "gradient_accumulation_steps must be a whole number of 1 or more",
+        ),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused(wrong, message):

@@ -33,7 +33,7 @@ def training(
         "model": "small",
         "data": digits.data,
         "epochs": epochs,
-        "checkpoint_seconds": 1,
+        "checkpoint_interval": 1,
         "steps_per_execution": 10,
     }
     return digits.job("train", run, arguments, strategy=strategy, replicas=replicas)

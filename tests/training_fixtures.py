@@ -1,10 +1,11 @@
 """Fixtures of tests that train: a prepared data set, and jobs on it in real processes."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,6 +201,19 @@ def steps_of_replicas(
             said = process.communicate(timeout=120)[0]
             assert process.returncode == 0, said
     return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+
+
+def said_of_shared_steps(
+    module: str, names: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What ``shared_steps.py`` says of each of the models of those names in ``module``."""
+    script = str(Path(__file__).parent / "shared_steps.py")
+    words = [sys.executable, script, module, *names]
+    with start(words, folder, environment) as process:
+        output = process.communicate(timeout=1500)[0]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"model"')]
+    assert [line["model"] for line in lines] == list(names), output
+    return {line["model"]: line["said"] for line in lines}
 
 
 def feed_of(replica: Replica, dataset: Dataset, code: Any) -> Any:

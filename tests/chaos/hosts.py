@@ -29,7 +29,7 @@ class TwoHosts:
 
     def __init__(self, workshop: Workshop, strategy: str, epochs: int) -> None:
         self._workshop = workshop
-        self.first = workshop.train(strategy, epochs=epochs, deadlines={"patience": _NEVER})
+        self.first = workshop.train(strategy, epochs=epochs, deadlines={"progress_timeout": _NEVER})
         self._names = [str(name) for name in self.first.job.names()]
 
     def mishap(self, *, lines: int) -> tuple[Outcome, list[str]]:

@@ -92,7 +92,7 @@ class Scenes:
         training = scene.workshop.train(
             fault.strategy,
             epochs=EPOCHS[fault.strategy],
-            deadlines={"patience": PATIENCE},
+            deadlines={"progress_timeout": PATIENCE},
         )
         outcome = mishap(training, lambda harmed: fault.harm(harmed, scene), lines=after)
         wrong = what_is_wrong(fault, outcome)

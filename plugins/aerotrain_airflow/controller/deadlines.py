@@ -76,8 +76,8 @@ def patience(job: Job, *, trains: bool) -> float:
     lets no Python run while they wait for each other.
     """
     if Formation.of(job) is Formation.GANG and not trains:
-        return max(job.deadlines.start, job.deadlines.patience)
-    return job.deadlines.patience
+        return max(job.deadlines.start, job.deadlines.progress_timeout)
+    return job.deadlines.progress_timeout
 
 
 def unresponsive_reason(job: Job, seconds: float) -> str:

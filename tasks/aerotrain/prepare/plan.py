@@ -47,7 +47,7 @@ def run(replica: Replica) -> dict[str, Any]:
         print(f"already sealed: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "parts": []}
     baseline = latest_of(root, arguments.name)
-    if baseline and plan.schema is not None and not arguments.accept:
+    if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
     for number, part in enumerate(parts):
         store.put(pieces_key(number), part.to_json().encode())

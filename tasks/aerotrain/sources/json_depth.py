@@ -8,11 +8,9 @@ import pyarrow as pa
 #: No array or object of a record may lie within so many others.
 DEEPEST = 100
 
-#: A line that has more brackets that open than may lie within one another.
-_MANY = re.compile(rb"(?m)^(?:[^\n\[{]*+[\[{]){%d}[^\n]*+" % (DEEPEST + 1))
-
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 
+#: What each byte adds to the depth.
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 
@@ -23,9 +21,13 @@ def check_depth(content: bytes) -> None:
     Raises:
         pa.ArrowInvalid: one is.
     """
-    if content.count(b"[") + content.count(b"{") <= DEEPEST:
-        return
-    for line in _MANY.finditer(content):
-        steps = _STEPS[np.frombuffer(_STRING.sub(b"", line[0]), np.uint8)]
+    values = np.frombuffer(content, np.uint8)
+    ends = np.flatnonzero(values == ord("\n"))
+    opens = np.flatnonzero((values == ord("[")) | (values == ord("{")))
+    of_line = np.searchsorted(ends, opens)
+    edges = np.concatenate([[0], ends + 1, [len(values)]])
+    for line in np.unique(of_line[DEEPEST:][of_line[DEEPEST:] == of_line[:-DEEPEST]]):
+        outside = _STRING.sub(b"", content[edges[line] : edges[line + 1]])
+        steps = _STEPS.take(np.frombuffer(outside, np.uint8))
         if steps.cumsum(dtype=np.int64).max(initial=0) > DEEPEST:
             raise pa.ArrowInvalid(f"it is nested more than {DEEPEST} deep; write flatter records")

@@ -15,7 +15,16 @@ from aerotrain.records import column_of
 from aerotrain.sources.files import InputFile
 from aerotrain.sources.first_bytes import check_beginning
 from aerotrain.sources.formats import Csv, Format, JsonLines, Types
-from aerotrain.sources.lines import Block, blocks, content_bytes, first_line, parsed, ranges, tables
+from aerotrain.sources.lines import (
+    Block,
+    Parse,
+    blocks,
+    content_bytes,
+    first_line,
+    parsed,
+    ranges,
+    tables,
+)
 from aerotrain.sources.naming import piece_of, renewed
 from aerotrain.sources.options import check_once, checked
 from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
@@ -170,21 +179,8 @@ class TextSource(WholeFiles):
                 )
             check_once(file.url, name, header)
 
-    def _parse(self, header: list[str], types: Types) -> Any:
-        encoding = self.description.get("encoding", "utf-8")
-
-        def parse(content: bytes) -> pa.Table:
-            if encoding != "utf-8":
-                try:
-                    content = content.decode(encoding).encode()
-                except UnicodeDecodeError as error:
-                    raise pa.ArrowInvalid(str(error)) from error
-            try:
-                return self.format.table(header, content, types)
-            except KeyError as error:  # a column of a file without a header
-                raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
-
-        return parse
+    def _parse(self, header: list[str], types: Types) -> Parse:
+        return _Parse(self.format, self.description.get("encoding", "utf-8"), header, types)
 
     def _header(self, file: InputFile) -> list[str]:
         if not self.format.has_header:
@@ -209,6 +205,30 @@ class TextSource(WholeFiles):
             cut = block.content.find(b"\n") + 1
             if 0 < cut < len(block.content):
                 yield Block(block.offset + cut, block.content[cut:])
+
+
+@dataclass(frozen=True)
+class _Parse:
+    """Makes a table of whole lines of a file, ``header`` being its columns."""
+
+    format: Format
+    encoding: str
+    header: list[str]
+    types: Types
+
+    def __call__(self, content: bytes) -> pa.Table:
+        if self.encoding != "utf-8":
+            try:
+                content = content.decode(self.encoding).encode()
+            except UnicodeDecodeError as error:
+                raise pa.ArrowInvalid(str(error)) from error
+        try:
+            return self.format.table(self.header, content, self.types)
+        except KeyError as error:  # a column of a file without a header
+            raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
+
+    def lines_of_first(self, lines: Iterator[bytes]) -> int:
+        return self.format.lines_of_first(self.header, lines)
 
 
 def _elected(votes: Counter[Feature]) -> Feature:

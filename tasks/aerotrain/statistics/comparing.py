@@ -121,5 +121,5 @@ def check_changes(found: list[Change], drift: float) -> None:
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise FinalError(
         f"the data are not like those that were sealed last (drift may be {drift:g}):\n{table}\n"
-        "mend the source, or run once more with accept=True to take them as they are"
+        "mend the source, or run once more with allow_drift=True to take them as they are"
     )

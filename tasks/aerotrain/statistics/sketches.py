@@ -2,8 +2,8 @@
 the same for the same records.
 
 Libraries of sketches toss coins, and a manifest must come out the same byte for byte. So what is
-random here is a hash of the records themselves: the values with the smallest hashes are a fair
-sample of all, whatever the order in which they came.
+random here is a hash of each record, by its key, or else by its file and its place in that: the
+values with the smallest hashes are a fair sample of all, whatever the order in which they came.
 """
 
 from collections.abc import Mapping

@@ -22,7 +22,6 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
-from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.loop import train as train_to_the_end
@@ -36,7 +35,7 @@ from aerotrain.training.observing.validation import Validation
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
 from aerotrain.training.saving import Saving
-from aerotrain.training.steps.compiled import refuse_under, warn_of_precision
+from aerotrain.training.steps.compiled import refuse_under, warn_of_slow_dtype_policy
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES, wait_for_all
 from aerotrain.training.trained import KEY, TrainedModel
@@ -95,10 +94,10 @@ def _train(
     arguments, plan, is_chief = feed.arguments, feed.plan, replica.is_chief
     engine = ENGINES[feed.job.strategy]
     agreement = Agreement(strategy, is_chief=is_chief)
-    warn_of_precision(arguments.precision)
+    warn_of_slow_dtype_policy(arguments.dtype_policy)
     with strategy.scope():
         model, counter = _variables(feed)
-        step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
+        step = engine.step(model, counter, feed.spec)
     kind = engine.checkpoints if is_chief else engine.peer_checkpoints
     checkpoints = _checkpoints(kind, feed, model, counter, engine.io_device, attendants)
     with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
@@ -144,7 +143,7 @@ def _train(
         step=int(counter.numpy()),
         checkpoint=url,
         metrics=report.metrics,
-        precision=arguments.precision,
+        dtype_policy=arguments.dtype_policy,
     )
 
 
@@ -173,15 +172,14 @@ def _checkpoints(
 def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
     """What decides the course of a training, all but its length and its strategy."""
     hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
-    return {"data": arguments.data, "precision": arguments.precision, **hparams}
+    return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
 
 
 def _variables(feed: Feed) -> tuple[keras.Model, Any]:
     """The user's model, and the counter of its steps; to be called in a strategy's scope."""
     arguments = feed.arguments
     KERAS.seed(arguments.seed)
-    batch = batch_spec(feed.dataset.schema, feed.code.transform)
-    model = feed.code.build(arguments.all_hparams, batch, arguments.precision)
+    model = feed.code.build(arguments.all_hparams, feed.spec, arguments.dtype_policy)
     refuse_under(feed.job.strategy, model)
     counter = tf.Variable(
         0,
@@ -207,8 +205,8 @@ def _saving(
     feed: Feed,
     replica: Replica,
 ) -> Saving:
-    asked = feed.arguments.checkpoint_seconds
-    if isinstance(asked, str):
+    asked = feed.arguments.checkpoint_interval
+    if asked is None:
         interval: Every = BestInterval(clock, attendants.chronicle.mean_time_between_failures())
     else:
         interval = Every(asked, clock)
@@ -235,6 +233,10 @@ def _observer(
     callbacks = Callbacks(feed.code.name, given, model, arguments.epochs)
     validation = None
     validated = arguments.validate or callbacks.monitor_validation
+    if callbacks.monitored:
+        callbacks.refuse_unlogged(
+            step.metrics.names(), step.metrics.measured_names() if validated else []
+        )
     if validated and agreement.is_chief:
         # Examples count alike where a model is measured, whatever their class.
         code = UserCode.load(arguments.model, arguments.data)

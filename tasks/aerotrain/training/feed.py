@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset
-from aerotrain.training.input.batches import Cut, in_pieces, ready
+from aerotrain.training.input.batches import Cut, batch_spec, in_pieces, ready
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
@@ -39,6 +40,11 @@ class Feed:
 
     def __post_init__(self) -> None:
         order_of(self.arguments, split_of(self.dataset, TRAIN_SPLIT).shards)
+
+    @property
+    def spec(self) -> Any:
+        """The element spec of the batches."""
+        return batch_spec(self.dataset.schema, self.code.transform)
 
     @contextmanager
     def supplied(self) -> Iterator[None]:
@@ -76,7 +82,7 @@ class Feed:
                 return self._remote_pieces(step, replicas)
             local = replicas // context.num_input_pipelines
             cut = Cut(
-                accumulate=self.arguments.accumulate_steps,
+                accumulate=self.arguments.gradient_accumulation_steps,
                 replicas=replicas,
                 first=context.input_pipeline_id * local,
                 local=local,
@@ -109,7 +115,9 @@ class Feed:
 
     def _remote_pieces(self, step: int, replicas: int) -> tf.data.Dataset:
         """Pieces for any of ``replicas``: all batches are full, so each is as large as another."""
-        cut = Cut(accumulate=self.arguments.accumulate_steps, replicas=replicas, local=replicas)
+        cut = Cut(
+            accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
+        )
         return self._brought(
             lambda: in_pieces(self._read_own(step), self.dataset.schema, self.code.transform, cut)
         )

@@ -56,7 +56,7 @@ class Attendants:
         if replica.is_chief:
             lease.take(above=highest_token(store))
         with lease.renewed(_superseded) if replica.is_chief else nullcontext():
-            courier = Courier(arguments.store_seconds, lease.look)
+            courier = Courier(arguments.store_timeout, lease.look)
             kind = Chronicle if replica.is_chief else NoChronicle
             chronicle = kind(store, courier, lease.put, generation=replica.generation)
             chronicle.note(What.START, at=began())
@@ -90,7 +90,7 @@ class Attendants:
 
         deadlines, served = replica.job.deadlines, bool(replica.job.rules.ps)
         watchdog = Watchdog(
-            patience=deadlines.patience + served * _SERVED_LATER,
+            patience=deadlines.progress_timeout + served * _SERVED_LATER,
             first=deadlines.start,
             peers=self.peers,
             end=end,
