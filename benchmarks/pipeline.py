@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job
-from aerotrain.contract.status import Result, State, job_state
+from aerotrain.contract.status import Result, State
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.ports import reserved_ports
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.process.backend import ProcessBackend
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.stack import Stack, running_stack
 from benchmarks.report import print_report
@@ -109,10 +110,13 @@ class _Bare:
         self._run = run
         self._environment = {**os.environ, **stack.s3.environment}
         paths = [str(PROJECT / "tasks"), str(PROJECT / "plugins")]
-        self._launcher = ProcessLauncher(
-            home.scratch / "bare",
-            {**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
-            holder="bare",
+        self._launcher = Launcher(
+            ProcessBackend(
+                home.scratch / "bare",
+                {**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
+                holder="bare",
+                warm=True,
+            )
         )
 
     def step(self, task: str, module: str, arguments: Mapping[str, Any], **more: Any) -> Any:
@@ -132,10 +136,12 @@ class _Bare:
         begin = time.monotonic()
         address = self._launcher.start(self._launcher.plan(job, "bare"))
         try:
-            while not (state := job_state(self._launcher.observe(address))).ended:
-                time.sleep(LOOK_EVERY)
-            if state is not State.SUCCEEDED:
-                raise RuntimeError("\n".join(map(str, self._launcher.logs(address, {}))))
+            lines: list[str] = []
+            watched = self._launcher.watch(
+                address, lambda line: lines.append(str(line)), until=None
+            )
+            if watched is None or watched.state is not State.SUCCEEDED:
+                raise RuntimeError("\n".join(lines))
         finally:
             self._launcher.stop(address)
         self.seconds[task] = self.seconds.get(task, 0.0) + time.monotonic() - begin

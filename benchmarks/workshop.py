@@ -16,8 +16,8 @@ from aerotrain.contract.limits import Deadlines, Restarts
 from aerotrain.prepare import part, plan, seal
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.base import Launcher
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.mishaps import ROOT, Training
 
 REPLICAS: Mapping[str, tuple[Copies, ...]] = {
@@ -31,11 +31,11 @@ REPLICAS: Mapping[str, tuple[Copies, ...]] = {
 }
 
 
-def processes_in(sets: Path, python: str = sys.executable) -> ProcessLauncher:
+def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True) -> Launcher[Any]:
     """A launcher of local processes, with its sets in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    return ProcessLauncher(sets, environment, "mishaps", python)
+    return Launcher(ProcessBackend(sets, environment, "mishaps", python, warm=warm))
 
 
 @dataclass
@@ -50,9 +50,10 @@ class Workshop:
     runs: int = 0
 
     @classmethod
-    def open(cls, stack: ExitStack) -> Self:
+    def open(cls, stack: ExitStack, *, warm: bool = True) -> Self:
         """A workshop in a temporary folder, with its data prepared."""
-        return cls.prepared(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return cls.prepared(folder, launcher=processes_in(folder / "sets", warm=warm))
 
     @classmethod
     def prepared(

@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from aerotrain_airflow.launchers.ports import reserved_ports
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.local.home import Home, Secrets
 from aerotrain_airflow.local.progress import TaskRow, in_order, task_rows
 from aerotrain_airflow.local.report import Report

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from benchmarks.mishaps import processes_of
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
@@ -17,6 +18,7 @@ from aerotrain.contract.status import State
 from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
+from aerotrain_airflow.local.processes import marked
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.s3_server import S3Server
 from aerotrain_airflow.local.stack import Stack, running_stack
@@ -59,7 +61,7 @@ def stack(home: Home) -> Iterator[Stack]:
         with running_stack(home, PROJECT, free_port(), print) as running:
             await_dag(running.api, DAG, since, running.check)
             yield running
-    assert not _processes_with("AEROTRAIN_LOCAL", str(home.root))
+    assert not marked(home.root)
 
 
 @pytest.fixture
@@ -135,7 +137,7 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
 
 
 def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
-    pipeline: Runs, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Runs, store: Store, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "dags" / "models"))
     shards = 60  # so many objects of each part that it cannot be whole when the first is seen
@@ -149,7 +151,7 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
         killed = _under_way(pipeline, run, "prepare.part")
         for task in killed.values():
             psutil.Process(task).kill()  # Airflow's first, which would bring the part's back
-        parts = _processes_with("AWS_ENDPOINT_URL", pipeline.stack.s3.endpoint)
+        parts = processes_of(str(home.scratch))
         for part in parts:
             psutil.Process(part).kill()
     assert killed
@@ -186,13 +188,11 @@ def test_a_tpu_that_is_not_there_fails_the_training_with_a_sentence(pipeline: Ru
 
 
 def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_seconds(
-    pipeline: Runs,
+    pipeline: Runs, home: Home
 ) -> None:
     run = pipeline.trigger({"epochs": 100_000})
     until(lambda: "progress step=" in pipeline.log(run, "train"))
-    training = _processes_with(
-        "AWS_ENDPOINT_URL", pipeline.stack.s3.environment["AWS_ENDPOINT_URL"]
-    )
+    training = processes_of(str(home.scratch))
     assert len(training) >= 4
 
     pipeline.mark_failed(run, "train")
@@ -244,16 +244,3 @@ def _under_way(pipeline: Runs, run: str, task: str) -> dict[int, int]:
         for each in pipeline.instances(run)
         if each["task_id"] == task and each["state"] == "running" and each["pid"]
     }
-
-
-def _processes_with(variable: str, value: str) -> list[int]:
-    """The live replicas that have the variable in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            environment = process.environ()
-            if environment.get(variable) == value and "AEROTRAIN_SET" in environment:
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
