@@ -328,7 +328,7 @@ def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Wri
         ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
         ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
         ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),
-        ({"shards": 0}, "shards must be 1 or more, got 0"),
+        ({"shards": 0}, "shards must be a whole number of 1 or more, got 0"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(
