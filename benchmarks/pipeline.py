@@ -85,9 +85,11 @@ def _steps_bare(stack: Stack, home: Home, conf: Mapping[str, Any]) -> dict[str, 
     source = {"kind": "python", "module": DAG}
     plan = {"source": source, "shards": conf["shards"]}
     planned = bare.step("prepare.plan", "aerotrain.prepare.plan", plan)
-    for part in planned["parts"]:
-        bare.step("prepare.part", "aerotrain.prepare.part", part)
-    data = bare.step("prepare.seal", "aerotrain.prepare.seal", {"dataset": planned["dataset"]})
+    for partition in planned["partitions"]:
+        bare.step("prepare.partition", "aerotrain.prepare.partition", partition)
+    data = bare.step(
+        "prepare.finalize", "aerotrain.prepare.finalize", {"dataset": planned["dataset"]}
+    )
     training = {"model": DAG, "data": data, "epochs": conf.get("epochs", 12)}
     workers = [{"role": "worker", "count": 2}, {"role": "ps"}]
     model = bare.step(

@@ -13,7 +13,7 @@ from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.launcher import Launcher
@@ -76,9 +76,9 @@ class Workshop:
         """The digits as a sealed data set, by its URL."""
         source = {"kind": "python", "module": "digits"}
         planned = plan.run(self._alone("prepare.plan", {"source": source, "shards": 4}))
-        for arguments in planned["parts"]:
-            part.run(self._alone("prepare.part", arguments))
-        return seal.run(self._alone("prepare.seal", {"dataset": planned["dataset"]}))
+        for arguments in planned["partitions"]:
+            partition.run(self._alone("prepare.partition", arguments))
+        return finalize.run(self._alone("prepare.finalize", {"dataset": planned["dataset"]}))
 
     def train(self, strategy: str, *, epochs: int, **more: Any) -> Training:
         """A training of the digits under way; ``more`` is of the job, or of its arguments."""

@@ -124,8 +124,8 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert pipeline.states(run) == {
         "prepare.check": "success",
         "prepare.plan": "success",
-        "prepare.part": "skipped",
-        "prepare.seal": "success",
+        "prepare.partition": "skipped",
+        "prepare.finalize": "success",
         "train": "success",
         "evaluate": "failed",
         "export": "upstream_failed",
@@ -148,7 +148,7 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
     while not any(_is_shard(each.key) for each in store.list("datasets") if each.key not in before):
         time.sleep(_MOMENT)
     with _stopped(pipeline.stack.s3):
-        killed = _under_way(pipeline, run, "prepare.part")
+        killed = _under_way(pipeline, run, "prepare.partition")
         for task in killed.values():
             psutil.Process(task).kill()  # Airflow's first, which would bring the part's back
         parts = processes_of(str(home.scratch))
@@ -157,9 +157,11 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
     assert killed
     assert parts
 
-    until(lambda: pipeline.states(run)["prepare.seal"] in ("success", "failed", "upstream_failed"))
+    until(
+        lambda: pipeline.states(run)["prepare.finalize"] in ("success", "failed", "upstream_failed")
+    )
     pipeline.api.fail_run(DAG, run)  # what comes then is other tests' matter
-    sealed = pipeline.result(run, "prepare.seal")
+    sealed = pipeline.result(run, "prepare.finalize")
     assert sealed, pipeline.errors(run)
     again = open_store(sealed, pipeline.stack.s3.environment)
     assert again.get(MANIFEST) == whole.get(MANIFEST)
@@ -167,7 +169,7 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
     tries = {
         each["map_index"]: each["try_number"]
         for each in pipeline.instances(run)
-        if each["task_id"] == "prepare.part"
+        if each["task_id"] == "prepare.partition"
     }
     assert {part for part, count in tries.items() if count > 1} == set(killed)
 

@@ -20,7 +20,7 @@ from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import Dataset
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 
 MODELS = Path(__file__).parent / "models"
@@ -163,9 +163,9 @@ def digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     empty = Pipeline(tmp_path_factory.mktemp("digits"), data="")
     source = {"kind": "python", "module": "digits"}
     planned = plan.run(empty.replica("prepare.plan", "r", source=source, shards=4))
-    for arguments in planned["parts"]:
-        part.run(empty.replica("prepare.part", "r", **arguments))
-    data = seal.run(empty.replica("prepare.seal", "r", dataset=planned["dataset"]))
+    for arguments in planned["partitions"]:
+        partition.run(empty.replica("prepare.partition", "r", **arguments))
+    data = finalize.run(empty.replica("prepare.finalize", "r", dataset=planned["dataset"]))
     return Pipeline(empty.folder, data)
 
 

@@ -44,10 +44,10 @@ class Facts:
     strata: Hashes
 
     @classmethod
-    def together(cls, facts: list[Self]) -> Self:
+    def concat(cls, facts: list[Self]) -> Self:
         return cls(*(np.concatenate([getattr(each, name) for each in facts]) for name in _FACTS))
 
-    def taken(self, rows: NDArray[np.int64]) -> "Facts":
+    def take(self, rows: NDArray[np.int64]) -> "Facts":
         return Facts(*(getattr(self, name)[rows] for name in _FACTS))
 
 
@@ -61,7 +61,7 @@ class _Bucket:
     facts: list[Facts] = field(default_factory=list)
 
 
-class Scatter(AbstractContextManager["Scatter"]):
+class ExternalShuffle(AbstractContextManager["ExternalShuffle"]):
     """Takes records in any order, and gives them back in that of ``seed``."""
 
     def __init__(self, folder: Path, buckets: int, seed: int) -> None:
@@ -84,12 +84,12 @@ class Scatter(AbstractContextManager["Scatter"]):
         rows = frames.rows.take(pa.array(by_bucket))
         offsets, content = parts_of(rows)
         view = content.data
-        sorted_facts = facts.taken(by_bucket)
+        sorted_facts = facts.take(by_bucket)
         edges = np.searchsorted(which[by_bucket], np.arange(len(self._buckets) + 1))
         for bucket, (start, end) in zip(self._buckets, pairwise(edges), strict=True):
             if start < end:
                 bucket.file.write(view[offsets[start] : offsets[end]])
-                bucket.facts.append(sorted_facts.taken(np.arange(start, end)))
+                bucket.facts.append(sorted_facts.take(np.arange(start, end)))
 
     @property
     def hashes(self) -> Hashes:
@@ -101,7 +101,7 @@ class Scatter(AbstractContextManager["Scatter"]):
     def facts(self) -> Facts | None:
         """What is known of all records, bucket after bucket; None where there is no record."""
         every = [each for bucket in self._buckets for each in bucket.facts]
-        return Facts.together(every) if every else None
+        return Facts.concat(every) if every else None
 
     def sorted(self) -> Iterator[tuple[pa.LargeBinaryArray, NDArray[np.int64]]]:
         """The frames of each bucket in order, and which records of ``facts`` they are.
@@ -112,7 +112,7 @@ class Scatter(AbstractContextManager["Scatter"]):
         first = 0
         for bucket in self._buckets:
             if bucket.facts:
-                facts = Facts.together(bucket.facts)
+                facts = Facts.concat(bucket.facts)
                 offsets = np.concatenate([[0], np.cumsum(facts.lengths)])
                 rows = texts(offsets, np.fromfile(bucket.path, np.uint8))
                 order = np.argsort(order_of(facts.hashes, self.seed), kind="stable")

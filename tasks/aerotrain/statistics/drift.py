@@ -72,16 +72,16 @@ def _of_column(
     if min(before["records"], now["records"]) < _FEWEST_RECORDS:
         return
     distance = (
-        _between_words(known, found)
+        _word_distance(known, found)
         if known and found and len(known) <= _MOST_CATEGORIES
-        else _between_numbers(before, now)
+        else _number_distance(before, now)
     )
     if distance > drift:
         medians = (f"median {each['quantiles']['0.5']:.4g}" for each in (before, now))
         yield Change(name, f"drift of {distance:.2f}", *medians)
 
 
-def _between_words(before: Mapping[str, int], now: Mapping[str, int]) -> float:
+def _word_distance(before: Mapping[str, int], now: Mapping[str, int]) -> float:
     """Half of what the shares of all words differ by."""
     totals = [max(1, sum(each.values())) for each in (before, now)]
     words = before.keys() | now.keys()
@@ -91,7 +91,7 @@ def _between_words(before: Mapping[str, int], now: Mapping[str, int]) -> float:
     )
 
 
-def _between_numbers(before: Mapping[str, Any], now: Mapping[str, Any]) -> float:
+def _number_distance(before: Mapping[str, Any], now: Mapping[str, Any]) -> float:
     if "quantiles" not in before or "quantiles" not in now:
         return 0.0
     shares = np.array([float(name) for name in before["quantiles"]])

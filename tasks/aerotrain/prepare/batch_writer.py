@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.dataset import Schema
-from aerotrain.prepare.assignment import Hashes, content_hashes, hashes_of, place_hashes
-from aerotrain.prepare.conform import Conformed, conformed
+from aerotrain.prepare.assignment import Hashes, content_hashes, hashes_of, position_hashes
+from aerotrain.prepare.cast import CastBatch, cast_to_schema
+from aerotrain.prepare.external_shuffle import ExternalShuffle, Facts
 from aerotrain.prepare.plan import check_columns
 from aerotrain.prepare.quarantine import Quarantine
-from aerotrain.prepare.scatter import Facts, Scatter
-from aerotrain.prepare.splitting import NO_SPLIT, divided, strata_of, texts_of
+from aerotrain.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
 from aerotrain.records import Columns, Frames, encoded_frames
 from aerotrain.records.encoding import lengths_of
 from aerotrain.sources import Batch, Rejected
@@ -24,25 +24,27 @@ from aerotrain.statistics.dataset import Statistics
 _BETWEEN = pa.scalar(b"\0", pa.large_binary())
 
 
-class Intake:
+class BatchWriter:
     """Takes the batches of one part, and counts what it takes."""
 
-    def __init__(self, rules: PlanArguments, scatter: Scatter, quarantine: Quarantine) -> None:
+    def __init__(
+        self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
+    ) -> None:
         self.statistics = Statistics()
         self.has_keys = bool(rules.key)
         self.has_labels = False
         self._rules = rules
-        self._scatter = scatter
+        self._shuffle = shuffle
         self._quarantine = quarantine
 
-    def take(self, batch: Batch, schema: Schema) -> None:
+    def write(self, batch: Batch, schema: Schema) -> None:
         """Take the records of the batch that can be taken; the others go to quarantine.
 
         Raises:
             FinalError: no file like this can be taken, or too many records cannot.
         """
         self.has_keys = self.has_keys or batch.keys is not None
-        fit = conformed(batch, schema, self._rules)
+        fit = cast_to_schema(batch, schema, self._rules)
         self._quarantine.add(fit.rejected)
         if not len(fit.rows):
             return
@@ -50,7 +52,7 @@ class Intake:
         lengths = lengths_of(frames.rows)
         keys = key_texts(batch, fit, self._rules)
         hashes = content_hashes(frames.checksums, lengths) if keys is None else hashes_of(keys)
-        splits = divided(fit.columns, batch.file, hashes, self._rules)
+        splits = assign_splits(fit.columns, batch.file, hashes, self._rules)
         facts = Facts(
             hashes=hashes,
             lengths=lengths,
@@ -59,11 +61,13 @@ class Intake:
             strata=self._strata(fit.columns),
         )
         # A sample of records that repeat must not be one of what they hold.
-        sampled = hashes if keys is not None else place_hashes(batch.file, batch.offsets[fit.rows])
+        sampled = (
+            hashes if keys is not None else position_hashes(batch.file, batch.offsets[fit.rows])
+        )
         self._add(batch, fit, frames, facts, sampled)
 
     def _add(
-        self, batch: Batch, fit: Conformed, frames: Frames, facts: Facts, sampled: Hashes
+        self, batch: Batch, fit: CastBatch, frames: Frames, facts: Facts, sampled: Hashes
     ) -> None:
         """Add what has a split and fits a shard to the scatter."""
         columns = fit.columns
@@ -83,10 +87,10 @@ class Intake:
             )
             kept = np.flatnonzero(~wrong)
             frames = Frames(frames.rows.take(pa.array(kept)), frames.checksums[kept])
-            facts, sampled = facts.taken(kept), sampled[kept]
+            facts, sampled = facts.take(kept), sampled[kept]
             columns = {name: column.take(kept) for name, column in columns.items()}
         if len(facts.hashes):
-            self._scatter.add(frames, facts)
+            self._shuffle.add(frames, facts)
             self.statistics.add(columns, fit.missing, sampled)
 
     def _why(self, length: int) -> str:
@@ -112,7 +116,7 @@ class Intake:
 
 
 def key_texts(
-    batch: Batch, fit: Conformed, rules: PlanArguments
+    batch: Batch, fit: CastBatch, rules: PlanArguments
 ) -> Sequence[str] | Sequence[bytes] | None:
     """Each record's key; None where records have none."""
     if rules.key:

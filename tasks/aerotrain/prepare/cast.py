@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conformed:
+class CastBatch:
     """Records that can be stored, and which of the batch's they are.
 
     ``missing`` counts the values of each feature that were null and then filled, but for those
@@ -32,7 +32,7 @@ class Conformed:
     rejected: Sequence[Rejected]
 
 
-def conformed(batch: Batch, schema: Schema, rules: PlanArguments) -> Conformed:
+def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
     """The records of ``batch`` that fit ``schema`` and the rules.
 
     A missing float becomes NaN and a missing string is empty; for a missing whole number
@@ -42,32 +42,32 @@ def conformed(batch: Batch, schema: Schema, rules: PlanArguments) -> Conformed:
         SourceError: a column is missing, or is of another type than the schema's.
     """
     values = {name: _values(batch, name) for name in schema}
-    turned_down = _Rejections(batch)
+    rejections = _Rejections(batch)
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     for name, mask in nulls.items():
-        turned_down.add(mask, _why_no_null(name, schema[name], rules))
-    rows = turned_down.left()
+        rejections.add(mask, _why_no_null(name, schema[name], rules))
+    rows = rejections.accepted()
     columns = {}
     for name, each in values.items():
-        kept = each if len(rows) == len(batch) else _taken(each, rows)
+        kept = each if len(rows) == len(batch) else _take(each, rows)
         columns[name] = _column(name, kept, schema[name], rules.fill.get(name), batch.file)
     for name, (least, greatest) in rules.ranges.items():
         outside = np.zeros(len(batch), bool)
         outside[rows] = _outside(columns[name], least, greatest)
-        turned_down.add(outside, f"column {name!r} is not from {least} to {greatest}")
-    left = turned_down.left()
-    if len(left) < len(rows):
-        inside = np.flatnonzero(np.isin(rows, left))
+        rejections.add(outside, f"column {name!r} is not from {least} to {greatest}")
+    accepted = rejections.accepted()
+    if len(accepted) < len(rows):
+        inside = np.flatnonzero(np.isin(rows, accepted))
         columns = {name: column.take(inside) for name, column in columns.items()}
-    return Conformed(
+    return CastBatch(
         columns=columns,
-        rows=left,
+        rows=accepted,
         missing={
-            name: int(mask[left].sum())
+            name: int(mask[accepted].sum())
             for name, mask in nulls.items()
             if name in rules.fill or schema[name].dtype != "float32"
         },
-        rejected=[*batch.rejected, *turned_down.told()],
+        rejected=[*batch.rejected, *rejections.rejected()],
     )
 
 
@@ -83,10 +83,10 @@ class _Rejections:
             for row in np.flatnonzero(rows):
                 self._reasons.setdefault(int(row), reason)
 
-    def left(self) -> NDArray[np.int64]:
+    def accepted(self) -> NDArray[np.int64]:
         return np.delete(np.arange(len(self._batch)), list(self._reasons))
 
-    def told(self) -> list[Rejected]:
+    def rejected(self) -> list[Rejected]:
         batch = self._batch
         return [
             Rejected(batch.file, int(batch.offsets[row]), batch.unit, self._reasons[row])
@@ -122,7 +122,7 @@ def _why_no_null(name: str, feature: Feature, rules: PlanArguments) -> str | Non
     )
 
 
-def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
+def _take(values: Any, rows: NDArray[np.int64]) -> Any:
     if isinstance(values, Column):
         return values.take(rows)
     return values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows]
@@ -130,8 +130,10 @@ def _taken(values: Any, rows: NDArray[np.int64]) -> Any:
 
 def _column(name: str, values: Any, feature: Feature, fill: Any, file: str) -> Column:
     try:
-        column = values if isinstance(values, Column) else column_of(name, _filled(values, fill))
-        return _as(feature, column)
+        column = (
+            values if isinstance(values, Column) else column_of(name, _fill_nulls(values, fill))
+        )
+        return _cast(feature, column)
     except (RecordError, TypeError, pa.ArrowInvalid) as error:
         raise SourceError(
             f"{file}: column {name!r} cannot be taken as {feature}, which the schema says: "
@@ -139,7 +141,7 @@ def _column(name: str, values: Any, feature: Feature, fill: Any, file: str) -> C
         ) from error
 
 
-def _filled(values: Any, fill: Any) -> Any:
+def _fill_nulls(values: Any, fill: Any) -> Any:
     if not isinstance(values, pa.Array) or not values.null_count:
         return values
     if pa.types.is_null(values.type):
@@ -153,7 +155,7 @@ def _filled(values: Any, fill: Any) -> Any:
     return values.cast(pa.large_binary()).fill_null(b"")
 
 
-def _as(feature: Feature, column: Column) -> Column:
+def _cast(feature: Feature, column: Column) -> Column:
     """The column as that feature, where no value changes by it.
 
     Raises:

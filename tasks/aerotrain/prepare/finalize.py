@@ -5,16 +5,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.preparing import SealArguments
+from aerotrain.contract.preparing import FinalizeArguments
 from aerotrain.dataset import Dataset, Schema, Split
-from aerotrain.prepare.duplicates import check_unique_in_all
+from aerotrain.prepare.duplicates import check_unique_across
 from aerotrain.prepare.latest import set_latest
-from aerotrain.prepare.layout import Plan, WrittenPart, folder_of, part_key, part_statistics_key
+from aerotrain.prepare.layout import (
+    Plan,
+    WrittenPartition,
+    folder_of,
+    partition_key,
+    partition_statistics_key,
+)
 from aerotrain.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.replica import Replica
 from aerotrain.sources import Rejected
-from aerotrain.statistics.comparing import changes, check_changes
 from aerotrain.statistics.dataset import Statistics, schema_text
+from aerotrain.statistics.drift import changes, check_changes
 from aerotrain.statistics.page import page
 from aerotrain.statistics.summary import PAGE, SCHEMA, STATISTICS, load_statistics
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
@@ -29,17 +35,19 @@ def run(replica: Replica) -> str:
     Raises:
         FinalError: a part is missing, two records have one key, or the data are not like the last.
     """
-    store = open_store(SealArguments.of(replica.job.arguments).dataset)
+    store = open_store(FinalizeArguments.of(replica.job.arguments).dataset)
     root = open_store(replica.job.store)
     plan = Plan.read(store)
     if store.exists(MANIFEST):
         set_latest(root, plan.rules.name, plan.fingerprint)
         print(f"already sealed: {store.url}")
         return store.url
-    parts = _written_parts(store, len(plan.parts))
-    dataset = merge(plan, parts)
-    check_rejected(*_rejected(parts), plan.rules.max_rejected)
-    check_unique_in_all(store, plan, [part.records if part.has_keys else 0 for part in parts])
+    partitions = _written_partitions(store, len(plan.partitions))
+    dataset = merge(plan, partitions)
+    check_rejected(*_rejected(partitions), plan.rules.max_rejected)
+    check_unique_across(
+        store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
+    )
     describe(root, store, plan, dataset)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
@@ -55,8 +63,8 @@ def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
         FinalError: they are not; the message is a table of what changed.
     """
     statistics = Statistics()
-    for number in range(len(plan.parts)):
-        statistics.merge(Statistics.from_json(store.get(part_statistics_key(number))))
+    for number in range(len(plan.partitions)):
+        statistics.merge(Statistics.from_json(store.get(partition_statistics_key(number))))
     summary = statistics.summary()
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
     if before and not plan.rules.allow_drift:
@@ -66,27 +74,29 @@ def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
     store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
 
 
-def merge(plan: Plan, parts: Sequence[WrittenPart]) -> Dataset:
+def merge(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
     """The data set that these parts, in the plan's order, are together.
 
     Raises:
         FinalError: two parts have other features, or a split has no record.
     """
     shares = plan.rules.splits
-    splits = {name: _merged([part.splits[name] for part in parts]) for name in shares}
+    splits = {
+        name: _merged([partition.splits[name] for partition in partitions]) for name in shares
+    }
     _check_filled(splits, shares)
     return Dataset(
         fingerprint=plan.fingerprint,
         source=plan.source,
-        schema=_schema(parts),
+        schema=_schema(partitions),
         splits=splits,
     )
 
 
-def _rejected(parts: Sequence[WrittenPart]) -> tuple[int, list[Rejected]]:
+def _rejected(partitions: Sequence[WrittenPartition]) -> tuple[int, list[Rejected]]:
     """How many records no part took, and the first of them."""
-    return sum(part.rejected for part in parts), [
-        each for part in parts for each in part.first_rejected
+    return sum(partition.rejected for partition in partitions), [
+        each for partition in partitions for each in partition.first_rejected
     ][:SHOWN]
 
 
@@ -105,17 +115,17 @@ def _check_filled(splits: Mapping[str, Split], shares: Mapping[str, float]) -> N
             )
 
 
-def _written_parts(store: Store, count: int) -> list[WrittenPart]:
+def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
     written, missing = [], []
     for number in range(count):
         try:
-            written.append(WrittenPart.from_json(store.get(part_key(number))))
+            written.append(WrittenPartition.from_json(store.get(partition_key(number))))
         except MissingError:
             missing.append(str(number))
     if missing:
         raise FinalError(
             f"{len(missing)} of {count} parts of {store.url} are not written: part "
-            f"{', '.join(missing)}; run aerotrain.prepare.part for each, then seal again"
+            f"{', '.join(missing)}; run aerotrain.prepare.partition for each, then seal again"
         )
     return written
 
@@ -130,15 +140,17 @@ def _merged(splits: Sequence[Split]) -> Split:
     )
 
 
-def _schema(parts: Sequence[WrittenPart]) -> Schema:
+def _schema(partitions: Sequence[WrittenPartition]) -> Schema:
     """The one schema of all parts that have records."""
     first, schema = next(
-        (number, part.schema) for number, part in enumerate(parts) if part.schema is not None
+        (number, partition.schema)
+        for number, partition in enumerate(partitions)
+        if partition.schema is not None
     )
-    for number, part in enumerate(parts):
-        if part.schema is not None and part.schema != schema:
+    for number, partition in enumerate(partitions):
+        if partition.schema is not None and partition.schema != schema:
             raise FinalError(
-                f"the records of part {number} have {_described(part.schema)}, those of part "
+                f"the records of part {number} have {_described(partition.schema)}, those of part "
                 f"{first} have {_described(schema)}; give all parts the same features"
             )
     return schema

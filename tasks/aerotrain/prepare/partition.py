@@ -7,24 +7,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.preparing import PartArguments
+from aerotrain.contract.preparing import PartitionArguments
 from aerotrain.dataset import Split
 from aerotrain.prepare.assignment import splits_of
+from aerotrain.prepare.batch_writer import BatchWriter, schema_of_columns
 from aerotrain.prepare.duplicates import check_unique, write_keys
-from aerotrain.prepare.intake import Intake, schema_of_columns
+from aerotrain.prepare.external_shuffle import ExternalShuffle, buckets_for
 from aerotrain.prepare.layout import (
     Plan,
-    PlannedPart,
-    WrittenPart,
-    part_key,
-    part_keys_key,
-    part_statistics_key,
+    PlannedPartition,
+    WrittenPartition,
+    partition_key,
+    partition_keys_key,
+    partition_statistics_key,
     quarantine_key,
 )
 from aerotrain.prepare.memory import keep_freed_memory
 from aerotrain.prepare.quarantine import Quarantine
 from aerotrain.prepare.reuse import copy_known, remember
-from aerotrain.prepare.scatter import Scatter, buckets_for
 from aerotrain.prepare.shards import Cut, write_shards
 from aerotrain.prepare.splitting import stratified
 from aerotrain.replica import Replica
@@ -40,23 +40,23 @@ def run(replica: Replica) -> dict[str, int]:
     """Write the shards of one part, unless they are written already.
 
     Returns:
-        ``{"part": its number, "records": how many it has}``.
+        ``{"partition": its number, "records": how many it has}``.
 
     Raises:
         FinalError: there is no such part, or more of its records cannot be taken than may be.
     """
-    arguments = PartArguments.of(replica.job.arguments)
+    arguments = PartitionArguments.of(replica.job.arguments)
     store = open_store(arguments.dataset)
-    number, key = arguments.part, part_key(arguments.part)
+    number, key = arguments.partition, partition_key(arguments.partition)
     plan = Plan.read(store)
-    if not 0 <= number < len(plan.parts):
+    if not 0 <= number < len(plan.partitions):
         raise FinalError(
-            f"there is no part {number}; the plan of {store.url} has {len(plan.parts)}, from 0"
+            f"there is no part {number}; the plan of {store.url} has {len(plan.partitions)}, from 0"
         )
     if store.exists(key):
-        written = WrittenPart.from_json(store.get(key))
+        written = WrittenPartition.from_json(store.get(key))
         print(f"part {number} is written already, with {written.records} records: skipped")
-        return {"part": number, "records": written.records}
+        return {"partition": number, "records": written.records}
     keep_freed_memory()
     root = open_store(replica.job.store)
     known = copy_known(root, store, plan, number)
@@ -65,14 +65,16 @@ def run(replica: Replica) -> dict[str, int]:
     store.put(key, written.to_json().encode())
     how = "is copied from an earlier data set" if known else "is written"
     print(f"part {number} {how}: {written.records} records, {written.rejected} in quarantine")
-    return {"part": number, "records": written.records}
+    return {"partition": number, "records": written.records}
 
 
-def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPart:
+def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPartition:
     """Write one part, and bring it to the store."""
     quarantine = Quarantine(scratch / "quarantine.jsonl", plan.rules.max_rejected)
     try:
-        written = write_part(plan, PlannedPart.read(store, number), number, scratch, quarantine)
+        written = write_partition(
+            plan, PlannedPartition.read(store, number), number, scratch, quarantine
+        )
     finally:
         if quarantine.path.exists():
             store.upload(quarantine.path, quarantine_key(number))
@@ -80,15 +82,15 @@ def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPart:
         for shard in split.shards:
             store.upload(scratch / shard.file, shard.file)
             (scratch / shard.file).unlink()
-    store.upload(scratch / STATISTICS, part_statistics_key(number))
+    store.upload(scratch / STATISTICS, partition_statistics_key(number))
     if written.has_keys:
-        store.upload(scratch / KEYS, part_keys_key(number))
+        store.upload(scratch / KEYS, partition_keys_key(number))
     return written
 
 
-def write_part(
-    plan: Plan, planned: PlannedPart, number: int, folder: Path, quarantine: Quarantine
-) -> WrittenPart:
+def write_partition(
+    plan: Plan, planned: PlannedPartition, number: int, folder: Path, quarantine: Quarantine
+) -> WrittenPartition:
     """Write the shards of one part of ``plan``, and its statistics, into ``folder``.
 
     Raises:
@@ -97,20 +99,20 @@ def write_part(
     source = open_source(plan.source)
     schema = plan.schema
     buckets = buckets_for(planned.bytes)
-    with quarantine, Scatter(folder, buckets, plan.rules.seed) as scatter:
-        intake = Intake(plan.rules, scatter, quarantine)
-        for piece in planned.pieces:
-            for batch in source.read(piece, schema):
+    with quarantine, ExternalShuffle(folder, buckets, plan.rules.seed) as shuffle:
+        writer = BatchWriter(plan.rules, shuffle, quarantine)
+        for fragment in planned.fragments:
+            for batch in source.read(fragment, schema):
                 schema = schema or schema_of_columns(batch, plan.rules)
-                intake.take(batch, schema)
+                writer.write(batch, schema)
         quarantine.check()
-        has_keys = intake.has_keys and scatter.facts is not None
+        has_keys = writer.has_keys and shuffle.facts is not None
         if has_keys:
-            check_unique(plan, planned, scatter.hashes)
-            write_keys(scatter.hashes, folder / KEYS)
-        splits = _cut(plan, number, folder, scatter, intake)
-        (folder / STATISTICS).write_text(intake.statistics.to_json())
-    return WrittenPart(
+            check_unique(plan, planned, shuffle.hashes)
+            write_keys(shuffle.hashes, folder / KEYS)
+        splits = _cut(plan, number, folder, shuffle, writer)
+        (folder / STATISTICS).write_text(writer.statistics.to_json())
+    return WrittenPartition(
         schema=schema if any(split.shards for split in splits.values()) else None,
         splits=splits,
         has_keys=has_keys,
@@ -120,26 +122,31 @@ def write_part(
 
 
 def _cut(
-    plan: Plan, number: int, folder: Path, scatter: Scatter, intake: Intake
+    plan: Plan, number: int, folder: Path, shuffle: ExternalShuffle, writer: BatchWriter
 ) -> dict[str, Split]:
     """Cut what the scatter holds into the shards of each split."""
     rules = plan.rules
     names = sorted(rules.splits)
-    facts = scatter.facts
+    facts = shuffle.facts
     if facts is None:
         return {name: Split() for name in names}
     if rules.split_by["way"] == "stratified":
         splits = (
-            stratified(facts.strata, facts.hashes, rules.splits, plan.parts[number])
-            if len(plan.parts) == 1 or intake.has_keys
+            stratified(facts.strata, facts.hashes, rules.splits, plan.partitions[number])
+            if len(plan.partitions) == 1 or writer.has_keys
             # An equal record in another part must go the same way.
             else splits_of(facts.hashes, rules.splits).astype(np.int8)
         )
         facts = replace(facts, splits=splits)
-    cut = Cut(splits=names, part=number, least=plan.shards_per_part, shard_bytes=rules.shard_bytes)
-    shards = write_shards(scatter, facts, cut, folder)
+    cut = Cut(
+        splits=names,
+        partition=number,
+        least=plan.shards_per_partition,
+        shard_bytes=rules.shard_bytes,
+    )
+    shards = write_shards(shuffle, facts, cut, folder)
     classes = {
-        name: _counted(facts.labels[facts.splits == split]) if intake.has_labels else {}
+        name: _counted(facts.labels[facts.splits == split]) if writer.has_labels else {}
         for split, name in enumerate(names)
     }
     return {name: Split(shards=tuple(shards[name]), classes=classes[name]) for name in names}
