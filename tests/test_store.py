@@ -1,6 +1,10 @@
 """The store: the same over a folder and over S3, and no key leads out of it."""
 
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +16,6 @@ from aerotrain.store import (
     ExistsError,
     MissingError,
     StoreRefused,
-    StoreUnavailable,
     local,
     open_store,
     probe,
@@ -169,15 +172,38 @@ def test_of_many_that_replace_the_same_version_one_succeeds(store_url: str) -> N
     assert store.get("x") == str(won[0]).encode()
 
 
-def test_a_process_that_stopped_while_it_replaced_an_object_is_named_and_not_overtaken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+_STOPS_BEFORE_IT_REPLACES = """
+    import os, signal, sys
+    from pathlib import Path
+    from aerotrain.store import open_store
+
+    def stop_and_replace(path, target, replace=Path.replace):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return replace(path, target)
+
+    Path.replace = stop_and_replace
+    open_store(sys.argv[1]).put("x", b"late", if_match=sys.argv[2])
+"""
+
+
+def test_a_process_that_stops_while_it_replaces_an_object_is_overtaken_and_comes_too_late(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(local, "LOCKED_SECONDS", 0.1)
     store = open_store(tmp_path.as_uri())
     tag = store.put("x", b"before")
-    with local.locked(tmp_path), pytest.raises(StoreUnavailable, match="has held the lock"):
-        store.put("x", b"after", if_match=tag)
-    store.put("x", b"after", if_match=tag)
+    words = [sys.executable, "-c", textwrap.dedent(_STOPS_BEFORE_IT_REPLACES), store.url, tag]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as stopped:
+        try:
+            os.waitid(os.P_PID, stopped.pid, os.WSTOPPED)
+            assert store.get("x") == b"before"
+            tag = store.put("x", b"after", if_match=tag)
+            store.put("x", b"and once more", if_match=tag)
+            stopped.send_signal(signal.SIGCONT)
+            assert "ChangedError" in stopped.communicate(timeout=60)[1]
+        finally:
+            stopped.kill()
+    assert store.get("x") == b"and once more"
+    assert [each.key for each in store.list()] == ["x"]
 
 
 def test_files_go_up_and_come_down(store_url: str, tmp_path: Path) -> None:

@@ -8,26 +8,21 @@ import shutil
 import stat
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from aerotrain.store.errors import (
-    ExistsError,
-    StoreUnavailable,
-    changed,
-    explained,
-    replaced,
-)
+from aerotrain.store.errors import ExistsError, changed, explained, replaced
 from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.protocol import StoredObject
 
 #: What a file is called until it is whole. Listings leave such files out.
 PARTIAL = ".aerotrain-partial-"
 
-#: Seconds to wait for the lock of a folder, which is held for one rename, and between two tries.
-LOCKED_SECONDS = 10.0
+#: Seconds to wait for a lock that is held for two renames, and between two tries.
+_LOCKED_SECONDS = 2.0
 _LOCKED_PAUSE = 0.01
 
 
@@ -173,43 +168,51 @@ def write_whole(
 
 
 def _replace_version(partial: Path, path: Path, tag: str, url: str) -> None:
-    """Rename ``partial`` to ``path``, if that is still the version of ``tag``."""
-    with locked(path.parent):
+    """Rename ``partial`` to ``path``, if that is still the version of ``tag``; one of many does.
+
+    They come one after another by a lock. A process that stops while it has the lock is passed,
+    and loses: each that would rename its file first removes those of all others, and only then
+    looks at ``path``. So of two, the later one has seen and removed the file of the earlier, or
+    sees what that one has made of ``path``.
+    """
+    stem = f"{PARTIAL}next-{path.name}"
+    own = path.with_name(f"{stem}.{uuid.uuid4().hex}")
+    with _in_turn(path.with_name(f"{PARTIAL}lock-{path.name}")):
         try:
-            found = _tag(path.stat())
+            partial.rename(own)
+            for other in path.parent.iterdir():
+                if other.name.rpartition(".")[0] == stem and other != own:
+                    other.unlink(missing_ok=True)
+            if _tag(path.stat()) == tag:
+                own.replace(path)
+                return
         except FileNotFoundError:
-            found = None
-        if found != tag:
-            raise replaced(url)
-        partial.replace(path)
+            pass  # the object is gone, or another process has removed this one's file
+        finally:
+            own.unlink(missing_ok=True)
+    raise replaced(url)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """A scope in which no other process, nor thread, replaces versions of files in ``folder``.
-
-    Raises:
-        StoreUnavailable: another one has been in it for very long; it may be stopped.
-    """
-    path = folder / f"{PARTIAL}lock"
+def _in_turn(lock: Path) -> Iterator[None]:
+    """A scope that one process or thread is in at a time, unless one stays in it for long."""
     # Opened for writing: where the folder is a share, the lock is its server's, and that asks so.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        until = time.monotonic() + LOCKED_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise StoreUnavailable(
-                        f"another process has held the lock {path} for {LOCKED_SECONDS:g} s; see "
-                        "which (lslocks), and end it if it is stopped"
-                    ) from None
-                time.sleep(_LOCKED_PAUSE)
+        until = time.monotonic() + _LOCKED_SECONDS
+        while not _locks(descriptor) and time.monotonic() < until:
+            time.sleep(_LOCKED_PAUSE)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
