@@ -449,6 +449,14 @@ def test_a_group_is_adopted_that_can_still_come_to_a_good_end(
     assert of.controller.can_adopt([], all_seen, of.now) is adopted
 
 
+def test_a_group_is_adopted_whose_restart_was_recorded_and_not_carried_out() -> None:
+    of = Group("multi_worker_mirrored")
+    gone = dict.fromkeys(["chief", "worker_0", "worker_1"], lost())
+    of.sees(**gone)
+    seen = {each: replace(RUNNING, state=State.LOST, restarts=None) for each in of.job.names()}
+    assert of.controller.can_adopt(of.events, seen, of.now)
+
+
 def test_a_group_past_its_deadline_is_not_adopted() -> None:
     of = Group()
     running = dict.fromkeys(of.job.names(), RUNNING)

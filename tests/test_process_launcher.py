@@ -79,7 +79,7 @@ def test_the_job_ends_well_with_its_chief_and_every_line_was_passed_on(
             "crash",
             State.FAILED,
             "exited with 65: ZeroDivisionError: a bug of the user's own "
-            "(line 60 of small_jobs.py, in crash)",
+            "(line 62 of small_jobs.py, in crash)",
         ),
         ("chief", "vanish", State.LOST, "was ended by signal 9"),
     ],

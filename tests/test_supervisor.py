@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from aerotrain.supervisor import protocol
+from aerotrain.supervisor.fork_server import version
 from aerotrain.supervisor.starting import ReplicaFolder
 from aerotrain.supervisor.supervisor import Replica
 
@@ -59,3 +60,13 @@ def test_the_folder_of_sockets_is_this_users_alone_and_their_paths_are_short() -
 def test_nobody_answers_where_no_supervisor_is(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         protocol.ask(protocol.socket_of(tmp_path), {"do": "observe"}, seconds=1)
+
+
+def test_what_was_imported_is_of_another_version_once_a_file_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    source = tmp_path / "deep" / "module.py"
+    source.write_text("")
+    before = version(tmp_path)
+    assert version(tmp_path) == before
+    os.utime(source, (5, 5))
+    assert version(tmp_path) != before

@@ -28,15 +28,11 @@ As environment variables: ``AIRFLOW__AEROTRAIN__STORE`` and so on.
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
-
-if TYPE_CHECKING:
-    from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 
 _SECTION = "aerotrain"
 
@@ -111,23 +107,3 @@ class Settings:
                 f"the launchers are {', '.join(LAUNCHERS)}"
             )
         return replace(self, launcher=launcher or self.launcher)
-
-    def pods(self) -> "PodSettings":
-        """What the launcher of pods needs to know.
-
-        Raises:
-            FinalError: the template cannot be read.
-        """
-        from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-        from aerotrain_airflow.backends.kubernetes.template import read_template
-
-        return PodSettings(
-            namespace=self.namespace,
-            image=self.image,
-            store_secret=self.store_secret,
-            service_account=self.service_account,
-            queue=self.queue,
-            pod_template=read_template(Path(self.pod_template_file))
-            if self.pod_template_file
-            else {},
-        )

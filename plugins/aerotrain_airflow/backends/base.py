@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry
-from aerotrain_airflow.controller.controller import Seen
 from aerotrain_airflow.controller.decision import Restart
 from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.situation import Seen
 
 if TYPE_CHECKING:
     # Airflow sends all logs of whatever imports it to standard output, where reports are printed.

@@ -17,8 +17,8 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.backends import driver
 from aerotrain_airflow.backends.base import Backend, Emit, PlanT
-from aerotrain_airflow.controller.controller import Seen
 from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.situation import Seen
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger

@@ -2,5 +2,6 @@
 
 Pure: no client, no clock, no file. Observations and times come in as arguments; out comes a
 ``Decision``, a value. ``restart_policy`` judges one loss, ``deadlines`` has every limit of time,
-``history`` reads the event log, and ``controller`` decides for the whole group.
+``history`` reads the event log, ``situation`` has what is seen at one moment, and ``controller``
+decides for the whole group.
 """

@@ -80,6 +80,6 @@ def patience(job: Job, *, trains: bool) -> float:
     return job.deadlines.progress_timeout
 
 
-def unresponsive_reason(job: Job, seconds: float) -> str:
+def unresponsive_reason(seconds: float) -> str:
     """What is said of a replica that has had no heartbeat for so long."""
     return f"gave no sign of life for {seconds:.0f} s, and was ended"

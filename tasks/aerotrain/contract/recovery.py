@@ -4,7 +4,6 @@ The first rows are rules that ``comeback`` applies. The others are promises that
 keep together; docs/recovery.md shows the same table, and a test holds the two equal.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,19 +85,9 @@ MATRIX: tuple[Row, ...] = (
 # fmt: on
 
 
-#: How a replica that ends itself names those that it waited for in vain.
-_SILENT = re.compile(r"((?:\S+ and )*\S+) do(?:es)? not answer")
-
-
 def say_silent(names: Sequence[str]) -> str:
-    """Who does not answer, in the words that ``told_silent`` reads."""
+    """Which replicas do not answer, for people; programs read the termination message."""
     return f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not answer"
-
-
-def told_silent(words: str) -> frozenset[str]:
-    """Whom the last words of a replica name: they are lost, whatever else is seen of them."""
-    told = _SILENT.search(words)
-    return frozenset(told[1].split(" and ")) if told else frozenset()
 
 
 def comeback(job: Job, lost: Collection[ReplicaName]) -> frozenset[ReplicaName]:

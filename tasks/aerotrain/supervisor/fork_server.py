@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -99,14 +99,18 @@ def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
             answer(connection, error)
             return True
         if pid == 0:
-            _be_supervisor(request, kept)
+            _be_supervisor(request, before, kept)
         answer(connection, {"pid": pid})
     return True
 
 
-def _be_supervisor(request: Mapping[str, Any], kept: set[int]) -> NoReturn:
+def _be_supervisor(request: Mapping[str, Any], before: object, kept: set[int]) -> NoReturn:
     """Go on as the supervisor of the job in a folder; what the parent would tidy up stays."""
     from aerotrain.supervisor.warm import become_replica
+
+    def become(environment: Mapping[str, str], command: Sequence[str]) -> None:
+        if version() == before:  # else what was imported is not what there is now
+            become_replica(environment, command)
 
     try:
         os.setsid()
@@ -117,21 +121,28 @@ def _be_supervisor(request: Mapping[str, Any], kept: set[int]) -> NoReturn:
         os.environ.update(request["environment"])
         folder = Path(request["folder"])
         os.chdir(folder)
-        supervise(folder, become_replica, kept)
+        supervise(folder, become, kept)
     finally:
         os._exit(1)
 
 
-def version() -> object:
-    """Another one as soon as the source of aerotrain, or a package below it, has changed."""
+def version(sources: Path = Path(__file__).parent.parent) -> object:
+    """Another one as soon as a module in ``sources``, or a package below them, has changed."""
     files = [Path(sys.executable)]
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
             files.append(Path(spec.origin))
-    top = Path(__file__).parent.parent
-    files += sorted(top.rglob("*.py"))
-    return [(str(file), file.stat().st_mtime_ns) for file in files]
+    files += sorted(sources.rglob("*.py"))
+    return [(str(file), _changed(file)) for file in files]
+
+
+def _changed(file: Path) -> int:
+    """When the file was last changed; 0 where it is just being replaced."""
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from typing import Any, NoReturn, Self
 from aerotrain.supervisor.processes import close_all_but, name_process, reset_signals
 from aerotrain.supervisor.protocol import HEARTBEAT, LOG, TERMINATION_LOG, WORK
 
+#: Makes a forked process the replica with this environment and command, and does not return;
+#: unless its imports will not do any more, and the interpreter has to be run.
+Warm = Callable[[Mapping[str, str], Sequence[str]], None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
@@ -93,7 +97,7 @@ def become(
     start: Start,
     folder: ReplicaFolder,
     log: int,
-    warm: Callable[[Mapping[str, str], Sequence[str]], NoReturn] | None,
+    warm: Warm | None,
     kept: Collection[int],
 ) -> NoReturn:
     """Make this process the replica; ``kept`` are the open files that its imports need."""

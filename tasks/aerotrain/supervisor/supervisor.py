@@ -7,7 +7,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from aerotrain.supervisor.processes import (
 )
 from aerotrain.supervisor.protocol import LOCK, STATUS, answer, listen, read_request, socket_of
 from aerotrain.supervisor.reaper import start_reaped
-from aerotrain.supervisor.starting import ReplicaFolder, Start, become
+from aerotrain.supervisor.starting import ReplicaFolder, Start, Warm, become
 
 #: Seconds between asking the processes of a job to end and killing them. Airflow gives a killed
 #: task 5 s, so this and the killing must fit into that.
@@ -40,8 +40,6 @@ _LOOK_EVERY = 1.0
 
 #: Seconds for which a supervisor stays whose replicas have all ended, and that nobody asks.
 _IDLE = 600.0
-
-Warm = Callable[[Mapping[str, str], Sequence[str]], NoReturn]
 
 
 @dataclass

@@ -17,9 +17,9 @@ from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_s
 from aerotrain_airflow.backends.process.ports import Port, hold, release
 from aerotrain_airflow.backends.process.supervising import Supervision
 from aerotrain_airflow.backends.process.warm_start import may_fork, umask
-from aerotrain_airflow.controller.controller import Seen
 from aerotrain_airflow.controller.decision import Restart
 from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.situation import Seen
 
 #: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
 #: long beside the look itself (about 1 ms a replica).
