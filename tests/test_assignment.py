@@ -1,4 +1,4 @@
-"""Which split and shard a record goes into: its key alone decides."""
+"""Assignment of records to splits and shards: the key alone decides."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ def test_each_split_gets_its_share() -> None:
     assert counts["test"] == pytest.approx(2000, rel=0.06)
 
 
-def test_a_key_stays_in_its_split_for_ever() -> None:
+def test_the_split_of_a_key_never_changes() -> None:
     # A change of these would put records that a model was trained on into its test split.
     splits = [split_of(f"digit-{number:04d}", SPLITS) for number in range(8)]
     assert splits == ["test", "train", "train", "train", "train", "train", "train", "train"]
@@ -66,7 +66,7 @@ def test_another_seed_is_another_order() -> None:
         ([], 4, 50, []),
     ],
 )
-def test_shards_are_of_like_size_and_none_is_empty(
+def test_shards_are_of_about_equal_size_and_none_is_empty(
     lengths: list[int], least: int, shard_bytes: int, sizes: list[int]
 ) -> None:
     array = np.array(lengths, np.int64)
@@ -77,12 +77,12 @@ def test_shards_are_of_like_size_and_none_is_empty(
 @pytest.mark.parametrize(
     ("shards", "parts", "each"), [(4, 4, 1), (4, 3, 2), (1, 4, 1), (5, 1, 5), (9, 4, 3)]
 )
-def test_the_parts_write_the_shards_that_were_asked_for_or_more(
+def test_the_partitions_write_at_least_the_requested_shards(
     shards: int, parts: int, each: int
 ) -> None:
     assert shards_per_partition(shards, parts) == each
     assert each * parts >= shards
 
 
-def test_a_shard_is_named_after_its_split_its_part_and_its_number() -> None:
+def test_a_shard_is_named_after_its_split_partition_and_number() -> None:
     assert shard_name("train", 3, 1) == "train-00003-001.tfrecord"

@@ -130,7 +130,7 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
         "evaluate": "failed",
         "export": "upstream_failed",
     }
-    assert "already sealed" in pipeline.log(run, "prepare.plan")
+    assert "already finalized" in pipeline.log(run, "prepare.plan")
     assert "threshold" in pipeline.errors(run)
     assert {stored.key for stored in store.list("serving")} == before
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")

@@ -1,4 +1,4 @@
-"""Preparing data: the same input gives the same bytes, once, and nothing is sealed by half."""
+"""Preparing data: the same input gives the same bytes, once, and a data set is whole or absent."""
 
 import os
 import resource
@@ -55,7 +55,7 @@ def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wr
         sys.modules.pop(name, None)
 
 
-def test_a_sealed_data_set_holds_every_record_once(
+def test_a_finished_data_set_holds_every_record_once(
     store_url: str, tmp_path: Path, write_source: Write
 ) -> None:
     url = prepare(store_url, tmp_path, write_source())
@@ -74,9 +74,7 @@ def test_a_sealed_data_set_holds_every_record_once(
     assert [sum(each.get(label, 0) for each in classes) for label in range(5)] == [40] * 5
 
 
-def test_every_split_has_the_shards_that_were_asked_for(
-    tmp_path: Path, write_source: Write
-) -> None:
+def test_every_split_has_as_many_shards_as_requested(tmp_path: Path, write_source: Write) -> None:
     url = prepare(tmp_path.as_uri(), tmp_path, write_source(), shards=5)
     shards = {name: len(split.shards) for name, split in load_dataset(url).splits.items()}
     assert all(5 <= count <= 6 for count in shards.values()), shards
@@ -94,10 +92,10 @@ def test_the_same_input_again_writes_nothing_and_says_so(
     assert run_step("partition", store_url, tmp_path, dataset=url, partition=1)["records"] == 100
     assert run_step("finalize", store_url, tmp_path, dataset=url) == url
     planned_said, partition_said, finalize_said = capsys.readouterr().out.splitlines()
-    assert planned_said.startswith("already sealed: ")
+    assert planned_said.startswith("already finalized: ")
     assert "nothing to write" in planned_said
-    assert "part 1 is written already" in partition_said
-    assert finalize_said.startswith("already sealed: ")
+    assert "partition 1 is written already" in partition_said
+    assert finalize_said.startswith("already finalized: ")
     assert list(open_store(store_url).list()) == before
 
 
@@ -120,7 +118,7 @@ def test_another_input_is_another_data_set(
     assert first != second
 
 
-def test_a_record_keeps_its_split_whatever_the_order_and_the_shards(
+def test_a_record_keeps_its_split_for_any_order_and_number_of_shards(
     tmp_path: Path, write_source: Write
 ) -> None:
     def by_split(url: str) -> dict[str, set[bytes]]:
@@ -166,7 +164,7 @@ _PREPARE_AND_DIE = """
 """
 
 
-def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
+def test_a_run_after_a_kill_at_any_moment_completes_the_same_manifest(
     tmp_path: Path, write_source: Write
 ) -> None:
     module = write_source()
@@ -183,7 +181,7 @@ def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
     for writes in range(len(objects)):
         written = [each.key for each in open_store(f"{killed}/{writes}").list()]
         assert len(written) == writes
-        # After the manifest comes nothing but the note that it is the latest.
+        # Only the pointer to the latest data set is written after the manifest.
         assert any(key.endswith(MANIFEST) for key in written) == (writes == len(objects) - 1)
         completed = f"{killed}/{writes}"
         url = prepare(completed, tmp_path, module, splits={"train": 1.0})
@@ -192,10 +190,10 @@ def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
 
 
 @pytest.mark.process
-def test_a_part_whose_scratch_is_full_says_so_and_the_next_try_goes_on(
+def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
     tmp_path: Path, write_source: Write
 ) -> None:
-    module = write_source("np.full(3,", "np.full(20_000,")  # 8 MB a part
+    module = write_source("np.full(3,", "np.full(20_000,")  # 8 MB in each part
     whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, module))
     store = (tmp_path / "store").as_uri()
     source = {"kind": "python", "module": module}
@@ -231,18 +229,18 @@ def test_a_part_whose_scratch_is_full_says_so_and_the_next_try_goes_on(
     assert [each.key for each in open_store(store).list()] == before
 
     run_step("partition", store, tmp_path, **planned["partitions"][1])
-    sealed = open_store(run_step("finalize", store, tmp_path, dataset=planned["dataset"]))
-    assert sealed.get(MANIFEST) == whole.get(MANIFEST)
+    finished = open_store(run_step("finalize", store, tmp_path, dataset=planned["dataset"]))
+    assert finished.get(MANIFEST) == whole.get(MANIFEST)
 
 
-def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
+def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> None:
     source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 4")}
     planned = run_step("plan", tmp_path.as_uri(), tmp_path, source=source)
     for number in (0, 2):
         run_step("partition", tmp_path.as_uri(), tmp_path, **planned["partitions"][number])
-    with pytest.raises(FinalError, match=r"2 of 4 parts of .* are not written: part 1, 3"):
+    with pytest.raises(FinalError, match=r"2 of 4 partitions of .* are not written: 1, 3"):
         run_step("finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
-    with pytest.raises(MissingError, match="no data set is sealed"):
+    with pytest.raises(MissingError, match="there is no finished data set"):
         load_dataset(planned["dataset"])
 
 
@@ -255,7 +253,7 @@ def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
         (
             '100 * part["number"] + row',
             "5",
-            "99 records .* came before, the first at part 0, position 0 'row-5' and part 0",
+            "99 records repeat a key, the first at part 0, position 0 'row-5' and part 0",
         ),
         (
             "np.full(3, number,",
@@ -276,7 +274,7 @@ def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
         ("number % 5", "None", "100 records .*at position 0: record 'row-0': .* is NoneType"),
     ],
 )
-def test_a_record_that_cannot_be_taken_is_named(
+def test_a_bad_record_is_named(
     tmp_path: Path, write_source: Write, replaced: str, by: str, words: str
 ) -> None:
     store = (tmp_path / "store").as_uri()
@@ -286,7 +284,7 @@ def test_a_record_that_cannot_be_taken_is_named(
     assert keys - {"quarantine/00000.jsonl"} == {"plan.json", "plan/00000.json", "plan/00001.json"}
 
 
-def test_input_that_is_away_is_worth_another_try(tmp_path: Path, write_source: Write) -> None:
+def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source: Write) -> None:
     module = write_source("for row in", 'raise ConnectionError("lost")\n        for row in')
     with pytest.raises(TemporaryError, match="ConnectionError: lost"):
         prepare(tmp_path.as_uri(), tmp_path, module)
@@ -295,13 +293,17 @@ def test_input_that_is_away_is_worth_another_try(tmp_path: Path, write_source: W
 @pytest.mark.parametrize(
     ("replaced", "by", "words"),
     [
-        ("PARTS = 2", "PARTS = 0", "is empty: it lists no part"),
-        ("range(100)", "range(0)", "the data set is empty: none of its parts has a record"),
+        ("PARTS = 2", "PARTS = 0", "is empty: it lists no fragment"),
+        ("range(100)", "range(0)", "the data set is empty: none of its partitions has a record"),
         ("range(100)", "range(3)", "split '.*' got no record with its share of 0.*larger"),
-        ("np.full(3,", 'np.full(3 + part["number"],', "records of part 1 have .*of part 0"),
+        (
+            "np.full(3,",
+            'np.full(3 + part["number"],',
+            "partition 1 have .*of partition 0",
+        ),
     ],
 )
-def test_a_data_set_that_could_not_be_used_is_not_sealed(
+def test_a_data_set_that_could_not_be_used_is_not_finalized(
     tmp_path: Path,
     write_source: Write,
     replaced: str,
@@ -331,7 +333,7 @@ def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Wri
         ({"shards": 0}, "shards must be a whole number of 1 or more, got 0"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(
+def test_invalid_arguments_of_plan_are_refused(
     tmp_path: Path, arguments: dict[str, Any], words: str
 ) -> None:
     arguments = {"source": {"kind": "python", "module": "json"}} | arguments

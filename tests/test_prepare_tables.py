@@ -1,4 +1,4 @@
-"""Preparing files: any source, any split, bad records in quarantine, only what changed anew."""
+"""Preparing files: any source, any split, a quarantine, and only changed partitions again."""
 
 import io
 import json
@@ -64,9 +64,7 @@ def by_split(url: str) -> dict[str, list[int]]:
 # --- what is written
 
 
-def test_a_table_is_prepared_with_its_types_and_its_missing_values(
-    table: Path, tmp_path: Path
-) -> None:
+def test_a_table_keeps_its_types_and_its_missing_values(table: Path, tmp_path: Path) -> None:
     url = prepare_source((tmp_path / "store").as_uri(), tmp_path, source(table))
     assert load_dataset(url).schema["label"] == Feature("int16")
     everything = [each for split in load_dataset(url).splits for each in records(url, split)]
@@ -100,11 +98,11 @@ def test_shards_are_near_their_target_and_balanced(table: Path, tmp_path: Path) 
     assert min(sizes) > 0.9 * max(sizes)
 
 
-def test_one_changed_file_rewrites_only_the_shards_of_its_part(
+def test_a_changed_file_rewrites_only_the_shards_of_its_partition(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = (tmp_path / "store").as_uri()
-    size = 2 * (table / "0.parquet").stat().st_size  # each file is a part by itself
+    size = 2 * (table / "0.parquet").stat().st_size  # each file is a partition of its own
     prepare_source(store, tmp_path, source(table), part_bytes=size)
     changed = pq.read_table(table / "2.parquet").slice(0, 249)
     pq.write_table(changed, table / "2.parquet")
@@ -120,7 +118,7 @@ def test_one_changed_file_rewrites_only_the_shards_of_its_part(
             assert open_store(url).get(shard.file) == open_store(fresh).get(shard.file)
 
 
-def test_pieces_are_grouped_by_size_in_an_order_of_the_seed() -> None:
+def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
     fragments = [
         Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
@@ -148,7 +146,7 @@ def test_equal_records_are_never_in_two_splits(tmp_path: Path) -> None:
     assert not set(splits["train"]) & (set(splits["test"]) | set(splits["validation"]))
 
 
-def test_a_key_column_decides_the_split_whatever_else_changes(table: Path, tmp_path: Path) -> None:
+def test_a_key_column_alone_decides_the_split(table: Path, tmp_path: Path) -> None:
     one = prepare_source((tmp_path / "1").as_uri(), tmp_path, source(table), key=["id"])
     only = {**source(table), "columns": ["id"]}
     other = prepare_source((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5)
@@ -195,7 +193,7 @@ def test_folders_give_the_split(tmp_path: Path) -> None:
         prepare_source((tmp_path / "2").as_uri(), tmp_path, source(tmp_path / "in"), **options)
 
 
-def test_stratified_splits_have_every_class_by_its_share(table: Path, tmp_path: Path) -> None:
+def test_stratified_splits_divide_each_class_by_the_shares(table: Path, tmp_path: Path) -> None:
     url = prepare_source(
         (tmp_path / "store").as_uri(),
         tmp_path,
@@ -238,7 +236,7 @@ def test_equal_records_and_rare_classes_are_stratified_too(
     assert 0 < classes[1] < 10
 
 
-# --- what cannot be taken
+# --- what is rejected
 
 
 def write_csv(folder: Path, text: str) -> dict[str, Any]:
@@ -256,7 +254,7 @@ LINES = "n,label\n" + "".join(f"{n},{n % 2}\n" for n in range(100))
         ("x,1", {}, "invalid value 'x'"),
         ("1", {}, "Expected 2 columns, got 1"),
         ("5,", {}, "the label 'label' is missing"),
-        (",1", {}, "column 'n' is missing, and int64 has no value that says so; give one in"),
+        (",1", {}, "column 'n' is missing, and int64 has no value for missing; give one in"),
         ("7,5", {"ranges": {"label": [0, 1]}}, "column 'label' is not from 0 to 1"),
     ],
 )
@@ -270,12 +268,12 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     store = (tmp_path / "other").as_uri()
     url = prepare_source(store, tmp_path, described, max_rejected=1, **options)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 100
-    told = json.loads(open_store(url).get("quarantine/00000.jsonl"))
-    assert (told["file"], told["offset"]) == (f"{described['url']}/x.csv", len(LINES))
-    assert reason in told["reason"]
+    entry = json.loads(open_store(url).get("quarantine/00000.jsonl"))
+    assert (entry["file"], entry["offset"]) == (f"{described['url']}/x.csv", len(LINES))
+    assert reason in entry["reason"]
 
 
-def test_too_many_rejected_records_in_all_parts_together_fail_the_seal(tmp_path: Path) -> None:
+def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(2):
         (tmp_path / "in" / f"{number}.csv").write_text(f"{LINES}x,1\n")
@@ -286,13 +284,13 @@ def test_too_many_rejected_records_in_all_parts_together_fail_the_seal(tmp_path:
         )
 
 
-def test_bytes_that_are_no_record_count_for_all_records_that_may_have_been_there(
+def test_damaged_bytes_count_as_many_rejected_records_as_they_may_have_held(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in").mkdir()
     content = bytes(framed(encode({"x": column_of("x", np.arange(100))})).content)
     size = len(content) // 100
-    gap = bytes(20 * size)  # as a disk leaves it that lost its power
+    gap = bytes(20 * size)  # as after a power failure
     damaged = content[: 40 * size] + gap + content[60 * size :]
     (tmp_path / "in" / "x.tfrecord").write_bytes(damaged)
     described = source(tmp_path / "in", "tfrecord")
@@ -303,7 +301,7 @@ def test_bytes_that_are_no_record_count_for_all_records_that_may_have_been_there
     assert json.loads(open_store(url).get("quarantine/00000.jsonl"))["records"] == 20
 
 
-def test_what_is_missing_is_filled_where_a_value_is_given(tmp_path: Path) -> None:
+def test_missing_values_are_filled_if_a_fill_value_is_set(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + ",1\n")
     url = prepare_source((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": -1})
     numbers = [each["n"] for split in load_dataset(url).splits for each in records(url, split)]
@@ -313,15 +311,15 @@ def test_what_is_missing_is_filled_where_a_value_is_given(tmp_path: Path) -> Non
 def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + "5,1\n")
     with pytest.raises(
-        FinalError, match=r"key that came before, the first at .*byte 28 and .*byte"
+        FinalError, match=r"records repeat a key, the first at .*byte 28 and .*byte"
     ):
         prepare_source((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
 
 
-def test_two_records_of_different_parts_with_one_key_are_named_before_the_seal(
+def test_two_records_of_different_partitions_with_one_key_are_named_by_finalize(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duplicates, "RANGE_HASHES", 100)  # so that there are several of them
+    monkeypatch.setattr(duplicates, "RANGE_HASHES", 100)  # several ranges of hashes
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(4):
@@ -331,7 +329,7 @@ def test_two_records_of_different_parts_with_one_key_are_named_before_the_seal(
     store = (tmp_path / "store").as_uri()
     prepare_source(store, tmp_path, source(folder), **options)
     pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
-    words = r"1 records have a key .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
+    words = r"1 records repeat a key, .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
     for _ in range(2):
         with pytest.raises(FinalError, match=words):
             prepare_source(store, tmp_path, source(folder), **options)
@@ -339,7 +337,7 @@ def test_two_records_of_different_parts_with_one_key_are_named_before_the_seal(
     prepare_source(store, tmp_path, source(folder), **options)
 
 
-def test_two_keys_of_one_hash_are_no_duplicates(
+def test_different_keys_with_equal_hashes_are_not_duplicates(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def four(keys: Sequence[str | bytes]) -> Hashes:
@@ -351,10 +349,10 @@ def test_two_keys_of_one_hash_are_no_duplicates(
     assert sum(split.records for split in load_dataset(url).splits.values()) == 1000
 
 
-def test_a_record_larger_than_a_shard_is_not_taken(tmp_path: Path) -> None:
+def test_a_record_larger_than_a_shard_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"t": ["x", "y" * 5000]}), tmp_path / "in" / "x.parquet")
-    with pytest.raises(FinalError, match=r"row 1: its 50.. bytes are more than a whole shard's"):
+    with pytest.raises(FinalError, match=r"row 1: its 50.. bytes are more than a whole shard"):
         prepare_source(
             (tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), shard_bytes=1000
         )
@@ -364,7 +362,7 @@ def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path)
     (tmp_path / "in").mkdir()
     for number, value in ((1, 5), (2, "five")):
         pq.write_table(pa.table({"n": [value] * 9}), tmp_path / "in" / f"{number}.parquet")
-    words = r"2\.parquet: column 'n' cannot be taken as int64 .*: it is string"
+    words = r"2\.parquet: column 'n' cannot be cast to int64 .*: it is string"
     with pytest.raises(SourceError, match=words):
         prepare_source((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
 
@@ -381,7 +379,7 @@ def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path)
         (
             [[1, 2]],
             [[3]],
-            r"2\.parquet: column 'n' cannot be taken as int64 of shape \(2,\).*\(1,\)",
+            r"2\.parquet: column 'n' cannot be cast to int64 of shape \(2,\).*\(1,\)",
         ),
     ],
 )
@@ -414,7 +412,7 @@ def test_lists_of_different_lengths_are_refused(
         ),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(
+def test_rules_that_do_not_fit_the_columns_are_refused(
     table: Path, tmp_path: Path, arguments: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError, match=words):

@@ -1,4 +1,4 @@
-"""Records: bytes that TensorFlow reads back equal, and refusals that name the feature."""
+"""Records: bytes that TensorFlow reads back equal, and errors that name the feature."""
 
 import io
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ def test_the_schema_is_the_dtype_and_shape_of_each_feature() -> None:
     assert schema_of(RECORD) == SCHEMA
 
 
-def test_equal_records_are_equal_bytes_whatever_the_order_of_their_features() -> None:
+def test_equal_records_are_equal_bytes_for_any_order_of_their_features() -> None:
     backwards = dict(reversed(list(RECORD.items())))
     assert encode(stacked([RECORD], SCHEMA)) == encode(stacked([backwards], schema_of(backwards)))
 
@@ -124,7 +124,7 @@ def frame(record: bytes) -> bytes:
 
 
 def head(length: int) -> bytes:
-    """What stands before a record of so many bytes, with the checksum that is right for it."""
+    """The header of a record of ``length`` bytes, with its valid checksum."""
     encoded = length.to_bytes(8, "little")
     crc = google_crc32c.value(encoded)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
@@ -132,7 +132,7 @@ def head(length: int) -> bytes:
 
 
 def read_damaged(content: bytes) -> tuple[list[bytes], list[tuple[int, Damage]]]:
-    """The whole records of a file, and what is damaged in it with its offset."""
+    """The valid records of a file, and the damage in it with offsets."""
     found = list(read_frames(io.BytesIO(content)))
     return (
         [each for _, each in found if isinstance(each, bytes)],
@@ -149,7 +149,7 @@ FRAMES = [frame(each) for each in RECORDS]
 
 
 @pytest.mark.parametrize("number", [0, 50, 199])
-def test_whichever_byte_of_a_record_is_damaged_the_records_around_it_are_read(number: int) -> None:
+def test_damage_to_any_byte_of_a_record_leaves_the_records_around_it_readable(number: int) -> None:
     begin = sum(map(len, FRAMES[:number]))
     for place in range(begin, begin + len(FRAMES[number])):
         whole, damage = read_damaged(flipped(b"".join(FRAMES), place))
@@ -170,7 +170,7 @@ def test_whichever_byte_of_a_record_is_damaged_the_records_around_it_are_read(nu
     ],
     ids=["2^60", "2^63", "2^30", "zeros", "text", "cut off, and written on"],
 )
-def test_reading_goes_on_after_bytes_that_are_no_record(
+def test_reading_resumes_after_bytes_that_are_not_a_record(
     damaged: bytes, words: str, records: int
 ) -> None:
     content = b"".join([*FRAMES[:150], damaged, *FRAMES[150:]])
@@ -185,20 +185,20 @@ def test_reading_goes_on_after_bytes_that_are_no_record(
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (-1, "the file ends within this record of 10 bytes; it was cut off"),
-        (-11, "the file ends within this record of 10 bytes; it was cut off"),
-        (-16, "the file ends within the length of this record; it was cut off"),
-        (-25, "the file ends within the length of this record; it was cut off"),
+        (-1, "the file ends within this record of 10 bytes; it was truncated"),
+        (-11, "the file ends within this record of 10 bytes; it was truncated"),
+        (-16, "the file ends within the length of this record; it was truncated"),
+        (-25, "the file ends within the length of this record; it was truncated"),
     ],
 )
-def test_a_last_record_that_was_cut_off_is_one_damage(left: int, words: str) -> None:
+def test_a_truncated_last_record_is_reported_once(left: int, words: str) -> None:
     whole, [(offset, found)] = read_damaged(b"".join(FRAMES)[:left])
     assert whole == RECORDS[:-1]
     assert offset == sum(map(len, FRAMES[:-1]))
     assert (found.reason, found.records) == (words, 1)
 
 
-def test_damage_up_to_the_end_of_a_file_counts_for_all_that_may_have_been_there() -> None:
+def test_damage_up_to_the_end_of_a_file_counts_as_many_records_as_it_may_have_held() -> None:
     content = b"".join(FRAMES[:50]) + bytes(sum(map(len, FRAMES[50:])))
     whole, [(_, found)] = read_damaged(content)
     assert whole == RECORDS[:50]
@@ -206,7 +206,7 @@ def test_damage_up_to_the_end_of_a_file_counts_for_all_that_may_have_been_there(
     assert "bytes are skipped up to the end of the file" in found.reason
 
 
-def test_damage_that_is_larger_than_what_is_looked_at_once_is_passed() -> None:
+def test_damage_larger_than_the_read_buffer_is_skipped() -> None:
     gap = np.random.default_rng(0).bytes(3 * 2**20)
     content = FRAMES[0] + gap + FRAMES[1] + frame(gap) + FRAMES[2]
     whole, [(offset, found)] = read_damaged(content)
@@ -216,7 +216,7 @@ def test_damage_that_is_larger_than_what_is_looked_at_once_is_passed() -> None:
 
 
 @pytest.mark.parametrize("content", [b"id,label\n1,2\n", bytes(5000), b"PAR1" * 2000])
-def test_a_file_without_any_record_is_no_tfrecord_file(content: bytes) -> None:
+def test_a_file_without_any_record_is_not_a_tfrecord_file(content: bytes) -> None:
     with pytest.raises(FinalError, match=f"none of its {len(content)} bytes begins a record"):
         read_damaged(content)
 
@@ -273,7 +273,7 @@ def test_a_column_that_no_record_can_hold_is_refused_by_its_name(values: Any, wo
         ({"x": [[1], [1, 2]]}, "'x' is no array"),
     ],
 )
-def test_what_no_record_can_hold_is_refused_by_its_name(
+def test_a_feature_that_no_record_can_hold_is_refused_by_its_name(
     record: Mapping[str, Any], words: str
 ) -> None:
     with pytest.raises(RecordError, match=words):

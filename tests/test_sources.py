@@ -1,4 +1,4 @@
-"""Sources: every kind gives its records as columns, and bad input is told where it lies."""
+"""Sources: each kind yields its records as columns, and bad input is reported by position."""
 
 import bz2
 import gzip
@@ -30,7 +30,7 @@ JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"
 def read(description: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Rejected]]:
     """All records of a source, column by column, and those that do not parse.
 
-    What is read is what JSON kept of the source and its pieces, as in another process.
+    The source and its fragments pass through JSON first, as between processes.
     """
     source = open_source(description)
     schema = source.schema()
@@ -54,7 +54,7 @@ def schema(description: Mapping[str, Any]) -> dict[str, Feature]:
 # --- each kind
 
 
-def test_parquet_gives_its_columns_and_the_folders_that_it_lies_in(tmp_path: Path) -> None:
+def test_parquet_has_its_columns_and_those_of_its_hive_partitions(tmp_path: Path) -> None:
     for day in ("2026-01-01", "2026-01-02"):
         folder = tmp_path / f"dt={day}"
         folder.mkdir()
@@ -76,7 +76,7 @@ def test_parquet_gives_its_columns_and_the_folders_that_it_lies_in(tmp_path: Pat
     assert read(only)[0] == {"n": [1, 2]}
 
 
-def test_a_big_parquet_file_is_many_pieces_of_row_groups(
+def test_a_big_parquet_file_is_many_fragments_of_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "FRAGMENT_BYTES", 1000)
@@ -104,7 +104,7 @@ def test_csv_and_json_lines_are_cut_at_line_ends_into_ranges(
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_what_is_compressed_is_read_from_end_to_end(tmp_path: Path, suffix: str) -> None:
+def test_compressed_files_are_read_completely(tmp_path: Path, suffix: str) -> None:
     codec = {"gz": "gzip", "zst": "zstd"}[suffix]
     content = b"n,t\n" + b"".join(b"%d,a\n" % n for n in range(50_000))
     path = tmp_path / f"x.csv.{suffix}"
@@ -117,7 +117,7 @@ def test_what_is_compressed_is_read_from_end_to_end(tmp_path: Path, suffix: str)
         read(source)
 
 
-def test_images_have_their_folder_as_class_and_their_bytes_as_they_are(tmp_path: Path) -> None:
+def test_the_class_of_an_image_is_its_folder_and_its_bytes_are_unchanged(tmp_path: Path) -> None:
     for name, data in (("cat/1.png", PNG), ("dog/2.jpg", JPEG), ("dog/readme.txt", b"no")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
@@ -160,7 +160,7 @@ def test_examples_are_read_back_as_they_were_encoded(tmp_path: Path) -> None:
     assert read(source)[0] == {name: each.values.tolist() for name, each in columns.items()}
 
 
-# --- where they lie
+# --- where files are
 
 
 def test_globs_prefixes_and_lists_name_files(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_files_are_read_by_name_where_listing_is_denied(
 def test_a_name_that_leads_out_of_its_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = [StoredObject("a/../../x.csv", 4, "etag")]  # as a bucket may well hold
+    listed = [StoredObject("a/../../x.csv", 4, "etag")]  # which a bucket may hold
     monkeypatch.setattr(LocalStore, "list", lambda _store, _prefix="": iter(listed))
     with pytest.raises(SpecError, match=r"'a/../../x.csv' is no key of a store"):
         read({"kind": "csv", "url": tmp_path.as_uri()})
@@ -284,19 +284,19 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
         "mark, empty line and nulls",
     ],
 )
-def test_a_line_of_csv_that_does_not_parse_is_told_with_its_offset(
+def test_a_line_of_csv_that_does_not_parse_is_rejected_with_its_offset(
     tmp_path: Path, content: bytes, columns: dict[str, Any], rejected: list[tuple[int, str]]
 ) -> None:
     (tmp_path / "x.csv").write_bytes(content)
     url = f"{tmp_path.as_uri()}/x.csv"
-    found, told = read({"kind": "csv", "url": url, "types": {"n": "int64"}})
+    found, skipped = read({"kind": "csv", "url": url, "types": {"n": "int64"}})
     assert found == columns
-    assert [(each.file, each.offset) for each in told] == [(url, at) for at, _ in rejected]
-    for each, (_, words) in zip(told, rejected, strict=True):
+    assert [(each.file, each.offset) for each in skipped] == [(url, at) for at, _ in rejected]
+    for each, (_, words) in zip(skipped, rejected, strict=True):
         assert words in each.reason
 
 
-def test_na_is_a_text_like_others_and_no_number(tmp_path: Path) -> None:
+def test_na_is_missing_in_a_column_of_numbers_and_a_text_in_one_of_texts(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('n,t\n1,NA\nNA,DE\nnan,null\n,\n3,""\n')
     source = {"kind": "csv", "url": tmp_path.as_uri()}
     assert read(source) == (
@@ -309,11 +309,11 @@ def test_files_in_another_encoding_are_read_where_it_is_named(tmp_path: Path) ->
     (tmp_path / "x.csv").write_bytes("t\nGrüße\n".encode("latin-1"))
     source = {"kind": "csv", "url": tmp_path.as_uri(), "encoding": "latin-1"}
     assert read(source)[0] == {"t": ["Grüße"]}
-    with pytest.raises(SpecError, match="utf-16 cannot be cut at their line ends"):
+    with pytest.raises(SpecError, match="utf-16 cannot be divided at their line ends"):
         open_source({**source, "encoding": "utf-16"})
 
 
-def test_a_json_line_that_does_not_parse_is_told_with_its_offset(tmp_path: Path) -> None:
+def test_a_json_line_that_does_not_parse_is_rejected_with_its_offset(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"n": 1}\n{"n": 2}\n{"n": "x"}\n{"n"\n{"n": 3} {"n": 4}\n')
     columns, rejected = read({"kind": "jsonl", "url": path.as_uri()})
@@ -325,13 +325,13 @@ def test_a_json_line_that_does_not_parse_is_told_with_its_offset(tmp_path: Path)
     ("name", "content", "reason"),
     [
         ("cat/x.jpg", b"I am text", "neither JPEG nor PNG"),
-        ("cat/x.jpg", JPEG[:-2], "cut off"),
-        ("cat/x.png", PNG[:-12], "cut off"),
+        ("cat/x.jpg", JPEG[:-2], "truncated"),
+        ("cat/x.png", PNG[:-12], "truncated"),
         ("cat/x.png", b"", "the file is empty"),
-        ("bird/x.png", PNG, "its class 'bird' is none of cat, dog"),
+        ("bird/x.png", PNG, "its class 'bird' is not one of cat, dog"),
     ],
 )
-def test_an_image_that_is_none_is_told(
+def test_a_file_that_is_not_a_complete_image_is_rejected(
     tmp_path: Path, name: str, content: bytes, reason: str
 ) -> None:
     (tmp_path / name).parent.mkdir()
@@ -342,12 +342,12 @@ def test_an_image_that_is_none_is_told(
     assert reason in rejected[0].reason
 
 
-def test_a_tfrecord_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None:
+def test_the_whole_records_of_a_truncated_tfrecord_file_are_read(tmp_path: Path) -> None:
     content = framed(encode({"x": column_of("x", np.arange(3))})).content
     (tmp_path / "x.tfrecord").write_bytes(content[:-1])
     columns, rejected = read({"kind": "tfrecord", "url": f"{tmp_path.as_uri()}/x.tfrecord"})
     assert columns == {"x": [0, 1]}
-    assert "cut off" in rejected[0].reason
+    assert "truncated" in rejected[0].reason
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -357,7 +357,7 @@ def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
 ) -> None:
     content = bytearray(framed(encode({"x": column_of("x", np.arange(100))})).content)
     size = len(content) // 100
-    for number in (0, 50):  # the first is the one that the schema is usually by
+    for number in (0, 50):  # the schema usually comes from the first
         content[number * size + place] ^= 1
     (tmp_path / f"x.tfrecord{suffix}").write_bytes(gzip.compress(content) if suffix else content)
     url = f"{tmp_path.as_uri()}/x.tfrecord{suffix}"
@@ -373,17 +373,17 @@ def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
         ("csv", "x.csv", b"", "the source is empty: none of 1 files"),
         ("csv", "x.csv", b"n,t\n", "the source is empty: none of 1 files"),
         ("jsonl", "x.jsonl", b"", "the source is empty: none of 1 files"),
-        ("parquet", "x.parquet", b"PAR1 truncated", "is no whole Parquet file"),
-        ("parquet", "y.txt", b"", r"no file is at .*/x\.\*"),
-        ("npz", "x.npz", b"PK", "no whole .npz archive"),
+        ("parquet", "x.parquet", b"PAR1 truncated", "is not a complete Parquet file"),
+        ("parquet", "y.txt", b"", r"there is no file at .*/x\.\*"),
+        ("npz", "x.npz", b"PK", "not a complete .npz archive"),
         ("tfrecord", "x.tfrecord", b"", "the source is empty"),
         (
             "tfrecord",
             "x.tfrecord",
             b"id,n\n" * 9,
-            r"x\.tfrecord is no TFRecord file: none of its 45",
+            r"x\.tfrecord is not a TFRecord file: none of its 45",
         ),
-        ("images", "x.txt", b"", r"none of the 1 files .* is called \.jpg"),
+        ("images", "x.txt", b"", r"none of the 1 files .* ends in \.jpg"),
     ],
 )
 def test_a_source_that_cannot_be_read_at_all_is_refused(
@@ -397,38 +397,46 @@ def test_a_source_that_cannot_be_read_at_all_is_refused(
 @pytest.mark.parametrize(
     ("kind", "content", "words"),
     [
-        ("csv", gzip.compress(b"n\n1\n"), "is compressed by gzip, and not called so; let its name"),
+        (
+            "csv",
+            gzip.compress(b"n\n1\n"),
+            "by gzip, but its name does not say so; let it end",
+        ),
         ("csv", b"PK\3\4" + bytes(40), "is a zip archive; unpack it"),
         ("csv", b"PAR1" + bytes(40), "is a Parquet file; read it as kind 'parquet'"),
         ("csv", "n\n1\n".encode("utf-16"), "is in UTF-16; write it in UTF-8"),
-        ("csv", b"n,t\r1,a\r2,b\r", "ends its lines by CR alone; end them by LF"),
-        ("csv", b"# from a tool\nn,t\n1,a\n", "begins with a comment; leave out its first line"),
+        ("csv", b"n,t\r1,a\r2,b\r", "ends its lines with CR alone; end them with LF"),
+        ("csv", b"# from a tool\nn,t\n1,a\n", "begins with a comment; remove its first line"),
         ("csv", b"n;t\n1;a\n", "has no ',' in its first line, but 1 ';'; set 'delimiter'"),
         ("csv", b"n\tt\tu\n1\ta\tb\n", r"has no ',' in its first line, but 2 '\\t'; set"),
         (
             "csv",
             b"n,gr\xf6\xdfe\n1,2\n",
-            "is no UTF-8 at byte 4 of its first line; set 'encoding'",
+            "is not UTF-8 at byte 4 of its first line; set 'encoding'",
         ),
         (
             "csv",
             b"n,t\n1\n2\n",
-            "no line of .*/x .*is a record, .* byte 4: .*Expected 2 columns",
+            "none of the first lines of .*/x is a record, .* byte 4: .*Expected 2 columns",
         ),
         ("jsonl", b'[{"n": 1},\n {"n": 2}]\n', "is a JSON array; write each record as a line"),
         ("jsonl", b'\xef\xbb\xbf\n[{"n": 1}]', "is a JSON array; write each record as a line"),
-        ("jsonl", b'{\n  "n": 1\n}\n', "is JSON of which a record takes several lines; write"),
-        ("jsonl", b'{"n": [\n1]}\n', "is JSON of which a record takes several lines; write"),
+        ("jsonl", b'{\n  "n": 1\n}\n', "is JSON with records of several lines; write"),
+        ("jsonl", b'{"n": [\n1]}\n', "is JSON with records of several lines; write"),
         (
             "jsonl",
             b"n\n1\n",
-            "no line of .*/x .* byte 0: .*JSON parse error",
+            "none of the first lines of .*/x .* byte 0: .*JSON parse error",
         ),
-        ("tfrecord", gzip.compress(b"x" * 90), "is compressed by gzip, and not called so; let its"),
+        (
+            "tfrecord",
+            gzip.compress(b"x" * 90),
+            "by gzip, but its name does not say so; let it end",
+        ),
     ],
     ids=range(16),
 )
-def test_what_a_file_is_that_its_source_cannot_read_is_said(
+def test_a_file_of_another_kind_is_refused_by_what_it_is(
     tmp_path: Path, kind: str, content: bytes, words: str
 ) -> None:
     (tmp_path / "x").write_bytes(content)
@@ -456,7 +464,7 @@ def test_unusual_files_are_read(tmp_path: Path, name: str, content: bytes) -> No
     assert read({**source, "columns": ["n"]})[0] == {"n": [1]}
 
 
-def test_a_column_whose_name_holds_another_delimiter_is_read_where_that_is_said(
+def test_a_column_name_may_contain_other_delimiters_if_the_delimiter_is_set(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "x.csv").write_text("n;t\n1\n")
@@ -467,17 +475,17 @@ def test_a_column_whose_name_holds_another_delimiter_is_read_where_that_is_said(
 
 
 @pytest.mark.parametrize("left", [0, 5, 10_000, -1])
-def test_a_parquet_file_that_was_cut_off_is_refused_by_its_name(tmp_path: Path, left: int) -> None:
+def test_a_truncated_parquet_file_is_refused_by_its_name(tmp_path: Path, left: int) -> None:
     table = pa.table({"x": np.random.default_rng(0).random(5000)})
     pq.write_table(table, tmp_path / "1.parquet")
     whole = (tmp_path / "1.parquet").read_bytes()
     (tmp_path / "2.parquet").write_bytes(whole[:left])
-    with pytest.raises(SourceError, match=r"2\.parquet is no whole Parquet file: .*write it again"):
+    with pytest.raises(SourceError, match=r"2\.parquet is not a complete Parquet file: .*write it"):
         read({"kind": "parquet", "url": tmp_path.as_uri()})
 
 
-def test_empty_files_among_others_have_no_record(tmp_path: Path) -> None:
-    """Of which others only one, in the middle, has any."""
+def test_empty_files_among_others_add_no_records(tmp_path: Path) -> None:
+    """Only one file, in the middle, has records."""
     for number in range(12):
         (tmp_path / f"{number:02d}.csv").write_text(("", "n,t\n")[number % 2])
     (tmp_path / "06.csv").write_text("n,t\n1,a\n")
@@ -485,12 +493,12 @@ def test_empty_files_among_others_have_no_record(tmp_path: Path) -> None:
     assert read({"kind": "csv", "url": tmp_path.as_uri()}) == ({"n": [1], "t": ["a"]}, [])
 
 
-def test_two_columns_of_one_name_are_refused_where_they_are_wanted(tmp_path: Path) -> None:
+def test_two_columns_of_one_name_are_refused_if_they_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b,a\n1,2,3\n")
     pq.write_table(pa.table([[1], [2], [3]], names=["a", "b", "a"]), tmp_path / "x.parquet")
     for kind in ("csv", "parquet"):
         source = {"kind": kind, "url": f"{tmp_path.as_uri()}/x.{kind}"}
-        with pytest.raises(SourceError, match=rf"x\.{kind} has 2 columns that are called 'a'"):
+        with pytest.raises(SourceError, match=rf"x\.{kind} has 2 columns called 'a'"):
             read(source)
         assert read({**source, "columns": ["b"]})[0] == {"b": [2]}
     with pytest.raises(SpecError, match="'names' has 'a' more than once"):
@@ -502,17 +510,17 @@ def test_a_later_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) ->
     (tmp_path / "2.csv").write_text("a,b,a\n1,2,3\n")
     source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
     _, second = source.fragments()
-    with pytest.raises(SourceError, match=r"2\.csv has 2 columns that are called 'a'"):
+    with pytest.raises(SourceError, match=r"2\.csv has 2 columns called 'a'"):
         list(source.read(second.description, {"a": Feature("int64")}))
 
 
-def test_a_file_whose_name_is_no_utf8_is_refused_unless_it_is_hidden(tmp_path: Path) -> None:
+def test_a_file_whose_name_is_not_utf8_is_refused_unless_it_is_hidden(tmp_path: Path) -> None:
     for name in (b"y.csv", b"_\xe9.csv"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("x\n1\n")
     source = {"kind": "csv", "url": tmp_path.as_uri()}
     assert read(source)[0] == {"x": [1]}
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/x\xe9.csv")).write_text("x\n1\n")
-    with pytest.raises(SourceError, match=r"a file whose name is no UTF-8: b'x\\xe9\.csv'; rename"):
+    with pytest.raises(SourceError, match=r"a file whose name is not UTF-8: b'x\\xe9\.csv'"):
         read(source)
 
 
@@ -525,11 +533,11 @@ def test_json_that_is_nested_too_deeply_is_rejected(tmp_path: Path, depth: int) 
     columns, rejected = read({"kind": "jsonl", "url": path.as_uri()})
     assert columns == {"n": [1, 2], "t": ["", '"' + "[" * depth]}
     assert [each.offset for each in rejected] == [18]
-    assert "it is nested more than 100 deep" in rejected[0].reason
+    assert "it is nested deeper than 100" in rejected[0].reason
 
 
 def npy(shape: tuple[int, ...]) -> bytes:
-    """An array's file of which no more than the beginning is there."""
+    """A truncated file of an array."""
     file = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -544,7 +552,7 @@ def npy(shape: tuple[int, ...]) -> bytes:
         ("idx", b"\0\0\x08\x03" + b"\xff" * 12 + bytes(400)),
     ],
 )
-def test_a_header_that_tells_of_more_records_than_there_are_is_refused(
+def test_a_header_that_counts_more_records_than_the_file_has_is_refused(
     tmp_path: Path, kind: str, content: bytes
 ) -> None:
     for name, written in (("x", content), ("x.gz", gzip.compress(content))):
@@ -559,7 +567,7 @@ def test_an_array_whose_records_hold_no_value_is_refused(tmp_path: Path) -> None
         read({"kind": "npy", "features": {"x": f"{tmp_path.as_uri()}/x.npy"}})
 
 
-def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> None:
+def test_arrays_of_different_length_or_truncated_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     np.save(tmp_path / "b.npy", np.zeros(4))
     whole = {name: f"{tmp_path.as_uri()}/{name}.npy" for name in ("a", "b")}
@@ -569,7 +577,7 @@ def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> N
     with pytest.raises(SourceError, match="ends before the last of the 3 records"):
         read({"kind": "npy", "features": {"a": whole["a"]}})
     (tmp_path / "a.npy").write_bytes(b"text")
-    with pytest.raises(SourceError, match="is no npy file that can be read"):
+    with pytest.raises(SourceError, match="is not a npy file that can be read"):
         read({"kind": "npy", "features": {"a": whole["a"]}})
 
 
@@ -587,7 +595,7 @@ def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> N
         ({"kind": "parquet", "url": "", "columns": [["n"]]}, r"'columns' must be a list of names"),
     ],
 )
-def test_a_source_that_cannot_be_is_refused(source: dict[str, Any], words: str) -> None:
+def test_invalid_options_of_a_source_are_refused(source: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         read(source)
 

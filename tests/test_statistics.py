@@ -1,4 +1,4 @@
-"""Statistics: right, bounded, the same in any order; and changed data stop the run."""
+"""Statistics: correct, bounded, independent of order; and changed data stop the run."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def values() -> dict[str, Any]:
 
 
 def gathered(order: Any, parts: int) -> dict[str, dict[str, Any]]:
-    """The summary of all records, taken in that order by so many parts."""
+    """The summary of all records, in that order and in so many partitions."""
     hashes = hashes_of([f"key-{number}" for number in range(RECORDS)])
     columns = {name: column_of(name, each) for name, each in values().items()}
     whole = Statistics()
@@ -56,17 +56,17 @@ def summary() -> dict[str, dict[str, Any]]:
 
 
 def test_numbers_are_described(summary: dict[str, dict[str, Any]]) -> None:
-    price, told = values()["price"], summary["price"]
+    price, described = values()["price"], summary["price"]
     known = price[~np.isnan(price)].astype(np.float32)
-    assert told["records"] == RECORDS
-    assert told["missing"] == RECORDS // 100
-    assert told["mean"] == pytest.approx(known.mean(), rel=1e-5)
-    assert told["std"] == pytest.approx(known.std(), rel=1e-5)
-    assert (told["min"], told["max"]) == (known.min(), known.max())
-    below = [(known <= value).mean() for value in told["quantiles"].values()]
-    assert below == pytest.approx([float(name) for name in told["quantiles"]], abs=0.025)
-    assert told["distinct"] == pytest.approx(len(known), rel=0.06)
-    assert sum(told["histogram"]) == 4096
+    assert described["records"] == RECORDS
+    assert described["missing"] == RECORDS // 100
+    assert described["mean"] == pytest.approx(known.mean(), rel=1e-5)
+    assert described["std"] == pytest.approx(known.std(), rel=1e-5)
+    assert (described["min"], described["max"]) == (known.min(), known.max())
+    below = [(known <= value).mean() for value in described["quantiles"].values()]
+    assert below == pytest.approx([float(name) for name in described["quantiles"]], abs=0.025)
+    assert described["distinct"] == pytest.approx(len(known), rel=0.06)
+    assert sum(described["histogram"]) == 4096
 
 
 def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, Any]]) -> None:
@@ -85,7 +85,7 @@ def test_images_are_described_by_some_of_their_values(summary: dict[str, dict[st
     assert summary["image"]["shape"] == [28, 28]
 
 
-def test_the_order_of_records_and_parts_changes_nothing_that_is_sampled(
+def test_samples_do_not_depend_on_the_order_of_records_or_partitions(
     summary: dict[str, dict[str, Any]],
 ) -> None:
     other = gathered(slice(None, None, -1), parts=5)
@@ -94,7 +94,7 @@ def test_the_order_of_records_and_parts_changes_nothing_that_is_sampled(
             assert other[name].get(key) == summary[name].get(key), (name, key)
 
 
-def test_what_is_kept_of_a_column_is_bounded() -> None:
+def test_the_statistics_of_a_column_are_bounded_in_size() -> None:
     column = column_of("x", pa.array([f"{number}" for number in range(60_000)]))
     statistics = Statistics()
     for start in range(0, 60_000, 10_000):
@@ -153,7 +153,7 @@ NASTY: dict[str, Any] = {
 
 
 def summed_up(values: Any) -> dict[str, Any]:
-    """The summary of a column, as it comes from the files of two parts."""
+    """The summary of a column, merged from the files of two partitions."""
     dtype = "float32" if values.dtype.kind == "f" else values.dtype.name
     values_of = Column(Feature(dtype), values)
     hashes = hashes_of([f"key-{number}" for number in range(len(values))])
@@ -193,7 +193,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
         assert column["vocabulary"].keys() == {str(each) for each in np.unique(values)}
 
 
-def test_values_are_counted_in_the_stretch_that_they_lie_in() -> None:
+def test_values_are_counted_in_the_bin_that_they_lie_in() -> None:
     column = summed_up(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30))["x"]
     assert (
         column["histogram"]
@@ -214,13 +214,13 @@ def test_values_are_counted_in_the_stretch_that_they_lie_in() -> None:
         (np.arange(1000.0), np.array([1.0, np.inf] * 500)),
     ],
 )
-def test_numbers_that_moved_are_a_drift_whatever_they_are(before: Any, now: Any) -> None:
+def test_any_numbers_that_moved_are_a_drift(before: Any, now: Any) -> None:
     for one, other in ((before, now), (now, before)):
         [change] = changes(summed_up(one), summed_up(other), 0.25)
         assert change.what.startswith("drift of")
 
 
-def test_a_moment_that_all_records_share_is_prepared(tmp_path: Path) -> None:
+def test_a_timestamp_that_all_records_share_is_prepared(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     described = write(tmp_path / "in", ingested_at=np.full(1000, 1_700_000_000_000_000_000))
     url = prepare_source(store, tmp_path, described)
@@ -229,7 +229,7 @@ def test_a_moment_that_all_records_share_is_prepared(tmp_path: Path) -> None:
     assert column["vocabulary"] == {"1700000000000000000": 1000}
 
 
-# --- beside the data set, and beside the last
+# --- with a data set, and against the last one
 
 
 def write(folder: Path, **columns: Any) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def test_data_that_changed_stop_the_run_with_a_table(
     with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
         prepare_source(store, tmp_path, described)
     accepted = prepare_source(store, tmp_path, described, allow_drift=True)
-    # From now on these are what is compared with.
+    # From now on these are the baseline.
     again = prepare_source(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
     assert open_store(again).exists(MANIFEST)
     assert again != accepted
@@ -300,7 +300,7 @@ def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) ->
     assert [each.key for each in open_store(store).list()] == before
 
 
-def test_data_that_are_alike_go_on(tmp_path: Path) -> None:
+def test_similar_data_pass(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     prepare_source(store, tmp_path, write(tmp_path / "in"))
     shifted = write(tmp_path / "in", price=np.arange(1000) * 0.5 + 20)

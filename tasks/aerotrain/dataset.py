@@ -1,4 +1,4 @@
-"""A data set as its readers see it: the manifest that was sealed when all of it was there."""
+"""The manifest of a data set, which is what its readers see: schema, splits and shards."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature of every record: its dtype by TensorFlow's name, and the shape of one value.
+    """One feature of every record: its dtype, by TensorFlow's name, and the shape of one value.
 
     ``uint8`` is stored as its raw bytes, one string a record, in C order; other integers and
     ``bool`` as an int64 list, ``float32`` as a float list, ``string`` as a bytes list.
@@ -57,7 +57,7 @@ class Split:
         return sum(shard.records for shard in self.shards)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON, in an order that depends on nothing but the content."""
+        """JSON, in an order that depends only on the content."""
         return {
             "records": self.records,
             "shards": [asdict(shard) for shard in self.shards],
@@ -87,7 +87,7 @@ def schema_from_dict(data: Mapping[str, Any]) -> dict[str, Feature]:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A sealed data set. ``fingerprint`` is its name: the same input always has the same."""
+    """A finished data set. ``fingerprint`` is its name; the same input always has the same one."""
 
     fingerprint: str
     source: Mapping[str, Any]
@@ -111,7 +111,7 @@ class Dataset:
         """Read what ``to_json`` wrote.
 
         Raises:
-            FinalError: it is no manifest, or one of another version.
+            FinalError: it is not a manifest, or of another version of the format.
         """
         try:
             data = json.loads(text)
@@ -128,20 +128,20 @@ class Dataset:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise FinalError(
-                f"this is no manifest of a data set: {error!r}; prepare the data set again"
+                f"this is not the manifest of a data set: {error!r}; prepare the data set again"
             ) from error
 
 
 def load_dataset(url: str) -> Dataset:
-    """The sealed data set in the folder ``url``; ``open_store(url)`` holds its shards.
+    """The finished data set in the folder ``url``; ``open_store(url)`` holds its shards.
 
     Raises:
-        MissingError: no data set was sealed there.
+        MissingError: no data set was finalized there.
     """
     store = open_store(url)
     try:
         return Dataset.from_json(store.get(MANIFEST))
     except MissingError as error:
         raise MissingError(
-            f"no data set is sealed at {url}; run its prepare to the end first"
+            f"there is no finished data set at {url}; run its prepare to the end first"
         ) from error

@@ -1,6 +1,6 @@
-"""From raw input to a sealed data set, in three steps that each may be run again.
+"""Data preparation: from raw input to a finished data set, in three idempotent steps.
 
-A source lists its *pieces*; ``plan`` groups them into the *parts* of the data set. ``partition``
-writes the shards of one part, out of the pieces that are its own, and ``seal`` writes the
-manifest when every part is there. Nothing here needs TensorFlow.
+A source lists its *fragments*; ``plan`` groups them into *partitions*. ``partition`` reads the
+fragments of one partition and writes its shards, and ``finalize`` writes the manifest when every
+partition is written. Nothing here needs TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""Batches of one part on their way from the source to the scatter."""
+"""The write path of one partition: cast, encode, split and shuffle the batches of its source."""
 
 from collections.abc import Sequence
 
@@ -20,12 +20,12 @@ from aerotrain.records.encoding import lengths_of
 from aerotrain.sources import Batch, Rejected
 from aerotrain.statistics.dataset import Statistics
 
-#: Between the values of several columns that are one key; no text holds it.
+#: Separates the values of a key of several columns; no text contains it.
 _BETWEEN = pa.scalar(b"\0", pa.large_binary())
 
 
 class BatchWriter:
-    """Takes the batches of one part, and counts what it takes."""
+    """Writes the batches of one partition to the shuffle, and gathers their statistics."""
 
     def __init__(
         self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
@@ -38,10 +38,10 @@ class BatchWriter:
         self._quarantine = quarantine
 
     def write(self, batch: Batch, schema: Schema) -> None:
-        """Take the records of the batch that can be taken; the others go to quarantine.
+        """Write the valid records of the batch; the others go to quarantine.
 
         Raises:
-            FinalError: no file like this can be taken, or too many records cannot.
+            FinalError: the columns do not fit the schema, or too many records are rejected.
         """
         self.has_keys = self.has_keys or batch.keys is not None
         fit = cast_to_schema(batch, schema, self._rules)
@@ -60,7 +60,7 @@ class BatchWriter:
             labels=self._labels(fit.columns),
             strata=self._strata(fit.columns),
         )
-        # A sample of records that repeat must not be one of what they hold.
+        # Hashing positions keeps the sample fair to the records where their contents repeat.
         sampled = (
             hashes if keys is not None else position_hashes(batch.file, batch.offsets[fit.rows])
         )
@@ -69,7 +69,7 @@ class BatchWriter:
     def _add(
         self, batch: Batch, fit: CastBatch, frames: Frames, facts: Facts, sampled: Hashes
     ) -> None:
-        """Add what has a split and fits a shard to the scatter."""
+        """Add the records that have a split and fit into a shard to the shuffle."""
         columns = fit.columns
         most = self._rules.shard_bytes
         wrong = (facts.splits == NO_SPLIT) | (facts.lengths > most)
@@ -96,11 +96,11 @@ class BatchWriter:
     def _why(self, length: int) -> str:
         if length > self._rules.shard_bytes:
             return (
-                f"its {length} bytes are more than a whole shard's, shard_bytes is "
+                f"its {length} bytes are more than a whole shard takes, shard_bytes is "
                 f"{self._rules.shard_bytes}"
             )
         column = self._rules.split_by["column"]
-        return f"column {column!r} puts it into none of {', '.join(sorted(self._rules.splits))}"
+        return f"column {column!r} names none of the splits {', '.join(sorted(self._rules.splits))}"
 
     def _labels(self, columns: Columns) -> NDArray[np.int64]:
         label = columns.get(self._rules.label)
@@ -118,7 +118,7 @@ class BatchWriter:
 def key_texts(
     batch: Batch, fit: CastBatch, rules: PlanArguments
 ) -> Sequence[str] | Sequence[bytes] | None:
-    """Each record's key; None where records have none."""
+    """The key of each record; None if the records have no keys."""
     if rules.key:
         texts = [texts_of(fit.columns[name]) for name in rules.key]
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
@@ -127,7 +127,7 @@ def key_texts(
 
 
 def schema_of_columns(batch: Batch, rules: PlanArguments) -> Schema:
-    """The schema of records whose source shows it only now, by its first batch."""
+    """The schema by the first batch, for sources that do not know it earlier."""
     schema = {name: column.feature for name, column in batch.columns.items()}
     check_columns(rules, schema)
     return schema

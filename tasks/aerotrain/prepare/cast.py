@@ -1,4 +1,4 @@
-"""A batch as its source gave it, made to fit the schema; what does not fit is rejected by row."""
+"""Cast a source's batch to the schema of the data set, and reject rows that do not fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class CastBatch:
-    """Records that can be stored, and which of the batch's they are.
+    """The rows of a batch that can be stored: their columns, and their indices in the batch.
 
-    ``missing`` counts the values of each feature that were null and then filled, but for those
-    that are NaN now and tell it themselves.
+    ``missing`` counts, for each feature, the null values that were filled. Those that became NaN
+    are not counted here: the statistics recognize them.
     """
 
     columns: Columns
@@ -35,11 +35,11 @@ class CastBatch:
 def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
     """The records of ``batch`` that fit ``schema`` and the rules.
 
-    A missing float becomes NaN and a missing string is empty; for a missing whole number
-    ``rules.fill`` must have a value. A missing label is always rejected.
+    A missing float becomes NaN and a missing string becomes empty; a missing integer is rejected
+    unless ``rules.fill`` has a value for it. A missing label is always rejected.
 
     Raises:
-        SourceError: a column is missing, or is of another type than the schema's.
+        SourceError: a column is missing, or its type is not the schema's.
     """
     values = {name: _values(batch, name) for name in schema}
     rejections = _Rejections(batch)
@@ -72,7 +72,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
 
 
 class _Rejections:
-    """The rows of a batch that are not taken, each for the first reason there was."""
+    """The rejected rows of a batch, each with the first reason that was found."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -98,7 +98,7 @@ def _values(batch: Batch, name: str) -> Any:
     if name not in batch.columns:
         raise SourceError(
             f"{batch.file} has no column {name!r}{nearest(name, list(batch.columns))}, which the "
-            "schema asks for; give all files the same columns"
+            "schema has; give all files the same columns"
         )
     values = batch.columns[name]
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
@@ -111,13 +111,13 @@ def _nulls(values: Any) -> Mask | None:
 
 
 def _why_no_null(name: str, feature: Feature, rules: PlanArguments) -> str | None:
-    """Why a null cannot be stored; None where it can."""
+    """Why a null of this column cannot be stored; None if it can."""
     if name == rules.label:
         return f"the label {name!r} is missing"
     if name in rules.fill or (feature.dtype in ("float32", "string") and feature.shape == ()):
         return None
     return (
-        f"column {name!r} is missing, and {feature.dtype} has no value that says so; give one in "
+        f"column {name!r} is missing, and {feature.dtype} has no value for missing; give one in "
         "'fill'"
     )
 
@@ -136,7 +136,7 @@ def _column(name: str, values: Any, feature: Feature, fill: Any, file: str) -> C
         return _cast(feature, column)
     except (RecordError, TypeError, pa.ArrowInvalid) as error:
         raise SourceError(
-            f"{file}: column {name!r} cannot be taken as {feature}, which the schema says: "
+            f"{file}: column {name!r} cannot be cast to {feature}, its type in the schema: "
             f"{error}; give all files the same types, or leave the column out"
         ) from error
 
@@ -156,10 +156,10 @@ def _fill_nulls(values: Any, fill: Any) -> Any:
 
 
 def _cast(feature: Feature, column: Column) -> Column:
-    """The column as that feature, where no value changes by it.
+    """The column cast to ``feature``, if no value changes.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: a value would change, or the shape differs.
     """
     found = column.feature
     if found == feature or not len(column):

@@ -1,7 +1,8 @@
-"""Two records with one key, found by their hashes and then named.
+"""Detection of duplicate keys, within a partition and across all of them.
 
-A part knows its own records. It leaves the sorted hashes of their keys beside its statistics, and
-``seal`` goes through those of all parts, a stretch of the hashes at a time.
+Each partition checks its own records and stores the sorted hashes of their keys next to its
+statistics; ``finalize`` merges those of all partitions, one range of hash values at a time. Where
+two hashes are equal, the records are read again to compare the keys themselves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,17 +18,17 @@ from aerotrain.prepare.layout import Plan, PlannedPartition, partition_keys_key
 from aerotrain.sources import open_source
 from aerotrain.store import Store
 
-#: Hashes of all parts together that are looked at once: 64 MiB of them.
+#: Hashes of all partitions that are held in memory at once: 64 MiB.
 RANGE_HASHES = 2**23
 
 _LEAST_READ = 2**12
 
 
 def check_unique(plan: Plan, planned: PlannedPartition, hashes: Hashes) -> None:
-    """Make sure that no two records of a part have one key.
+    """Check that the keys of one partition are unique.
 
     Raises:
-        FinalError: two have; it says where they lie.
+        FinalError: two records share a key; the message names their positions.
     """
     ordered = np.sort(hashes)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -36,15 +37,15 @@ def check_unique(plan: Plan, planned: PlannedPartition, hashes: Hashes) -> None:
 
 
 def write_keys(hashes: Hashes, path: Path) -> None:
-    """Leave the hashes of a part's keys for ``check_unique_across``."""
+    """Write the sorted hashes of a partition's keys, for ``check_unique_across``."""
     np.sort(hashes).astype("<u8").tofile(path)
 
 
 def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> None:
-    """Make sure that no two parts, of so many records each, have records with one key.
+    """Check that keys are unique across partitions, which have ``records`` records each.
 
     Raises:
-        FinalError: two have; it says where the records lie.
+        FinalError: two records share a key; the message names their positions.
     """
     keys = [_Keys(store, partition, count) for partition, count in enumerate(records) if count]
     ranges = max(1, -(-sum(records) // RANGE_HASHES))
@@ -62,7 +63,7 @@ def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> Non
 
 
 class _Keys:
-    """The sorted hashes of one part, read as far as they are asked for."""
+    """The sorted key hashes of one partition, read lazily."""
 
     def __init__(self, store: Store, partition: int, count: int) -> None:
         self.partition = partition
@@ -91,13 +92,13 @@ class _Keys:
 def _check_same(
     plan: Plan, partitions: Sequence[PlannedPartition], wanted: np.uint64, count: int
 ) -> None:
-    """Raise ``FinalError`` if records of that hash have one key, and not just one hash."""
+    """Raise ``FinalError`` if two records of that hash share their key, not just the hash."""
     seen: dict[str | bytes, str] = {}
     for planned in partitions:
         for key, place in _found(plan, planned, wanted):
             if key in seen:
                 raise FinalError(
-                    f"{count} records have a key that came before, the first at {seen[key]} and "
+                    f"{count} records repeat a key, the first at {seen[key]} and "
                     f"{place}; give every record a key of its own"
                 )
             seen[key] = place
@@ -106,7 +107,7 @@ def _check_same(
 def _found(
     plan: Plan, planned: PlannedPartition, wanted: np.uint64
 ) -> Iterator[tuple[str | bytes, str]]:
-    """The keys of that hash and where they lie: the pieces are read once more to tell."""
+    """The keys with that hash and their positions, by reading the fragments again."""
     source, schema = open_source(plan.source), plan.schema
     for fragment in planned.fragments:
         for batch in source.read(fragment, schema):

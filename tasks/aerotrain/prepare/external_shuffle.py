@@ -1,7 +1,7 @@
-"""Records on this machine's disk between reading and writing: scattered by their order.
+"""External shuffle: records are distributed over buckets on the local disk, by their sort key.
 
-A bucket holds the records of one stretch of the order, so that sorting bucket after bucket
-sorts them all while only one of them is in memory.
+Each bucket holds one range of sort keys, so that sorting the buckets one by one sorts all records
+with only one bucket in memory.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _WRITTEN_AT_ONCE = 2**17
 
 
 def buckets_for(content: int | None) -> int:
-    """How many buckets records of so many bytes need; nobody may know how many they are."""
+    """How many buckets ``content`` bytes of records need; None if the size is unknown."""
     if content is None:
         return 32
     return max(1, min(_MOST_BUCKETS, -(-content // BUCKET_BYTES)))
@@ -35,7 +35,7 @@ def buckets_for(content: int | None) -> int:
 
 @dataclass
 class Facts:
-    """What is known of each record of a bucket, in the order in which they came."""
+    """Per-record arrays of a bucket, in the order in which the records were added."""
 
     hashes: Hashes
     lengths: NDArray[np.int64]
@@ -62,7 +62,7 @@ class _Bucket:
 
 
 class ExternalShuffle(AbstractContextManager["ExternalShuffle"]):
-    """Takes records in any order, and gives them back in that of ``seed``."""
+    """Takes records in any order and yields them in the shuffle order of ``seed``."""
 
     def __init__(self, folder: Path, buckets: int, seed: int) -> None:
         self.seed = seed
@@ -77,7 +77,7 @@ class ExternalShuffle(AbstractContextManager["ExternalShuffle"]):
         self._open.close()
 
     def add(self, frames: Frames, facts: Facts) -> None:
-        """Take records, of which ``facts`` are known."""
+        """Add records with their ``facts``."""
         order = order_of(facts.hashes, self.seed)
         which = (order >> np.uint64(32)) * np.uint64(len(self._buckets)) >> np.uint64(32)
         by_bucket = np.argsort(which, kind="stable")
@@ -99,14 +99,14 @@ class ExternalShuffle(AbstractContextManager["ExternalShuffle"]):
 
     @property
     def facts(self) -> Facts | None:
-        """What is known of all records, bucket after bucket; None where there is no record."""
+        """The facts of all records, bucket by bucket; None if there is no record."""
         every = [each for bucket in self._buckets for each in bucket.facts]
         return Facts.concat(every) if every else None
 
     def sorted(self) -> Iterator[tuple[pa.LargeBinaryArray, NDArray[np.int64]]]:
-        """The frames of each bucket in order, and which records of ``facts`` they are.
+        """The frames of each bucket in order, and their indices in ``facts``.
 
-        What was read is deleted.
+        Each bucket is deleted after it was read.
         """
         self._open.close()
         first = 0

@@ -1,4 +1,4 @@
-"""The last step of ``prepare``: the manifest, when every part is there."""
+"""The last step of ``prepare``: check all partitions together and publish the manifest."""
 
 import json
 from collections import Counter
@@ -27,20 +27,21 @@ from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 
 def run(replica: Replica) -> str:
-    """Seal the data set, unless it is sealed already.
+    """Finalize the data set, unless it is finalized already.
 
     Returns:
         The data set's URL, for ``load_dataset``.
 
     Raises:
-        FinalError: a part is missing, two records have one key, or the data are not like the last.
+        FinalError: a partition is missing, a key occurs twice, or the data drifted from the
+            last data set.
     """
     store = open_store(FinalizeArguments.of(replica.job.arguments).dataset)
     root = open_store(replica.job.store)
     plan = Plan.read(store)
     if store.exists(MANIFEST):
         set_latest(root, plan.rules.name, plan.fingerprint)
-        print(f"already sealed: {store.url}")
+        print(f"already finalized: {store.url}")
         return store.url
     partitions = _written_partitions(store, len(plan.partitions))
     dataset = merge(plan, partitions)
@@ -52,15 +53,15 @@ def run(replica: Replica) -> str:
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
-    print(f"sealed {store.url}: {counts} records")
+    print(f"finalized {store.url}: {counts} records")
     return store.url
 
 
 def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
-    """Write what the data are like, unless they are not like those that were sealed last.
+    """Write the statistics, unless the data drifted from the last finalized data set.
 
     Raises:
-        FinalError: they are not; the message is a table of what changed.
+        FinalError: they drifted; the message is a table of the changes.
     """
     statistics = Statistics()
     for number in range(len(plan.partitions)):
@@ -75,10 +76,10 @@ def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
 
 
 def merge(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
-    """The data set that these parts, in the plan's order, are together.
+    """The data set that consists of these partitions, in the plan's order.
 
     Raises:
-        FinalError: two parts have other features, or a split has no record.
+        FinalError: two partitions have different features, or a split has no record.
     """
     shares = plan.rules.splits
     splits = {
@@ -94,17 +95,17 @@ def merge(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
 
 
 def _rejected(partitions: Sequence[WrittenPartition]) -> tuple[int, list[Rejected]]:
-    """How many records no part took, and the first of them."""
+    """How many records all partitions rejected, and the first of them."""
     return sum(partition.rejected for partition in partitions), [
         each for partition in partitions for each in partition.first_rejected
     ][:SHOWN]
 
 
 def _check_filled(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
-    """Refuse a data set, or a split of it, that has no record."""
+    """Check that the data set, and each of its splits, has a record."""
     if not any(split.records for split in splits.values()):
         raise FinalError(
-            "the data set is empty: none of its parts has a record; see whether its input is "
+            "the data set is empty: none of its partitions has a record; check that the input is "
             "where the source looks for it"
         )
     for name, split in splits.items():
@@ -124,8 +125,8 @@ def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
             missing.append(str(number))
     if missing:
         raise FinalError(
-            f"{len(missing)} of {count} parts of {store.url} are not written: part "
-            f"{', '.join(missing)}; run aerotrain.prepare.partition for each, then seal again"
+            f"{len(missing)} of {count} partitions of {store.url} are not written: "
+            f"{', '.join(missing)}; run aerotrain.prepare.partition for each, then finalize again"
         )
     return written
 
@@ -141,7 +142,7 @@ def _merged(splits: Sequence[Split]) -> Split:
 
 
 def _schema(partitions: Sequence[WrittenPartition]) -> Schema:
-    """The one schema of all parts that have records."""
+    """The schema, which all partitions that have records must share."""
     first, schema = next(
         (number, partition.schema)
         for number, partition in enumerate(partitions)
@@ -150,8 +151,8 @@ def _schema(partitions: Sequence[WrittenPartition]) -> Schema:
     for number, partition in enumerate(partitions):
         if partition.schema is not None and partition.schema != schema:
             raise FinalError(
-                f"the records of part {number} have {_described(partition.schema)}, those of part "
-                f"{first} have {_described(schema)}; give all parts the same features"
+                f"the records of partition {number} have {_described(partition.schema)}, those of "
+                f"partition {first} have {_described(schema)}; give all records the same features"
             )
     return schema
 

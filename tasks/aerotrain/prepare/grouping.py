@@ -1,4 +1,4 @@
-"""Which pieces of a source make which part: arithmetic on their names and sizes."""
+"""Group the fragments of a source into partitions, by their names and sizes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,11 +7,11 @@ from aerotrain.sources.naming import short_hash
 
 
 def grouped(fragments: Iterable[Fragment], part_bytes: int, seed: int) -> Iterator[list[Fragment]]:
-    """The pieces of each part, about ``part_bytes`` of records together.
+    """The fragments of each partition, about ``part_bytes`` bytes of records together.
 
-    A piece whose size nobody knows is a part by itself. The others are taken in an order made of
-    ``seed`` and their names: so records of files that lie far apart are shuffled together, and
-    one piece that changes leaves all parts but its own as they were.
+    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
+    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
+    fragment changes no partition but its own.
     """
     sized: list[Fragment] = []
     for fragment in fragments:

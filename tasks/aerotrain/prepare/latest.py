@@ -1,4 +1,4 @@
-"""Which data set of a name was sealed last, to compare new data with."""
+"""The pointer to the data set of a name that was finalized last: the baseline of drift."""
 
 import json
 
@@ -10,7 +10,7 @@ def _key(name: str) -> str:
 
 
 def latest_of(root: Store, name: str) -> str | None:
-    """The fingerprint of the data set of that name that was sealed last, if any was."""
+    """The fingerprint of the data set of that name that was finalized last, if any."""
     try:
         fingerprint: str = json.loads(root.get(_key(name)))["fingerprint"]
     except MissingError:
@@ -19,6 +19,6 @@ def latest_of(root: Store, name: str) -> str | None:
 
 
 def set_latest(root: Store, name: str, fingerprint: str) -> None:
-    """Let data that comes later be compared with this data set."""
+    """Make this data set the baseline for later ones."""
     if latest_of(root, name) != fingerprint:
         root.put(_key(name), (json.dumps({"fingerprint": fingerprint}) + "\n").encode())

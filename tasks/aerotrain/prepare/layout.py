@@ -1,7 +1,8 @@
-"""A data set under way: where its documents lie in the store, and what they say.
+"""The store layout of a data set in preparation: keys, and the documents that lie there.
 
-In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each part, ``plan/00003.json``
-with its pieces come first; ``parts/00003.json`` when that part's shards are written, with
+In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each partition,
+``plan/00003.json`` with its fragments come first; ``parts/00003.json`` when the shards of that
+partition are written, with
 ``parts/00003.statistics.json``, ``parts/00003.keys`` and ``quarantine/00003.jsonl`` beside it;
 ``manifest.json`` last. ``parts/<fingerprint of the part>.json`` at the top of the store tells
 where such a part was written before, and ``latest/<name>.json`` which data set was sealed last.
@@ -23,37 +24,37 @@ PLAN = "plan.json"
 
 
 def folder_of(fingerprint: str) -> str:
-    """Where a pipeline's store keeps the data set of that fingerprint."""
+    """The folder of the data set with that fingerprint in a pipeline's store."""
     return f"datasets/{fingerprint}"
 
 
 def fragments_key(partition: int) -> str:
-    """What names the pieces that this part is made of."""
+    """The key of the document that lists the partition's fragments."""
     return f"plan/{partition:05d}.json"
 
 
 def partition_key(partition: int) -> str:
-    """What says that this part's shards are all written."""
+    """The key of the document that exists once all shards of the partition are written."""
     return f"parts/{partition:05d}.json"
 
 
 def partition_statistics_key(partition: int) -> str:
-    """What was counted of this part's records."""
+    """The key of the statistics of the partition's records."""
     return f"parts/{partition:05d}.statistics.json"
 
 
 def partition_keys_key(partition: int) -> str:
-    """The sorted hashes of the keys of this part's records, 8 bytes each, where they have keys."""
+    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys."""
     return f"parts/{partition:05d}.keys"
 
 
 def quarantine_key(partition: int) -> str:
-    """The records of this part that were not taken, a JSON object a line."""
+    """The key of the partition's rejected records, as JSON lines."""
     return f"quarantine/{partition:05d}.jsonl"
 
 
 def known_partition_key(fingerprint: str) -> str:
-    """At the top of the store: where a part of that fingerprint was written."""
+    """The key, at the top of the store, of the place where that partition was written."""
     return f"parts/{fingerprint}.json"
 
 
@@ -65,10 +66,10 @@ def fingerprint_of(description: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be written: the source with all that was settled of it, and by which rules.
+    """What is to be written: the source, as it was when it was listed, and the rules.
 
-    ``schema`` is None where only reading the records shows it. ``partitions`` are the fingerprints
-    of the parts, ``baseline`` the data set that was sealed before, if any.
+    ``schema`` is None if it is known only once records are read. ``partitions`` are the
+    fingerprints of the partitions, ``baseline`` that of the data set finalized before, if any.
     """
 
     source: Mapping[str, Any]
@@ -81,7 +82,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """The data set's name, made of all that decides what is written."""
+        """The data set's name: a hash of everything that decides what is written."""
         return fingerprint_of(
             [
                 self.version,
@@ -112,7 +113,7 @@ class Plan:
         """The plan of the data set in ``store``.
 
         Raises:
-            FinalError: it was not planned, or by another version of aerotrain.
+            FinalError: it was not planned, or planned by another version of aerotrain.
         """
         try:
             data = json.loads(store.get(PLAN))
@@ -136,7 +137,7 @@ class Plan:
 
 
 def content_rules(rules: PlanArguments) -> dict[str, Any]:
-    """Of the rules those that decide the bytes of the shards."""
+    """The rules that decide the bytes of the shards."""
     names = ("splits", "split_by", "key", "label", "fill", "ranges", "seed", "shard_bytes")
     data = asdict(rules)
     return {name: data[name] for name in names} | {"shards": rules.shards}
@@ -144,7 +145,7 @@ def content_rules(rules: PlanArguments) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPartition:
-    """The pieces that one part is made of, and about how many bytes its records take."""
+    """The fragments of one partition, and about how many bytes its records take."""
 
     fragments: Sequence[Mapping[str, Any]]
     bytes: int | None
@@ -160,10 +161,10 @@ class PlannedPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenPartition:
-    """What one part has come to: its schema, None where it had no record, and its shards.
+    """The result of one partition: its shards, and its schema, None if it had no record.
 
-    ``rejected`` counts the records that were not taken, ``first_rejected`` are some of them.
-    ``has_keys`` tells whether the records have keys, and these lie beside.
+    ``rejected`` counts the rejected records, ``first_rejected`` are some of them. ``has_keys``
+    says whether the records have keys, whose hashes are then stored as well.
     """
 
     schema: Schema | None

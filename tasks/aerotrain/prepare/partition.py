@@ -1,4 +1,4 @@
-"""The second step of ``prepare``: read the pieces of one part, write its shards, and say so."""
+"""The second step of ``prepare``: read the fragments of one partition and write its shards."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,18 +32,19 @@ from aerotrain.sources import open_source
 from aerotrain.statistics.summary import STATISTICS
 from aerotrain.store import Store, open_store
 
-#: The hashes of a part's keys, in its scratch folder.
+#: The file of a partition's key hashes in the scratch folder.
 KEYS = "keys"
 
 
 def run(replica: Replica) -> dict[str, int]:
-    """Write the shards of one part, unless they are written already.
+    """Write the shards of one partition, unless they are written already.
 
     Returns:
         ``{"partition": its number, "records": how many it has}``.
 
     Raises:
-        FinalError: there is no such part, or more of its records cannot be taken than may be.
+        FinalError: there is no such partition, or more than ``max_rejected`` records are
+            rejected.
     """
     arguments = PartitionArguments.of(replica.job.arguments)
     store = open_store(arguments.dataset)
@@ -51,11 +52,12 @@ def run(replica: Replica) -> dict[str, int]:
     plan = Plan.read(store)
     if not 0 <= number < len(plan.partitions):
         raise FinalError(
-            f"there is no part {number}; the plan of {store.url} has {len(plan.partitions)}, from 0"
+            f"there is no partition {number}; the plan of {store.url} has "
+            f"{len(plan.partitions)}, numbered from 0"
         )
     if store.exists(key):
         written = WrittenPartition.from_json(store.get(key))
-        print(f"part {number} is written already, with {written.records} records: skipped")
+        print(f"partition {number} is written already, with {written.records} records: skipped")
         return {"partition": number, "records": written.records}
     keep_freed_memory()
     root = open_store(replica.job.store)
@@ -64,12 +66,12 @@ def run(replica: Replica) -> dict[str, int]:
     remember(root, store, plan, number)
     store.put(key, written.to_json().encode())
     how = "is copied from an earlier data set" if known else "is written"
-    print(f"part {number} {how}: {written.records} records, {written.rejected} in quarantine")
+    print(f"partition {number} {how}: {written.records} records, {written.rejected} in quarantine")
     return {"partition": number, "records": written.records}
 
 
 def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPartition:
-    """Write one part, and bring it to the store."""
+    """Write one partition and upload it to the store."""
     quarantine = Quarantine(scratch / "quarantine.jsonl", plan.rules.max_rejected)
     try:
         written = write_partition(
@@ -91,10 +93,10 @@ def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenParti
 def write_partition(
     plan: Plan, planned: PlannedPartition, number: int, folder: Path, quarantine: Quarantine
 ) -> WrittenPartition:
-    """Write the shards of one part of ``plan``, and its statistics, into ``folder``.
+    """Write the shards of one partition of ``plan``, and its statistics, into ``folder``.
 
     Raises:
-        FinalError: too many records cannot be taken, or two have one key; it says which.
+        FinalError: too many records are rejected, or a key occurs twice; the message names them.
     """
     source = open_source(plan.source)
     schema = plan.schema
@@ -124,7 +126,7 @@ def write_partition(
 def _cut(
     plan: Plan, number: int, folder: Path, shuffle: ExternalShuffle, writer: BatchWriter
 ) -> dict[str, Split]:
-    """Cut what the scatter holds into the shards of each split."""
+    """Write the shuffled records into the shards of each split."""
     rules = plan.rules
     names = sorted(rules.splits)
     facts = shuffle.facts
@@ -134,7 +136,7 @@ def _cut(
         splits = (
             stratified(facts.strata, facts.hashes, rules.splits, plan.partitions[number])
             if len(plan.partitions) == 1 or writer.has_keys
-            # An equal record in another part must go the same way.
+            # An equal record in another partition must get the same split.
             else splits_of(facts.hashes, rules.splits).astype(np.int8)
         )
         facts = replace(facts, splits=splits)

@@ -1,4 +1,4 @@
-"""The first step of ``prepare``: which parts there are, and whether anything is to do."""
+"""The first step of ``prepare``: list the source, and plan the partitions to write."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -30,21 +30,21 @@ from aerotrain.store import MANIFEST, open_store
 
 
 def run(replica: Replica) -> dict[str, Any]:
-    """Plan the data set, unless the same input was sealed before.
+    """Plan the data set, unless the same input was prepared before.
 
     Returns:
         ``{"dataset": url, "partitions": [arguments of aerotrain.prepare.partition, …]}``, with no
         partition where there is nothing to write.
 
     Raises:
-        FinalError: the source has no piece, or other columns than the data set sealed last.
+        FinalError: the source is empty, or its columns are not those of the last data set.
     """
     arguments = PlanArguments.of(replica.job.arguments)
     plan, partitions = make_plan(arguments)
     root = open_store(replica.job.store)
     store = root.child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
-        print(f"already sealed: {store.url} holds this very input, there is nothing to write")
+        print(f"already finalized: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "partitions": []}
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
@@ -54,7 +54,7 @@ def run(replica: Replica) -> dict[str, Any]:
     plan = replace(plan, baseline=baseline)
     store.put(PLAN, plan.to_json().encode())
     fragments = sum(len(partition.fragments) for partition in partitions)
-    print(f"planned {store.url}: {len(partitions)} parts of {fragments} pieces")
+    print(f"planned {store.url}: {len(partitions)} partitions of {fragments} fragments")
     return {
         "dataset": store.url,
         "partitions": [
@@ -64,14 +64,14 @@ def run(replica: Replica) -> dict[str, Any]:
 
 
 def _check_schema(last: str, schema: Schema, drift: float) -> None:
-    """Refuse other columns than those of the ``last`` data set, before anything is read."""
+    """Compare the columns with those of the ``last`` data set, before any record is read."""
     before = {name: feature_of(each) for name, each in load_statistics(last).items()}
     if before:
         check_changes(schema_changes(before, schema), drift)
 
 
 def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
-    """What those arguments ask for; lists the source and looks into it, and writes nothing."""
+    """The plan for those arguments; lists the source and reads its schema, writes nothing."""
     for name in arguments.splits:
         if path_segment(name) != name:
             raise SpecError(
@@ -82,8 +82,8 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
     groups = list(grouped(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
-            f"the source {dict(arguments.source)} is empty: it lists no part; see whether its "
-            "input is where it looks for it"
+            f"the source {dict(arguments.source)} is empty: it lists no fragment; check that "
+            "its input is where it looks for it"
         )
     schema = source.schema()
     if schema is not None:
@@ -95,7 +95,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         _read_options(source.described()),
     ]
     if arguments.split_by["way"] == "stratified":
-        decisive.append(len(groups) == 1)  # of several, records without keys are divided otherwise
+        decisive.append(len(groups) == 1)  # decides how records without keys are split
     per_partition = shards_per_partition(arguments.shards, len(groups))
     plan = Plan(
         source=source.described(),
@@ -108,7 +108,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
 
 
 def _read_options(source: Mapping[str, Any]) -> dict[str, Any]:
-    """How the source reads, without where it looks: the pieces themselves tell that."""
+    """The options of the source without its URL, which the fragments' own names hold."""
     return {name: value for name, value in source.items() if name != "url"}
 
 
@@ -126,10 +126,10 @@ def _planned(group: list[Fragment]) -> PlannedPartition:
 
 
 def check_columns(rules: PlanArguments, schema: Schema) -> None:
-    """Make sure that every column that a rule names is there, and holds what the rule takes.
+    """Check that each column that a rule names exists, and has a type that the rule takes.
 
     Raises:
-        SpecError: one does not; the message holds the nearest that is there.
+        SpecError: it does not; the message names the nearest column.
     """
     named = {"key": rules.key, "fill": rules.fill, "ranges": rules.ranges}
     if "column" in rules.split_by:
@@ -149,7 +149,7 @@ def check_columns(rules: PlanArguments, schema: Schema) -> None:
 
 
 def _why_not(rule: str, feature: Feature) -> str:
-    """Why a rule cannot be for such a column; empty where it can."""
+    """Why the rule does not apply to such a column; empty if it does."""
     if rule in ("key", "split_by") and feature.shape:
         return "it takes one value of each record"
     if rule == "ranges" and feature.dtype == "string":

@@ -1,4 +1,4 @@
-"""Records that were not taken: each written down with its file, its offset and the reason."""
+"""The quarantine: rejected records, each with its file, its offset and the reason."""
 
 import json
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from pathlib import Path
 from aerotrain.contract.errors import FinalError
 from aerotrain.sources import Rejected
 
-#: How many of them are named in an error.
+#: How many rejected records an error names.
 SHOWN = 10
 
 
 class Quarantine(AbstractContextManager["Quarantine"]):
-    """Takes rejected records into a file, a JSON object a line; without any there is no file."""
+    """Writes rejected records to a file of JSON lines, which is removed if there are none."""
 
     def __init__(self, path: Path, most: int) -> None:
         self.path = path
@@ -29,10 +29,10 @@ class Quarantine(AbstractContextManager["Quarantine"]):
             self.path.unlink()
 
     def add(self, rejected: Sequence[Rejected]) -> None:
-        """Write them down.
+        """Write rejected records to the file.
 
         Raises:
-            FinalError: they are too many by now; the first are named.
+            FinalError: there are too many by now; the message names the first.
         """
         for each in rejected:
             self._file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
@@ -42,15 +42,15 @@ class Quarantine(AbstractContextManager["Quarantine"]):
             self.check()
 
     def check(self) -> None:
-        """Raise ``FinalError`` if there are more than may be."""
+        """Raise ``FinalError`` if more than the limit were rejected."""
         check_rejected(self.count, self.first, self._most)
 
 
 def check_rejected(count: int, first: Sequence[Rejected], most: int) -> None:
-    """Refuse what has more rejected records than may be.
+    """Check that no more than ``most`` records were rejected.
 
     Raises:
-        FinalError: it has; the message names the first.
+        FinalError: more were; the message names the first.
     """
     if count <= most:
         return
@@ -58,6 +58,6 @@ def check_rejected(count: int, first: Sequence[Rejected], most: int) -> None:
         f"  {each.file} at {each.unit} {each.offset}: {each.reason}" for each in first[:SHOWN]
     )
     raise FinalError(
-        f"{count} records or more cannot be taken, where max_rejected is {most}:\n{listed}\n"
-        "mend them, or raise max_rejected; the data set's folder quarantine/ lists them"
+        f"{count} records or more were rejected, and max_rejected is {most}:\n{listed}\n"
+        "correct them, or raise max_rejected; the data set's folder quarantine/ lists them"
     )

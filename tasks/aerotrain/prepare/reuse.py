@@ -1,4 +1,4 @@
-"""Parts that an earlier data set has too: their shards are copied within the store."""
+"""Reuse of partitions that an earlier data set has: their shards are copied within the store."""
 
 import json
 from dataclasses import replace
@@ -17,15 +17,15 @@ from aerotrain.store import MissingError, Store
 
 
 def remember(root: Store, store: Store, plan: Plan, partition: int) -> None:
-    """Note at the top of the store where this part was written."""
+    """Record at the top of the store where this partition was written."""
     where = {"dataset": store.url.rpartition("/")[2], "part": partition}
     root.put(known_partition_key(plan.partitions[partition]), (json.dumps(where) + "\n").encode())
 
 
 def copy_known(root: Store, store: Store, plan: Plan, partition: int) -> WrittenPartition | None:
-    """Copy the part from the data set that has it already; None where none has it whole.
+    """Copy the partition from a data set that has it; None if no data set has all of it.
 
-    Names of shards tell the part's number, which may be another here.
+    The shards are renamed to the number that the partition has in this plan.
     """
     try:
         known = json.loads(root.get(known_partition_key(plan.partitions[partition])))
@@ -51,5 +51,5 @@ def copy_known(root: Store, store: Store, plan: Plan, partition: int) -> Written
         if written.rejected:
             root.copy(f"{old}/{quarantine_key(number)}", f"{new}/{quarantine_key(partition)}")
     except MissingError:
-        return None  # the earlier data set was deleted, or never got so far
+        return None  # the earlier data set was deleted, or never completed
     return replace(written, splits=splits)

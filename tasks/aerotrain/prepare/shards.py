@@ -1,4 +1,4 @@
-"""The shards of one part: sorted records, cut into files of like size."""
+"""Write the shards of one partition: sorted records, in files of about equal size."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from aerotrain.records.encoding import parts_of
 
 
 def shard_numbers(lengths: NDArray[np.int64], least: int, shard_bytes: int) -> NDArray[np.int64]:
-    """Which shard each record of a split goes into, in order, given each one's size in bytes.
+    """The shard of each record of a split, in order. ``lengths`` are the records' sizes in bytes.
 
-    There are as many shards as are near ``shard_bytes``, or ``least``, but none is empty.
+    Shards are near ``shard_bytes``; there are at least ``least``, unless some would be empty.
     """
     if not len(lengths):
         return lengths
@@ -28,14 +28,14 @@ def shard_numbers(lengths: NDArray[np.int64], least: int, shard_bytes: int) -> N
     numbers = before * by_size // total
     if by_size > least and len(np.unique(numbers)) >= least:
         return numbers
-    # A few shards of a few records: as many in each, so that there is one in each.
+    # With so few records, equal counts make sure that no shard is empty.
     count = min(least, len(lengths))
     return np.arange(len(lengths)) * count // len(lengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """How the records of a part are cut: its splits sorted by name, and the size of shards."""
+    """How a partition is divided into shards: its splits sorted by name, and the size of shards."""
 
     splits: Sequence[str]
     partition: int
@@ -46,7 +46,7 @@ class Cut:
         return shard_name(self.splits[split], self.partition, shard)
 
     def shards(self, facts: Facts, seed: int) -> NDArray[np.int64]:
-        """The shard of its split that each record goes into."""
+        """The shard of each record, numbered within its split."""
         shards = np.empty(len(facts.hashes), np.int64)
         order = np.argsort(order_of(facts.hashes, seed), kind="stable")
         for split in range(len(self.splits)):
@@ -56,7 +56,7 @@ class Cut:
 
 
 class _ShardFile:
-    """One shard while it is written."""
+    """A shard that is being written."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -82,9 +82,9 @@ class _ShardFile:
 def write_shards(
     shuffle: ExternalShuffle, facts: Facts, cut: Cut, folder: Path
 ) -> dict[str, list[Shard]]:
-    """Write all that ``shuffle`` holds into files below ``folder``; the shards of each split.
+    """Write the records of ``shuffle`` to files in ``folder``, and return the shards by split.
 
-    ``facts`` are the scatter's own, with the split of every record decided.
+    ``facts`` are the shuffle's own, in which every record has its final split.
     """
     shards = cut.shards(facts, shuffle.seed)
     written: dict[str, list[Shard]] = {split: [] for split in cut.splits}

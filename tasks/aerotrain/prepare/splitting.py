@@ -1,4 +1,4 @@
-"""The ways in which records are divided into splits, in one table."""
+"""The ways to divide records into splits, in one table."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -15,16 +15,16 @@ from aerotrain.prepare.assignment import Hashes, hashes_of, mixed, points_of, sp
 from aerotrain.records import Column, Columns
 from aerotrain.sources import SourceError
 
-#: The number of each record's split among the splits sorted by name; -1 where it has none.
+#: The index of each record's split among the splits sorted by name; -1 if it has none.
 Numbers = NDArray[np.int8]
 
 NO_SPLIT = -1
 
 
 def assign_splits(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
-    """The split of each record of one file, by the way of the rules.
+    """The split of each record of one file, by the way that the rules name.
 
-    For ``stratified`` it is decided when all records of a part are known: see ``stratified``.
+    For ``stratified`` it is a placeholder until all records of the partition are read.
     """
     return _WAYS[rules.split_by["way"]](columns, file, hashes, rules)
 
@@ -64,7 +64,7 @@ def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) 
 
 
 def _timestamp(end: Any, column: Column) -> Any:
-    """The end of a split as the column's values tell time."""
+    """The end of a split in the unit of the column's values."""
     if column.is_text:
         return str(end).encode()
     if not isinstance(end, str):
@@ -72,7 +72,7 @@ def _timestamp(end: Any, column: Column) -> Any:
     try:
         moment = datetime.fromisoformat(end)
     except ValueError as error:
-        raise SpecError(f"split_by 'time' has {end!r}, which is no moment: {error}") from error
+        raise SpecError(f"split_by 'time' has {end!r}, which is no time: {error}") from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if column.feature.dtype == "int32":
         return (moment.date() - date(1970, 1, 1)).days
@@ -95,11 +95,11 @@ _WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], Numbers]] = 
 def stratified(
     strata: Hashes, hashes: Hashes, splits: Mapping[str, float], partition: str
 ) -> Numbers:
-    """The split of each record, so that every class is divided by the shares, to one record.
+    """The split of each record, so that each class is divided by the shares, to one record.
 
-    Within a class records are taken in the order of their hashes, and those of one hash stay
-    together. Which way a share of a record is rounded differs from part to part, by the parts'
-    fingerprints, so that a class of a few records in each of many parts is divided too.
+    Within a class, records are ordered by their hashes, and records of one hash stay together.
+    Counts are rounded at random, seeded by the fingerprint ``partition``, so that a class with few
+    records in each of many partitions is divided by the shares too.
     """
     numbers = np.empty(len(hashes), np.int8)
     ends = np.cumsum([splits[name] for name in sorted(splits)])
@@ -115,7 +115,7 @@ def stratified(
 
 
 def strata_of(column: Column) -> Hashes:
-    """A number for the class of each record."""
+    """The class of each record as a number; strings are hashed."""
     if not column.is_text:
         return column.values.astype(np.int64).view(np.uint64)
     encoded = column.values.dictionary_encode()
@@ -124,7 +124,7 @@ def strata_of(column: Column) -> Hashes:
 
 
 def texts_of(column: Column) -> pa.LargeBinaryArray:
-    """The values of a column that has one for each record, as they are written down."""
+    """The values of a scalar column as text."""
     if column.is_text:
         return column.values
     return pa.array(column.values).cast(pa.large_string()).cast(pa.large_binary())

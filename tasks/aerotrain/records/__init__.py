@@ -1,9 +1,9 @@
-"""Records as bytes: ``tf.train.Example`` encoded from columns, and TFRecord framing around it.
+"""Encoding of ``tf.train.Example`` from columns, and TFRecord framing, without TensorFlow.
 
-So preparing data needs no TensorFlow, and starts in a fraction of a second. The message is
+A process that prepares data therefore starts in a fraction of a second. The message is
 defined in https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
-and the framing in https://www.tensorflow.org/tutorials/load_data/tfrecord. Everything is done
-for many records at once; nothing that is done for one of them alone takes a microsecond.
+and the framing in https://www.tensorflow.org/tutorials/load_data/tfrecord. The code is
+vectorized over many records; no operation on a single record takes a microsecond.
 """
 
 from aerotrain.records.columns import Column, Columns, RecordError, column_of

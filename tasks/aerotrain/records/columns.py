@@ -1,4 +1,4 @@
-"""One feature of many records at once, in the few forms that a record can hold."""
+"""Columns: one feature of many records, in the types that a tf.train.Example can hold."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature
 
-#: The dtypes that an int64 list can hold, and uint8, which is kept as raw bytes.
+#: The dtypes that fit an int64 list, and uint8, which is stored as raw bytes.
 NUMBERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 
 _CAN_BE_HELD = "give integers of at most 64 signed bits, floats, bool, str or bytes"
 
 
 class RecordError(FinalError):
-    """A record cannot be stored, or is not like the records before it."""
+    """A record cannot be stored, or its features differ from those of earlier records."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ Columns = Mapping[str, Column]
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> str | None:
-    """The dtype under which numbers of ``dtype`` are kept, if any."""
+    """The dtype in which numbers of ``dtype`` are stored; None if they cannot be."""
     if dtype.kind == "f":
-        return "float32"  # an Example knows no other floats
+        return "float32"  # the only float type of an Example
     return dtype.name if dtype.name in NUMBERS else None
 
 
 def column_of(name: str, values: Any) -> Column:
-    """A column of NumPy or Arrow values, none of them null, as a record holds it.
+    """Convert NumPy or Arrow values without nulls to a column that records can hold.
 
-    Moments become microseconds since 1970, days the number of days since then.
+    Timestamps become microseconds since 1970, dates the number of days since then.
 
     Raises:
         RecordError: no record can hold such values; the message names the column.
@@ -113,18 +113,18 @@ def _as(target: pa.DataType) -> Callable[[str, pa.Array], Column]:
 
 def _microseconds(name: str, values: pa.Array) -> Column:
     zone = getattr(values.type, "tz", None)
-    moments = values.cast(pa.timestamp("us", zone), safe=False)
-    return column_of(name, moments.cast(pa.int64()))
+    timestamps = values.cast(pa.timestamp("us", zone), safe=False)
+    return column_of(name, timestamps.cast(pa.int64()))
 
 
 def _lists(name: str, values: pa.Array) -> Column:
-    """Lists of one length as arrays; an Example of others could not be read by a fixed shape."""
+    """Lists of equal length as arrays: a fixed shape is needed to parse an Example."""
     lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
     if len(lengths) and (lengths != lengths[0]).any():
         row = int(np.argmax(lengths != lengths[0]))
         raise RecordError(
             f"the column {name!r} holds lists of {lengths[0]} and of {lengths[row]} values; "
-            "give all of them one length"
+            "give all of them the same length"
         )
     if pa.types.is_fixed_size_list(values.type):
         length = values.type.list_size
@@ -147,7 +147,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return any(check(kind) for check in checks)
 
 
-#: What becomes of each type of Arrow's; the first that applies.
+#: The conversion of each Arrow type; the first that applies is used.
 _CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.Array], Column]], ...]
 _CONVERSIONS = (
     (lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind), _numbers),

@@ -1,9 +1,9 @@
-"""Columns as serialized ``tf.train.Example``, a batch of records at a time.
+"""Serialize columns as ``tf.train.Example``, a batch of records at a time.
 
-A record is a row of pieces: the headers of messages, whose bytes depend on nothing but the
-lengths of what they hold, and values. Where a piece is as long in every record it is a block
-of bytes ``(records, width)``, and blocks are copied side by side; other pieces are arrays of
-Arrow's, which joins them row by row in C++.
+A serialized record is a sequence of pieces: message headers, whose bytes depend only on the
+lengths of their contents, and values. A piece of equal length in every record is a block of bytes
+``(records, width)``, and adjacent blocks are concatenated; other pieces are Arrow arrays, which
+Arrow joins row by row in C++.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,15 +27,15 @@ Piece: TypeAlias = Block | pa.LargeBinaryArray
 
 
 def encode(columns: Columns) -> pa.LargeBinaryArray:
-    """Each record of ``columns``, which are equally long, as a serialized Example.
+    """Each record of ``columns``, which have equal lengths, as a serialized Example.
 
-    Features are in the order of their names, so that equal records are equal bytes.
+    Features are sorted by name, so that equal records are equal bytes.
     """
     return joined(pieces_of(columns))
 
 
 def pieces_of(columns: Columns) -> list[Piece]:
-    """All that stands in each record, piece after piece."""
+    """The pieces of each record, in order."""
     count = len(next(iter(columns.values())))
     pieces: list[Piece] = []
     for name in sorted(columns):
@@ -45,7 +45,7 @@ def pieces_of(columns: Columns) -> list[Piece]:
 
 
 def joined(pieces: list[Piece]) -> pa.LargeBinaryArray:
-    """The pieces of each row after one another."""
+    """Concatenate the pieces of each row."""
     rows = []
     for is_block, run in groupby(pieces, lambda piece: isinstance(piece, np.ndarray)):
         side_by_side = list(run)
@@ -54,7 +54,7 @@ def joined(pieces: list[Piece]) -> pa.LargeBinaryArray:
 
 
 def rows_of(piece: Piece) -> pa.LargeBinaryArray:
-    """A piece as Arrow's array; a block's bytes are not copied."""
+    """A piece as an Arrow array; the bytes of a block are not copied."""
     if not isinstance(piece, np.ndarray):
         return piece
     count, width = piece.shape
@@ -63,7 +63,7 @@ def rows_of(piece: Piece) -> pa.LargeBinaryArray:
 
 
 def as_piece(array: pa.LargeBinaryArray) -> Piece:
-    """An array as a block of its bytes where they can be one, else as it is."""
+    """An array as a block if its values have equal lengths, else unchanged."""
     offsets, content = parts_of(array)
     widths = np.diff(offsets)
     if not len(array) or (widths != widths[0]).any():
@@ -78,7 +78,7 @@ def texts(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> pa.LargeBin
 
 
 def lengths_of(piece: Piece) -> NDArray[np.int64]:
-    """How long each row is, in bytes."""
+    """The length of each row in bytes."""
     if isinstance(piece, np.ndarray):
         return np.full(len(piece), piece.shape[1], np.int64)
     return pc.binary_length(piece).to_numpy(zero_copy_only=False)
@@ -94,7 +94,7 @@ def _feature(name: str, column: Column) -> list[Piece]:
     named = _message(1, name.encode())
 
     def header(length: int) -> bytes:
-        """All that stands before ``length`` bytes of a list's content."""
+        """All bytes that precede ``length`` bytes of a list's content."""
         opened = _opened(kind, length)
         feature = _opened(2, len(opened) + length) + opened
         return _opened(1, len(named) + len(feature) + length) + named + feature
@@ -104,7 +104,7 @@ def _feature(name: str, column: Column) -> list[Piece]:
 
 
 def _list_of(column: Column) -> tuple[int, *tuple[Piece, ...]]:
-    """The field of ``tensorflow.Feature`` that holds the column, and the list's content."""
+    """The field number in ``tensorflow.Feature`` of the column's list, and the list's content."""
     count, dtype = len(column), column.feature.dtype
     if column.is_text:
         if column.feature.shape == ():
@@ -126,7 +126,7 @@ def _in_message(values: Piece) -> list[Piece]:
 
 
 def _regrouped(each: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
-    """Several values a record as one, which they are already where they lie."""
+    """Merge the adjacent values of each record into one, without a copy."""
     size = len(each) // count if count else 0
     offsets, content = parts_of(each)
     starts = np.zeros(count + 1, np.int64) if not size else offsets[::size]
@@ -134,7 +134,7 @@ def _regrouped(each: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
 
 
 def parts_of(array: pa.LargeBinaryArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The offsets of an array's values, and the bytes that they point into."""
+    """The offsets of an array's values, and the buffer that they index."""
     _, offsets, content = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     empty = np.zeros(0, np.uint8)
@@ -142,7 +142,7 @@ def parts_of(array: pa.LargeBinaryArray) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _varints(values: NDArray[np.int64]) -> Piece:
-    """Rows of integers as varints; one below zero as the 64 bits of its two's complement."""
+    """Rows of integers as varints; negative ones as 64-bit two's complement."""
     left = values.view(np.uint64)
     width = max(1, -(-int(left.max(initial=0)).bit_length() // 7))
     if width == 1:
@@ -158,10 +158,10 @@ def _varints(values: NDArray[np.int64]) -> Piece:
 
 
 def _headers(lengths: NDArray[np.int64], header: Callable[[int], bytes]) -> Piece:
-    """``header(length)`` for each row; it is made once for each length that there is."""
+    """``header(length)`` for each row; computed once for each distinct length."""
     if not len(lengths):
         return np.zeros((0, 0), np.uint8)
-    if (lengths == lengths[0]).all():  # by far the usual case, and no sort is needed to see it
+    if (lengths == lengths[0]).all():  # the usual case; it needs no sort
         alike = np.frombuffer(header(int(lengths[0])), np.uint8)
         return np.broadcast_to(alike, (len(lengths), len(alike)))
     different, which = np.unique(lengths, return_inverse=True)
@@ -177,7 +177,7 @@ def _message(number: int, content: bytes) -> bytes:
 
 
 def _opened(number: int, length: int) -> bytes:
-    """The start of a length-delimited field: a message in a message, bytes, or packed numbers."""
+    """The tag and length of a length-delimited field: a message, bytes, or packed numbers."""
     encoded = bytearray((number << 3 | _LENGTH_DELIMITED,))
     while length > 0x7F:
         encoded.append(length & 0x7F | 0x80)

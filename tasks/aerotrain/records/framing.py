@@ -1,4 +1,4 @@
-"""TFRecord: each record between its length and its checksum, and the checksums of both."""
+"""TFRecord framing: length, checksum of the length, record, checksum of the record."""
 
 import struct
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from aerotrain.records.encoding import (
     rows_of,
 )
 
-#: Bytes before a record, its length and that length's checksum, and after it.
+#: Bytes before a record (its length and that length's checksum) and after it (its checksum).
 HEAD, FOOT = 12, 4
 
 _CRC_MASK = 0xA282EAD8
@@ -28,7 +28,7 @@ _CRC_MASK = 0xA282EAD8
 
 @dataclass(frozen=True)
 class Frames:
-    """Records as they stand in a file, and the CRC-32C of each record."""
+    """Framed records, as in a file, and the CRC-32C of each record."""
 
     rows: pa.LargeBinaryArray
     checksums: NDArray[np.uint32]
@@ -38,7 +38,7 @@ class Frames:
 
     @property
     def content(self) -> memoryview:
-        """All frames after one another, to be written to a file."""
+        """All frames concatenated, to be written to a file."""
         offsets, content = parts_of(self.rows)
         return content.data[offsets[0] : offsets[-1]]
 
@@ -46,7 +46,7 @@ class Frames:
 def encoded_frames(columns: Columns) -> Frames:
     """The records of ``columns``, encoded and framed.
 
-    Where all of them are equally long, every byte is copied once, to where it stays.
+    If all records have equal lengths, every byte is copied only once.
     """
     pieces = pieces_of(columns)
     blocks = [piece for piece in pieces if isinstance(piece, np.ndarray)]
@@ -65,7 +65,7 @@ def encoded_frames(columns: Columns) -> Frames:
 
 
 def framed(records: pa.LargeBinaryArray) -> Frames:
-    """Each record with its length and both of its checksums around it."""
+    """Each record with its length and checksums."""
     lengths = lengths_of(records)
     offsets, content = parts_of(records)
     checksums = _checksums(offsets, content)
@@ -74,17 +74,17 @@ def framed(records: pa.LargeBinaryArray) -> Frames:
 
 
 def masked_checksum(data: bytes) -> int:
-    """The CRC-32C of one record, or of a length, as it stands in a file."""
+    """The masked CRC-32C of a record or a length, as stored in a file."""
     checksum = google_crc32c.value(data)
     return ((checksum >> 15 | checksum << 17) + _CRC_MASK) & 0xFFFFFFFF
 
 
 def valid_heads(content: bytes) -> list[int]:
-    """The places at which a length below 4 GiB is followed by the checksum that is right."""
+    """The offsets at which a length below 4 GiB is followed by its valid checksum."""
     count = len(content) - HEAD + 1
     if count < 1:
         return []
-    # Numbers of four bytes that begin at each byte.
+    # The 32-bit numbers that begin at each byte.
     upper, stored = (np.ndarray(count, "<u4", content, first, (1,)) for first in (4, 8))
     places = np.flatnonzero(upper == 0)
     values = np.frombuffer(content, np.uint8)
@@ -96,9 +96,9 @@ def valid_heads(content: bytes) -> list[int]:
 
 @cache
 def _checksum_tables() -> NDArray[np.uint32]:
-    """What each of the first four bytes changes of the checksum of eight zeros.
+    """How each value of the first four bytes changes the CRC of eight zero bytes.
 
-    A CRC is linear, so that the changes of all of them together are those of a length.
+    A CRC is linear: the XOR of the changes is the change by a whole length.
     """
     zeros = google_crc32c.value(bytes(8))
     changes = [
@@ -110,7 +110,7 @@ def _checksum_tables() -> NDArray[np.uint32]:
 
 
 def _checksums(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The CRC-32C of each record; the one thing that is done for each of them in Python."""
+    """The CRC-32C of each record; the only loop over single records in Python."""
     begin = int(offsets[0])
     data = content[begin : int(offsets[-1])].tobytes()
     ends = (offsets - begin).tolist()
@@ -120,7 +120,7 @@ def _checksums(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> NDArra
 
 
 def _checksums_of_rows(frames: NDArray[np.uint8], length: int) -> NDArray[np.uint32]:
-    """The CRC-32C of the record in each row, of which no more than one is copied at a time."""
+    """The CRC-32C of the record in each row; one record is copied at a time."""
     records = struct.iter_unpack(f"{HEAD}x{length}s{FOOT}x", frames.data)
     return np.fromiter(starmap(google_crc32c.value, records), np.uint32, len(frames))
 
@@ -131,12 +131,12 @@ def _heads(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def _head(length: int) -> NDArray[np.uint8]:
-    """What stands before records of that length, as one row."""
+    """The frame header of records of that length, as one row."""
     encoded = int(length).to_bytes(8, "little")
     return np.frombuffer(encoded + masked_checksum(encoded).to_bytes(4, "little"), np.uint8)[None]
 
 
 def _masked(checksums: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Checksums rotated and shifted: a CRC of data that holds CRCs is weak."""
+    """Masked checksums: the CRC of data that contains plain CRCs is weak."""
     rotated = checksums >> np.uint32(15) | checksums << np.uint32(17)
     return (rotated + np.uint32(_CRC_MASK)).astype("<u4")

@@ -1,4 +1,4 @@
-"""TFRecord files, read record by record and past what is damaged in them."""
+"""Read TFRecord files record by record, and resume after damage."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import IO
 from aerotrain.contract.errors import FinalError
 from aerotrain.records.framing import FOOT, HEAD, masked_checksum, valid_heads
 
-#: The most bytes that a message of protobuf may have, and so a ``tf.train.Example``.
+#: The size limit of a protobuf message, and so of a ``tf.train.Example``, in bytes.
 LONGEST = 2**31 - 1
 
-#: Bytes that are read, and looked through for a record, at once.
+#: Bytes that are read, and searched for a record, at once.
 _BLOCK = 2**18
 
-#: A file that holds no record within so many bytes from its start is taken for another kind.
+#: A file without a record in its first bytes, this many, is of another kind.
 _NO_RECORD_WITHIN = 64 * 2**20
 
 
 class FramingError(FinalError):
-    """A file is no TFRecord file."""
+    """A file is not a TFRecord file."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes that are no whole record: why, and about how many records they are."""
+    """Bytes that are not a valid record: the reason, and an estimate of how many records."""
 
     reason: str
     records: int = 1
@@ -31,10 +31,10 @@ class Damage:
 
 @dataclass(frozen=True)
 class _Broken:
-    """Why no whole record begins at a place.
+    """Why no valid record begins at an offset.
 
-    ``size`` is how many bytes it takes, where the checksum of its length says so; ``is_last``
-    where the file ends within it.
+    ``size`` is its length in bytes if the checksum of the length is valid; ``is_last`` says that
+    the file ends within it.
     """
 
     reason: str
@@ -43,14 +43,14 @@ class _Broken:
 
 
 def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes | Damage]]:
-    """The offset and the bytes of each whole record of a TFRecord file, and what is damaged.
+    """Yield the offset and the bytes of each valid record of a TFRecord file, and each damage.
 
-    A record whose checksum is wrong is one damage, and the next record follows. Where a length
-    is damaged, reading goes on with the next place at which a whole record begins: a length and
-    a record that both have their right checksums. No more than a record is held in memory.
+    After a record with a wrong checksum, reading continues with the next record. After a damaged
+    length it continues at the next offset where a valid record begins: a length and a record with
+    valid checksums. At most one record is held in memory.
 
     Raises:
-        FramingError: there is no record at all, nor the beginning of one.
+        FramingError: the file has no record and no beginning of one.
     """
     content = _Content(file)
     whole = size = 0
@@ -66,10 +66,12 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes | Damage]]:
 
 
 def _frame(content: "_Content", at: int) -> bytes | _Broken:
-    """The record whose frame begins ``at`` bytes ahead, or why there is none."""
+    """The record whose frame begins ``at`` bytes from here, or why there is none."""
     head = content.peek(HEAD, at)
     if len(head) < HEAD:
-        return _Broken("the file ends within the length of this record; it was cut off", None, True)
+        return _Broken(
+            "the file ends within the length of this record; it was truncated", None, True
+        )
     length = int.from_bytes(head[:8], "little")
     if masked_checksum(head[:8]) != int.from_bytes(head[8:], "little"):
         return _Broken("its length is damaged")
@@ -81,7 +83,7 @@ def _frame(content: "_Content", at: int) -> bytes | _Broken:
     size = HEAD + length + FOOT
     foot = content.peek(FOOT, at + HEAD + length)
     if len(foot) < FOOT:
-        reason = f"the file ends within this record of {length} bytes; it was cut off"
+        reason = f"the file ends within this record of {length} bytes; it was truncated"
         return _Broken(reason, size, is_last=True)
     record = content.peek(length, at + HEAD)
     if masked_checksum(record) != int.from_bytes(foot, "little"):
@@ -90,10 +92,10 @@ def _frame(content: "_Content", at: int) -> bytes | _Broken:
 
 
 def _skip_damage(content: "_Content", broken: _Broken, mean: float | None) -> Damage:
-    """Go on past what is broken ahead; ``mean`` is how many bytes a whole record has taken.
+    """Skip damaged bytes; ``mean`` is the mean size of the valid records so far, in bytes.
 
     Raises:
-        FramingError: so far there was no whole record, and none follows.
+        FramingError: no valid record was found so far, and none follows.
     """
     begin = content.offset
     if broken.size and not broken.is_last and _may_follow(content, broken.size):
@@ -117,13 +119,13 @@ def _skip_damage(content: "_Content", broken: _Broken, mean: float | None) -> Da
 
 
 def _may_follow(content: "_Content", size: int) -> bool:
-    """Whether the file ends after so many bytes, or goes on with what begins a record."""
+    """Whether the file ends after ``size`` bytes, or a valid frame header follows there."""
     head = content.peek(HEAD, size)
     return not head or len(valid_heads(head)) > 0
 
 
 def _find(content: "_Content", within: int | None) -> bool:
-    """Go on to where the next whole record begins; False, at the end, where there is none."""
+    """Skip to the next valid record; False if there is none."""
     content.skip(1)
     begin = content.offset
     while block := content.peek(_BLOCK):
@@ -131,7 +133,7 @@ def _find(content: "_Content", within: int | None) -> bool:
             if isinstance(_frame(content, place), bytes):
                 content.skip(place)
                 return True
-        # The head of a record may be cut by the end of a block.
+        # A frame header may span two blocks.
         content.skip(len(block) if len(block) < _BLOCK else len(block) - HEAD + 1)
         if within is not None and content.offset - begin > within:
             return False
@@ -139,7 +141,7 @@ def _find(content: "_Content", within: int | None) -> bool:
 
 
 class _Content:
-    """A stream at ``offset``, whose bytes are looked at before they are passed."""
+    """A stream with lookahead, at ``offset``."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.offset = 0
@@ -147,15 +149,15 @@ class _Content:
         self._held = bytearray()
 
     def peek(self, count: int, at: int = 0) -> bytes:
-        """So many bytes from ``at`` bytes ahead; fewer where the file ends."""
+        """``count`` bytes from ``at`` bytes ahead, without consuming them; fewer at the end."""
         while len(self._held) < at + count:
-            # A length may say anything: memory is taken for what the file has, not for that.
+            # A damaged length may be huge: allocate only for bytes that the file has.
             if not (read := self._file.read(_BLOCK)):
                 break
             self._held += read
         return bytes(memoryview(self._held)[at : at + count])
 
     def skip(self, count: int) -> None:
-        """Pass so many bytes of those that were looked at."""
+        """Consume ``count`` of the bytes that were peeked at."""
         del self._held[:count]
         self.offset += count

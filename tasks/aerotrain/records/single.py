@@ -1,4 +1,4 @@
-"""Records one by one, as a Python generator gives them: their schema, and columns of them."""
+"""Single records, as a Python generator yields them: their schema, and columns of them."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records.columns import Column, Columns, RecordError, stored_dtype
 
-#: NumPy takes longer to spell a dtype's name than we do to look it up.
+#: A cache, because NumPy is slow to build the name of a dtype.
 _stored = cache(stored_dtype)
 
 
 def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:
-    """The schema that this record has.
+    """The schema of one record.
 
     Raises:
         RecordError: it has no feature, or one that cannot be stored; the message names it.
@@ -27,10 +27,10 @@ def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:
 
 
 def check_fits(record: Mapping[str, Any], schema: Schema) -> None:
-    """Make sure that the record has exactly the features of ``schema``.
+    """Check that the record has exactly the features of ``schema``.
 
     Raises:
-        RecordError: it has others, or one of another dtype or shape; the message names it.
+        RecordError: a name, dtype or shape differs; the message names the feature.
     """
     found = schema_of(record)
     if found.keys() != schema.keys():
@@ -47,7 +47,7 @@ def check_fits(record: Mapping[str, Any], schema: Schema) -> None:
 
 
 def stacked(records: Sequence[Mapping[str, Any]], schema: Schema) -> Columns:
-    """Records that fit ``schema`` as its columns."""
+    """Stack records that fit ``schema`` into columns."""
     return {
         name: _stacked([record[name] for record in records], feature)
         for name, feature in schema.items()
@@ -67,7 +67,7 @@ def _feature_of(name: str, value: Any) -> Feature:
     try:
         array = _array(value)
     except ValueError as error:  # lists of different lengths
-        raise RecordError(f"its feature {name!r} is no array: {error}") from error
+        raise RecordError(f"its feature {name!r} is not an array: {error}") from error
     dtype = "string" if _is_text(array) else _stored(array.dtype)
     if dtype is None:
         raise RecordError(
@@ -79,7 +79,7 @@ def _feature_of(name: str, value: Any) -> Feature:
 
 def _array(value: Any) -> NDArray[Any]:
     array = np.asarray(value)
-    # NumPy's own strings lose trailing zero bytes, so text stays what it was.
+    # NumPy's own strings lose trailing zero bytes; object arrays keep them.
     return np.asarray(value, dtype=object) if array.dtype.kind in "SU" else array
 
 

@@ -1,7 +1,7 @@
-"""Where raw records come from: one protocol, and a table of the kinds there are.
+"""Sources of raw records: one protocol, and a table of its implementations by kind.
 
-A source lists its pieces, with sizes and fingerprints, and reads one piece as batches of
-columns. It knows nothing of splits, shards or records as bytes; ``aerotrain.prepare`` does.
+A source lists its fragments, with sizes and fingerprints, and reads one fragment as batches of
+columns. Splits, shards and serialized records are the concern of ``aerotrain.prepare``.
 """
 
 from aerotrain.sources.kinds import SOURCES, open_source

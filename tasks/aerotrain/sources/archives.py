@@ -16,10 +16,10 @@ from aerotrain.sources.whole_files import WholeFiles
 
 @dataclass(frozen=True)
 class ArchiveSource(WholeFiles):
-    """``.npz`` files below a URL, each a piece."""
+    """``.npz`` files below a URL, each a fragment."""
 
     def schema(self) -> Schema:
-        """Of the first file."""
+        """The schema of the first file."""
         with _arrays(self.files[0]) as arrays:
             return {name: feature_of(name, rows.header) for name, rows in arrays.items()}
 
@@ -32,7 +32,7 @@ class ArchiveSource(WholeFiles):
 
 @contextmanager
 def _arrays(file: InputFile) -> Iterator[dict[str, Rows]]:
-    """The arrays of an archive, each a stream that stands at its first row."""
+    """The arrays of an archive, each as a stream positioned at its first row."""
     try:
         with ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(file.open())))
@@ -46,5 +46,6 @@ def _arrays(file: InputFile) -> Iterator[dict[str, Rows]]:
             yield arrays
     except zipfile.BadZipFile as error:
         raise SourceError(
-            f"{file.url} is no whole .npz archive: {error}; it may be truncated: write it again"
+            f"{file.url} is not a complete .npz archive: {error}; it may be truncated: write it "
+            "again"
         ) from error

@@ -1,7 +1,7 @@
-"""NumPy's and IDX files: each holds one array, whose first axis counts the records.
+"""``.npy`` and IDX files: each holds one array, whose first axis is the record.
 
-IDX is described at http://yann.lecun.com/exdb/mnist/, ``.npy`` in ``numpy.lib.format``. In both
-a header tells dtype and shape, and the values follow in C order.
+IDX is described at http://yann.lecun.com/exdb/mnist/, ``.npy`` in ``numpy.lib.format``. In both,
+a header holds dtype and shape, and the values follow in C order.
 """
 
 import io
@@ -24,7 +24,7 @@ from aerotrain.sources.naming import short_hash
 from aerotrain.sources.options import checked
 from aerotrain.sources.protocol import Batch, Fragment, SourceError
 
-#: Bytes of arrays that are one piece, and one batch.
+#: Bytes of arrays in one fragment, and in one batch.
 FRAGMENT_BYTES = 64 * 2**20
 _BATCH_BYTES = 4 * 2**20
 
@@ -35,7 +35,7 @@ _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of its array: its dtype, its shape, and where its values begin."""
+    """The header of an array file: dtype, shape, and the offset of the values in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -47,22 +47,22 @@ class Header:
 
 
 def npy_header(stream: IO[bytes]) -> Header:
-    """The header of a ``.npy`` file. Raises ``ValueError`` where it is none."""
+    """The header of a ``.npy`` file. Raises ``ValueError`` if it is not one."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, dtype = read(stream)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not read; save an array of numbers")
+        raise ValueError("it holds Python objects; save an array of numbers")
     if fortran and len(shape) > 1:
         raise ValueError("it is in Fortran order; save it with numpy.ascontiguousarray")
     return Header(dtype, shape, stream.tell())
 
 
 def idx_header(stream: IO[bytes]) -> Header:
-    """The header of an IDX file. Raises ``ValueError`` where it is none."""
+    """The header of an IDX file. Raises ``ValueError`` if it is not one."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_DTYPES:
-        raise ValueError(f"it begins with {magic!r}, which no IDX file does")
+        raise ValueError(f"it begins with {magic!r}, which is not the magic number of IDX")
     sizes = np.frombuffer(stream.read(4 * magic[3]), ">u4")
     return Header(np.dtype(_IDX_DTYPES[magic[2]]), tuple(map(int, sizes)), stream.tell())
 
@@ -89,7 +89,7 @@ class ArraySource:
             files = files_of(url)
             if len(files) != 1:
                 raise SourceError(
-                    f"{url} names {len(files)} files for the feature {name!r}; name one"
+                    f"{url} names {len(files)} files for the feature {name!r}; name exactly one"
                 )
             found[name] = files[0]
         return found
@@ -149,7 +149,7 @@ class ArraySource:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array of which rows are read, one batch after another, from a stream."""
+    """An array whose rows are read from a stream, one batch after another."""
 
     stream: IO[bytes]
     header: Header
@@ -166,7 +166,7 @@ class Rows:
 
 
 def batches_of(arrays: Mapping[str, Rows], first: int, last: int, url: str) -> Iterator[Batch]:
-    """The rows from ``first`` up to ``last`` of arrays that stand at the first of them."""
+    """The rows from ``first`` up to ``last``, of arrays positioned at row ``first``."""
     size = sum(rows.header.row_bytes for rows in arrays.values())
     at_once = max(1, _BATCH_BYTES // max(1, size))
     for row in range(first, last, at_once):
@@ -181,13 +181,13 @@ def batches_of(arrays: Mapping[str, Rows], first: int, last: int, url: str) -> I
 
 def _cut_off(url: str, header: Header) -> SourceError:
     return SourceError(
-        f"{url} ends before the last of the {header.shape[0]} records that its header tells of; "
-        "it was cut off: write it again"
+        f"{url} ends before the last of the {header.shape[0]} records that its header counts; "
+        "it was truncated: write it again"
     )
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:
-    """So many bytes, or all that there are: memory is not taken for what a header says."""
+    """``count`` bytes, or all that exist: a wrong header must not make this allocate memory."""
     read = stream.read(min(count, _BATCH_BYTES))
     if len(read) == count or not read:
         return read
@@ -198,7 +198,7 @@ def _read(stream: IO[bytes], count: int) -> bytes:
 
 
 def _skip(stream: IO[bytes], count: int) -> None:
-    """Go on by so many bytes, also in what cannot be sought."""
+    """Skip ``count`` bytes, also in a stream that cannot seek."""
     if stream.seekable():
         stream.seek(count)
         return
@@ -210,30 +210,32 @@ def header_of(url: str, kind: str, stream: IO[bytes]) -> Header:
     """The header of one array.
 
     Raises:
-        SourceError: it is none of that kind.
+        SourceError: it is not of that kind.
     """
     try:
         return _HEADERS[kind](stream)
     except ValueError as error:
-        raise SourceError(f"{url} is no {kind} file that can be read: {error}") from error
+        raise SourceError(f"{url} is not a {kind} file that can be read: {error}") from error
 
 
 def feature_of(name: str, header: Header) -> Feature:
-    """What a row of the array is in a record."""
+    """The feature that a row of the array becomes."""
     dtype = column_of(name, np.zeros(0, _native(header.dtype))).feature.dtype
     return Feature(dtype, header.shape[1:])
 
 
 def check_counts(headers: Mapping[str, Header]) -> int:
-    """How many records all arrays have.
+    """The number of records, which all arrays must share.
 
     Raises:
-        SourceError: they differ, or there is none, or none has a value.
+        SourceError: it differs or is 0, or no record has a value.
     """
     counts = {name: header.shape[0] if header.shape else 0 for name, header in headers.items()}
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
-        raise SourceError(f"the features have not as many records: {counted}; give files that fit")
+        raise SourceError(
+            f"the features have different numbers of records: {counted}; give files of equal length"
+        )
     count = next(iter(counts.values()), 0)
     if not count:
         raise SourceError("the source is empty: its arrays have no record")

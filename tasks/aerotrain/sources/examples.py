@@ -1,4 +1,4 @@
-"""TFRecord files of ``tf.train.Example``, read without TensorFlow."""
+"""The source of TFRecord files of ``tf.train.Example``, read without TensorFlow."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ _LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"
 
 @dataclass(frozen=True)
 class ExampleSource(WholeFiles):
-    """TFRecord files below a URL, each a piece. Lists of one value are taken for that value."""
+    """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
 
     def schema(self) -> Schema:
-        """By the first record that is whole."""
+        """The schema of the first undamaged record."""
         for file in self.files:
             for _, record in _frames(file):
                 if isinstance(record, bytes):
@@ -50,17 +50,17 @@ class ExampleSource(WholeFiles):
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
-    """The records of a file, and what is damaged in it. Raises ``SourceError``."""
+    """The records and the damaged ranges of a file. Raises ``SourceError``."""
     with file.stream() as stream:
         try:
             yield from read_frames(stream)
         except FramingError as error:
             check_beginning(file, "tfrecord")
-            raise SourceError(f"{file.url} is no TFRecord file: {error}") from error
+            raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
 
 
 class _BatchBuilder:
-    """The records of a batch under way."""
+    """Collects the records of a batch."""
 
     def __init__(self, url: str, schema: Schema) -> None:
         self.offsets: list[int] = []
@@ -76,7 +76,7 @@ class _BatchBuilder:
         try:
             features = _parsed(record)
         except message.DecodeError:
-            self.reject(offset, "it is no tf.train.Example")
+            self.reject(offset, "it is not a tf.train.Example")
             return
         for name, feature in self._schema.items():
             found = _feature_of(*features[name]) if name in features else None
@@ -116,7 +116,7 @@ def _feature_of(kind: str, values: Sequence[Any]) -> Feature:
 
 
 def _parsed(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
-    """Each feature of a serialized Example: which list it is, and what is in it."""
+    """The features of a serialized Example: the kind of each list, and its values."""
     example = _example()()
     example.ParseFromString(record)
     features = {}
@@ -128,7 +128,7 @@ def _parsed(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
 
 @cache
 def _example() -> Any:
-    """The message class of ``tf.train.Example``, made from its description."""
+    """The message class of ``tf.train.Example``, built from a descriptor."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="aerotrain/example.proto", package="aerotrain", syntax="proto3"

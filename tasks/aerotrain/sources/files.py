@@ -1,4 +1,4 @@
-"""The files that a URL names, and each of them as a stream that is read by ranges."""
+"""The files that a URL names, and file objects that read them by range requests."""
 
 import errno
 import io
@@ -14,25 +14,25 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.sources.protocol import SourceError
 from aerotrain.store import MissingError, Store, StoreRefused, open_store
 
-#: Bytes that are asked for at once.
+#: Bytes of one range request.
 BLOCK = 8 * 2**20
 
-#: Bytes that are looked through at once for the end of a line, or of a record.
+#: Size of the buffer in which the end of a line, or of a record, is searched.
 _LINE = 2**16
 
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _WILD = re.compile(r"[*?\[]")
-# Not "..", which no name may hold: to read it is refused.
+# Not "..", which no key may hold: reading it raises an error.
 _DOTTED = re.compile(r"(^|/)\.(?!\.)")
 _HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
 _PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
 
 
 class InputFile(NamedTuple):
-    """One version of one object: the URL of the store that holds it, and its key in that.
+    """One version of one object: the URL of its store, its key, its size in bytes, its ETag.
 
-    To JSON it is a list, which describes it: ``InputFile(*description)``. So a million of them
-    need no second form.
+    Its JSON form is a list, and ``InputFile(*list)`` restores it, so that a plan of a million
+    files needs no second representation.
     """
 
     store: str
@@ -46,13 +46,13 @@ class InputFile(NamedTuple):
 
     @property
     def compression(self) -> str | None:
-        """The name of the codec that its name ends with, if any."""
+        """The codec by the file name's suffix, if any."""
         name = self.key.lower()
         return next((_COMPRESSED[end] for end in _COMPRESSED if name.endswith(end)), None)
 
     @property
     def partitions(self) -> dict[str, str]:
-        """The ``name=value`` folders that it lies in."""
+        """The Hive partitions of the file: the ``name=value`` folders in its path."""
         return dict(_PARTITION.findall(self.url.rpartition("/")[0]))
 
     def read(self, start: int, end: int) -> bytes:
@@ -60,11 +60,11 @@ class InputFile(NamedTuple):
         return _store(self.store).get_range(self.key, start, min(end, self.size), self.etag)
 
     def open(self) -> IO[bytes]:
-        """Its bytes as they lie in the store, sought at will; a read gives all that it asks for."""
+        """A seekable file object of the stored bytes; a read is short only at the file's end."""
         return cast(IO[bytes], _Ranges(self))
 
     def stream(self) -> IO[bytes]:
-        """Its content from the start, decompressed where its name says that it is compressed."""
+        """The content from the start, decompressed if the name has a codec's suffix."""
         if self.compression is None:
             return io.BufferedReader(_Ranges(self), _LINE)
         raw = pa.PythonFile(self.open(), "r")
@@ -74,7 +74,7 @@ class InputFile(NamedTuple):
 
 
 class _Ranges(io.RawIOBase):
-    """A file that is read by requests for ranges: large ones as they are, small ones by blocks."""
+    """A file object over range requests: large reads are passed on, small ones read a block."""
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
@@ -94,7 +94,7 @@ class _Ranges(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}
         if base[whence] + offset < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as of any other file
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as any other file does
         self._position = base[whence] + offset
         return self._position
 
@@ -113,13 +113,13 @@ class _Ranges(io.RawIOBase):
     def _range(self, start: int, end: int) -> bytes:
         if not self._begin <= start <= end <= self._begin + len(self._block):
             if end - start >= BLOCK // 2:
-                return self._file.read(start, end)  # each copy of it takes as long as reading it
+                return self._file.read(start, end)  # a copy would take as long as reading it
             self._begin, self._block = start, self._file.read(start, start + BLOCK)
         return self._block[start - self._begin : end - self._begin]
 
 
 class _Inflating(io.RawIOBase):
-    """A compressed stream whose damage is told with its file's name."""
+    """A decompressing stream whose errors name the file."""
 
     def __init__(self, stream: pa.NativeFile, url: str) -> None:
         self._stream = stream
@@ -143,13 +143,13 @@ class _Inflating(io.RawIOBase):
 
 
 def files_of(url: str | Sequence[str]) -> list[InputFile]:
-    """The files that a URL, or each of several, names, sorted: one, a folder's, or a glob's.
+    """The sorted files of one or several URLs, each of a file, a folder or a glob.
 
-    In a folder, names that begin with ``_`` or ``.`` are left out. ``*`` matches within a
-    segment, ``**`` any number of them.
+    In a folder, names that begin with ``_`` or ``.`` are skipped. ``*`` matches within a path
+    segment, ``**`` any number of segments.
 
     Raises:
-        SourceError: it names none.
+        SourceError: there is no file.
     """
     if isinstance(url, str):
         return _files_of(url)
@@ -158,7 +158,7 @@ def files_of(url: str | Sequence[str]) -> list[InputFile]:
 
 
 def constants(file: InputFile, count: int) -> dict[str, pa.Array]:
-    """The ``name=value`` folders that a file lies in, as columns of its ``count`` records."""
+    """The Hive partitions of a file as columns of its ``count`` records."""
     return {name: pa.repeat(pa.scalar(each), count) for name, each in file.partitions.items()}
 
 
@@ -170,7 +170,7 @@ def _files_of(url: str) -> list[InputFile]:
             if name:
                 return [_input(folder, name)]
         except (MissingError, SpecError):
-            pass  # it names a folder, or nothing
+            pass  # it is a folder, or does not exist
         pattern = "**"
     matches = re.compile(_expression(pattern)).fullmatch
     hidden = _HIDDEN if pattern == "**" else _DOTTED
@@ -182,8 +182,8 @@ def _files_of(url: str) -> list[InputFile]:
     ]
     if not files:
         raise SourceError(
-            f"the source is empty: no file is at {url}; see whether its input is where the "
-            "source looks for it"
+            f"the source is empty: there is no file at {url}; check that the input is where "
+            "the source looks for it"
         )
     for file in files:
         _check_name(file)
@@ -192,12 +192,12 @@ def _files_of(url: str) -> list[InputFile]:
 
 
 def _check_name(file: InputFile) -> None:
-    """Refuse a name that is no text: nothing that is written down could name the file."""
+    """Check that the name is valid UTF-8: JSON and error messages could not hold another."""
     try:
         file.key.encode()
     except UnicodeEncodeError as error:
         raise SourceError(
-            f"{file.store} holds a file whose name is no UTF-8: {os.fsencode(file.key)!r}; "
+            f"{file.store} holds a file whose name is not UTF-8: {os.fsencode(file.key)!r}; "
             "rename it"
         ) from error
 
@@ -212,7 +212,7 @@ def _listed(url: str) -> Iterator[Any]:
         yield from _store(url).list()
     except StoreRefused as error:
         raise StoreRefused(
-            f"{error}; where a bucket may be read and not listed, name its files one by one: "
+            f"{error}; if the bucket may be read but not listed, name its files one by one: "
             "'url' may be a list"
         ) from error
 
@@ -228,7 +228,7 @@ def _split_at_wildcard(url: str) -> tuple[str, str]:
 
 
 def _expression(pattern: str) -> str:
-    """A glob as a regular expression, in which a star stays within its segment."""
+    """A glob as a regular expression; a single star stays within its path segment."""
     translated = ""
     for token in re.findall(r"\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
         match token:

@@ -1,4 +1,4 @@
-"""How the lines of each kind of text are parsed."""
+"""Parsers of text formats: CSV and JSON lines to Arrow tables."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -13,34 +13,34 @@ import pyarrow.json
 
 from aerotrain.sources.json_depth import check_depth
 
-#: Lines in which the end of a value in quotes is looked for.
+#: How many lines are searched for the end of a quoted value.
 _MOST_LINES = 1000
 
 Types = Mapping[str, pa.DataType]
 
 
 class Format(Protocol):
-    """How the lines of one kind of file are parsed."""
+    """The parser of one text format."""
 
     @property
     def has_header(self) -> bool: ...
 
     def table(self, header: list[str], content: bytes, types: Types) -> pa.Table:
-        """Whole lines as a table. Raises ``pa.ArrowInvalid``."""
+        """Parse whole lines into a table. Raises ``pa.ArrowInvalid``."""
         ...
 
     def header(self, line: str) -> list[str]:
-        """The names in a file's first line."""
+        """The column names in a file's first line."""
         ...
 
     def lines_of_first(self, header: list[str], lines: Iterator[bytes]) -> int:
-        """How many lines the record takes that begins with the first of them."""
+        """How many lines the record takes that begins on the first line."""
         ...
 
 
 @dataclass(frozen=True)
 class Csv:
-    """Comma-separated values with a header, or with other separators, or ``names`` of its own."""
+    """Delimiter-separated values, with a header or with ``names`` for the columns."""
 
     delimiter: str = ","
     names: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Csv:
                 null_values=["", "NULL", "null", "NA", "N/A", "NaN", "nan"],
             ),
         )
-        # A text is missing where it is empty: NA is a country, and Null a name.
+        # Only an empty text is missing: NA is a country, and Null a name.
         return pa.table([_nulls_for_empty(each) for each in read.columns], read.column_names)
 
     def lines_of_first(self, header: list[str], lines: Iterator[bytes]) -> int:
@@ -77,12 +77,12 @@ class Csv:
         try:
             is_record = len(next(reader)) == len(header or self.names)
         except (csv.Error, StopIteration):
-            return 1  # a quote that ends nowhere
+            return 1  # an unterminated quote
         return reader.line_num if is_record else 1
 
     def _check_last_line(self, content: bytes) -> None:
-        """Refuse a last line whose quotes do not end: Arrow takes the line's end for a text's."""
-        content = content.rstrip(b"\r\n")  # lines without a record may follow it
+        """Check that the last line closes its quotes; Arrow would end the text with the line."""
+        content = content.rstrip(b"\r\n")  # blank lines may follow it
         last = content[content.rfind(b"\n") + 1 :]
         if last.count(b'"') % 2 == 0:
             return
@@ -99,7 +99,7 @@ class Csv:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """One JSON object a line."""
+    """One JSON object on each line."""
 
     has_header = False
 

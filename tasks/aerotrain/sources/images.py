@@ -1,4 +1,4 @@
-"""Folders of images, one for each class; the images' bytes are kept as they are."""
+"""The source of image folders, one for each class; image bytes are stored unchanged."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +17,17 @@ from aerotrain.sources.whole_files import WholeFiles
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
-#: About how many images are one piece, and how many are read at the same time.
+#: About how many images are in one fragment, and how many are read concurrently.
 FRAGMENT_IMAGES = 256
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class ImageSource(WholeFiles):
-    """JPEG and PNG files; the folder that a file lies in is its class.
+    """JPEG and PNG files; the name of a file's folder is its class.
 
-    A record is ``image``, a string of the file's bytes, and ``label``, the number of its class
-    among ``classes``, which are sorted by name unless they are given.
+    A record is ``image``, the bytes of the file, and ``label``, the index of its class in
+    ``classes``, which are the folders' names, sorted, unless they are given.
     """
 
     options = frozenset({"classes"})
@@ -39,7 +39,7 @@ class ImageSource(WholeFiles):
         if not images:
             raise SourceError(
                 f"the source is empty: none of the {len(files)} files at "
-                f"{self.description['url']} is called {', '.join(_SUFFIXES)}"
+                f"{self.description['url']} ends in {', '.join(_SUFFIXES)}"
             )
         return images
 
@@ -52,7 +52,7 @@ class ImageSource(WholeFiles):
         return {**self.description, "classes": self._classes}
 
     def fragments(self) -> Iterator[Fragment]:
-        """Bundles of images of all classes; a new image changes no bundle but its own."""
+        """Bundles of images by a hash of their keys; a new image changes only its own bundle."""
         count = 1
         while count * FRAGMENT_IMAGES < len(self.files):
             count *= 2
@@ -79,7 +79,7 @@ class ImageSource(WholeFiles):
             for file, data in zip(files, pool.map(_content, files), strict=True):
                 wrong = why_no_image(data)
                 if _class_of(file) not in numbers:
-                    wrong = f"its class {_class_of(file)!r} is none of {', '.join(numbers)}"
+                    wrong = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"
                 if wrong:
                     yield _batch(file, [], [], [Rejected(file.url, 0, "byte", wrong)])
                 else:
@@ -110,14 +110,14 @@ def _class_of(file: InputFile) -> str:
 
 
 def why_no_image(data: bytes) -> str:
-    """Why these bytes are no whole JPEG or PNG; empty where they are one.
+    """Why these bytes are not a complete JPEG or PNG; empty if they are.
 
-    The pixels are not decoded: that costs 100 times as much, and the model's transform does it.
+    The pixels are not decoded: that takes 100 times as long, and the model's transform does it.
     """
     if not data:
         return "the file is empty"
     if data.startswith(b"\xff\xd8\xff"):
-        return "" if b"\xff\xd9" in data[-64:] else "it is a JPEG that was cut off before its end"
+        return "" if b"\xff\xd9" in data[-64:] else "it is a truncated JPEG"
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "" if b"IEND" in data[-64:] else "it is a PNG that was cut off before its end"
+        return "" if b"IEND" in data[-64:] else "it is a truncated PNG"
     return f"it is neither JPEG nor PNG: it begins with {data[:8]!r}"

@@ -1,25 +1,25 @@
-"""How deeply the lines of JSON are nested: Arrow's parser takes a stack frame for each level."""
+"""A limit on the nesting of JSON lines: Arrow's parser takes a stack frame for each level."""
 
 import re
 
 import numpy as np
 import pyarrow as pa
 
-#: No array or object of a record may lie within so many others.
+#: The deepest nesting of arrays and objects that is accepted.
 DEEPEST = 100
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 
-#: What each byte adds to the depth.
+#: The change of depth by each byte.
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 
 
 def check_depth(content: bytes) -> None:
-    """Refuse lines of JSON of which one is nested too deeply.
+    """Check that no line of JSON is nested deeper than ``DEEPEST``.
 
     Raises:
-        pa.ArrowInvalid: one is.
+        pa.ArrowInvalid: a line is.
     """
     values = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero(values == ord("\n"))
@@ -30,4 +30,4 @@ def check_depth(content: bytes) -> None:
         outside = _STRING.sub(b"", content[edges[line] : edges[line + 1]])
         steps = _STEPS.take(np.frombuffer(outside, np.uint8))
         if steps.cumsum(dtype=np.int64).max(initial=0) > DEEPEST:
-            raise pa.ArrowInvalid(f"it is nested more than {DEEPEST} deep; write flatter records")
+            raise pa.ArrowInvalid(f"it is nested deeper than {DEEPEST}; write flatter records")

@@ -31,7 +31,7 @@ def open_source(description: Mapping[str, Any]) -> Source:
     """The source that a plan's arguments describe. Nothing is listed or read yet.
 
     Raises:
-        SpecError: there is no such kind, or it needs something else.
+        SpecError: the kind is unknown, or its options are wrong.
     """
     kind = description["kind"]
     if kind not in SOURCES:

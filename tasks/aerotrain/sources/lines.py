@@ -1,4 +1,4 @@
-"""Files of lines, read in blocks of whole lines, and the lines among them that do not parse."""
+"""Read text files in blocks of whole lines, and isolate the lines that do not parse."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from aerotrain.sources.files import BLOCK, InputFile, constants
 from aerotrain.sources.protocol import Batch, Rejected, SourceError
 
-#: A line longer than this is taken for a file that has no lines.
+#: A file with a longer line is not considered a file of lines.
 LONGEST_LINE = 256 * 2**20
 
-_MARK = b"\xef\xbb\xbf"  # with which some programs begin UTF-8
+_MARK = b"\xef\xbb\xbf"  # the byte order mark
 
 _NEWLINE = 0x0A
 
@@ -28,7 +28,7 @@ class Block:
     content: bytes
 
     def starts(self) -> NDArray[np.int64]:
-        """Where in the block each line begins that is not empty, and the block's end."""
+        """The offsets in the block of each non-empty line, and of the block's end."""
         data = np.frombuffer(self.content, np.uint8)
         ends = np.flatnonzero(data == _NEWLINE) + 1
         edges = np.concatenate(
@@ -43,14 +43,14 @@ class Block:
 
 
 def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
-    """The lines of ``file`` that begin from ``start`` up to ``end``, in blocks.
+    """The lines of ``file`` that begin at offsets from ``start`` up to ``end``, in blocks.
 
-    A compressed file has no ranges: it is read from its first line to its last.
+    A compressed file cannot be read by ranges: all of it is read.
     """
     whole = file.compression is not None
     with file.stream() as stream:
         if start and not whole:
-            stream.seek(start - 1)  # a line may begin right at the start
+            stream.seek(start - 1)  # a line may begin exactly at ``start``
             offset = start - 1 + len(_line(stream, file))
         else:
             mark = stream.read(len(_MARK))
@@ -62,7 +62,7 @@ def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
 
 
 def first_line(file: InputFile) -> bytes:
-    """The first line of a file, without its end, and without a mark before it."""
+    """The first line of a file, without its line end and byte order mark."""
     with file.stream() as stream:
         return _line(stream, file).rstrip(b"\r\n").removeprefix(_MARK)
 
@@ -100,28 +100,28 @@ def _line(stream: IO[bytes], file: InputFile) -> bytes:
 
 def _endless(file: InputFile, offset: int) -> SourceError:
     return SourceError(
-        f"{file.url} has no end of line within {LONGEST_LINE} bytes near byte {offset}; it is "
-        "no file of lines"
+        f"{file.url} has no line end within {LONGEST_LINE} bytes near byte {offset}; it is "
+        "not a file of lines"
     )
 
 
 class Parse(Protocol):
-    """Makes a table of whole lines; raises ``pa.ArrowInvalid`` where one does not parse."""
+    """Parses whole lines into a table; raises ``pa.ArrowInvalid`` if a line does not parse."""
 
     def __call__(self, content: bytes) -> pa.Table: ...
 
     def lines_of_first(self, lines: Iterator[bytes]) -> int:
-        """How many lines the record takes that begins with the first of them."""
+        """How many lines the record takes that begins on the first line."""
         ...
 
 
 def tables(
     file: InputFile, block: Block, parse: Parse, rejected: list[Rejected]
 ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-    """The lines of a block as tables, and where in the file each row lies.
+    """The lines of a block as tables, each with the file offsets of its rows.
 
-    What parses as a whole is one table. Where a line does not, it is found by halves and added
-    to ``rejected``, with the lines after it that are of the same record.
+    A block that parses is one table. Otherwise the lines that do not parse are found by bisection
+    and added to ``rejected``; further lines of the same record are skipped.
     """
     starts = block.starts()
     ahead = [(0, len(starts) - 1)]
@@ -134,7 +134,7 @@ def tables(
         try:
             table = parse(block.content[starts[first] : starts[last]])
             if len(table) != last - first:
-                raise pa.ArrowInvalid("it is not one record, but a line of several or of none")
+                raise pa.ArrowInvalid("the line holds no record, or several")
         except pa.ArrowInvalid as error:
             if last - first == 1:
                 where = block.offset + int(starts[first])
@@ -150,7 +150,7 @@ def tables(
 
 
 def parsed(file: InputFile, block: Block, parse: Parse) -> Batch:
-    """The block as columns, with the folders' ``name=value``, and without what does not parse."""
+    """The block as columns, with Hive partitions, without the lines that do not parse."""
     rejected: list[Rejected] = []
     found = list(tables(file, block, parse, rejected))
     offsets = np.concatenate([*(rows for _, rows in found), np.zeros(0, np.int64)])
@@ -169,17 +169,17 @@ def _first_line(error: Exception) -> str:
 
 
 def ranges(file: InputFile, bytes_each: int) -> Sequence[tuple[int, int]]:
-    """Where the pieces of a file begin and end; one that is compressed is a single piece."""
+    """The byte ranges of a file's fragments; a compressed file is a single fragment."""
     if file.compression is not None or file.size <= bytes_each:
         return [(0, file.size)]
-    # Cut where a longer file would be cut too: what is appended leaves the first pieces alone.
+    # Cut at fixed offsets, so that appending to a file leaves its first fragments unchanged.
     return list(pairwise([*range(0, file.size, bytes_each), file.size]))
 
 
-#: How much the usual files of lines grow when they are decompressed, to plan shards by.
+#: The usual ratio of decompressed to compressed size of text.
 INFLATION = 4
 
 
 def content_bytes(file: InputFile, start: int, end: int) -> int:
-    """About what the lines of a range take."""
+    """The approximate decompressed size of a range in bytes."""
     return (end - start) * (1 if file.compression is None else INFLATION)

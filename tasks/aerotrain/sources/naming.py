@@ -1,4 +1,4 @@
-"""What a piece of a file is called, and how it is found again."""
+"""Names, fingerprints and descriptions of fragments that are ranges of a file."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from aerotrain.sources.protocol import Fragment
 
 
 def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:
-    """The piece of ``file`` from one place to another; where they are, its kind knows."""
+    """The fragment ``span`` of ``file``, in the unit of its kind, of about ``content`` bytes."""
     name = f"{file.url}:{span[0]}-{span[1]}"
     return Fragment(
         name=name,
@@ -20,11 +20,11 @@ def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragmen
 
 
 def file_and_span(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
-    """The file and the span of a piece that ``fragment_of`` described."""
+    """The file and the span of a fragment, from the description by ``fragment_of``."""
     start, end = description["span"]
     return InputFile(*description["file"]), (start, end)
 
 
 def short_hash(*texts: str) -> str:
-    """A short name for these texts: equal texts, equal names."""
+    """A short hash of the texts, as hexadecimal digits."""
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=10).hexdigest()

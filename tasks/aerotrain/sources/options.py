@@ -1,4 +1,4 @@
-"""The options of a source, as its kind takes them."""
+"""Validation of a source's options against those of its kind."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -9,11 +9,11 @@ from aerotrain.sources.protocol import SourceError
 
 
 def checked(description: Mapping[str, Any], required: Set[str], optional: Set[str]) -> None:
-    """Make sure that a description has what its kind needs, and nothing else.
+    """Check that a description has the options that its kind requires, and no unknown ones.
 
     Raises:
-        SpecError: a key is missing or unknown; the message holds the nearest that is known.
-            Or what should name columns does not.
+        SpecError: a key is missing or unknown; the message names the nearest known one. Or an
+            option that should be a list of column names is not.
     """
     kind, given = description["kind"], set(description) - {"kind"}
     known = sorted(required | optional)
@@ -32,7 +32,7 @@ def checked(description: Mapping[str, Any], required: Set[str], optional: Set[st
 
 
 def check_names(key: str, names: Any) -> None:
-    """Make sure that an option names columns, none of them twice. Raises ``SpecError``."""
+    """Check that an option is a list of unique column names. Raises ``SpecError``."""
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
         raise SpecError(f"{key!r} must be a list of names, got {names!r}")
     for name in names:
@@ -41,13 +41,13 @@ def check_names(key: str, names: Any) -> None:
 
 
 def check_once(url: str, name: str, found: Sequence[str]) -> None:
-    """Refuse a file in which two columns have the name of one that is wanted.
+    """Check that only one column of a file has the requested name.
 
     Raises:
-        SourceError: it is such a file.
+        SourceError: several columns have it.
     """
     if (count := list(found).count(name)) > 1:
         raise SourceError(
-            f"{url} has {count} columns that are called {name!r}; give them different names, or "
-            "name the columns that are wanted in 'columns'"
+            f"{url} has {count} columns called {name!r}; give them different names, or "
+            "name the columns to read in 'columns'"
         )

@@ -1,4 +1,4 @@
-"""Parquet files: row groups are read by their columns, a batch at a time."""
+"""The source of Parquet files: row groups are read column by column, in batches."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from aerotrain.sources.options import check_once
 from aerotrain.sources.protocol import Batch, Fragment, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
-#: Compressed bytes of row groups that are one piece.
+#: Compressed bytes of the row groups of one fragment.
 FRAGMENT_BYTES = 64 * 2**20
 
 #: About how many bytes of columns are decoded at once.
@@ -29,20 +29,20 @@ _MOST_ROWS = 32_768
 
 @dataclass(frozen=True)
 class ParquetSource(WholeFiles):
-    """Parquet files below a URL; ``columns`` are those that are read, by default all."""
+    """Parquet files below a URL; ``columns`` are those to read, by default all."""
 
     options = frozenset({"columns"})
 
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            if file.size <= FRAGMENT_BYTES:  # its footer need not be read
+            if file.size <= FRAGMENT_BYTES:  # no need to read its footer
                 yield fragment_of(file, (0, -1), 2 * file.size)
                 continue
             with _opened(file) as parquet:
                 yield from _row_groups(file, parquet.metadata)
 
     def schema(self) -> Schema:
-        """By the first rows of the first file that has any."""
+        """The schema by the first rows of the first file that has any."""
         for file in self.files:
             with _opened(file) as parquet:
                 names = self._columns(file, parquet.schema_arrow)
@@ -54,8 +54,8 @@ class ParquetSource(WholeFiles):
                         name: _feature(name, each, file) for name, each in known.items()
                     } | parts
         raise SourceError(
-            f"the source is empty: none of its {len(self.files)} files has a row; see whether "
-            "its input is where the source looks for it"
+            f"the source is empty: none of its {len(self.files)} files has a row; check that "
+            "the input is where the source looks for it"
         )
 
     def _columns(self, file: InputFile, schema: pa.Schema) -> list[str]:
@@ -90,7 +90,7 @@ class ParquetSource(WholeFiles):
 
 
 def _batches(parquet: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of some row groups, so many at a time that they take no more than their share."""
+    """The rows of some row groups, in batches of about ``_BATCH_BYTES``."""
     rows = sum(parquet.metadata.row_group(each).num_rows for each in groups)
     size = sum(parquet.metadata.row_group(each).total_byte_size for each in groups)
     at_once = max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, size)))
@@ -111,14 +111,14 @@ def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Fragment
 
 
 def _check(file: InputFile, found: pa.Schema, schema: Schema) -> None:
-    """Refuse a file whose columns are not those of the schema, before a row is read."""
+    """Check that a file has the columns of the schema, before a row is read."""
     for name in schema:
         if name in file.partitions:
             continue
         if name not in found.names:
             raise SourceError(
                 f"{file.url} has no column {name!r}{nearest(name, found.names)}; give all files "
-                "the same columns, or name those that are wanted in 'columns'"
+                "the same columns, or name those to read in 'columns'"
             )
         check_once(file.url, name, found.names)
 
@@ -126,20 +126,20 @@ def _check(file: InputFile, found: pa.Schema, schema: Schema) -> None:
 def _feature(name: str, values: pa.Array, file: InputFile) -> Feature:
     if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
         raise RecordError(
-            f"the column {name!r} is null in the first rows of {file.url}, which so do not tell "
-            "what it holds; leave it out by naming the others in 'columns'"
+            f"the column {name!r} is null in the first rows of {file.url}, so its type is "
+            "unknown; leave it out by naming the others in 'columns'"
         )
     return column_of(name, values).feature
 
 
 @contextmanager
 def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
-    """The file, with Arrow's complaints about it explained."""
+    """The opened file; Arrow's errors become ``SourceError``."""
     try:
         with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
             yield parquet
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise SourceError(
-            f"{file.url} is no whole Parquet file: {str(error).splitlines()[0]}; it may be "
+            f"{file.url} is not a complete Parquet file: {str(error).splitlines()[0]}; it may be "
             "truncated: write it again"
         ) from error

@@ -1,4 +1,4 @@
-"""What every source can do: list its pieces, and read one of them as batches of columns."""
+"""The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from aerotrain.dataset import Schema
 
 
 class SourceError(FinalError):
-    """An input cannot be read: it is damaged, or not what its source was said to be."""
+    """An input cannot be read: it is damaged, or not of the kind that its source declares."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fragment:
-    """What is read at once and in order: a file, a range of one, or a bundle of small ones.
+    """A part of a source that can be read alone: a file, a range of one, a bundle of small ones.
 
-    ``description`` is JSON by which the source finds it again; ``bytes`` is about what its
-    records will take, or None where nobody can know.
+    ``description`` is JSON by which the source finds it again; ``bytes`` is the approximate size
+    of its records, None if unknown.
     """
 
     name: str
@@ -31,9 +31,9 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A record that does not parse: where it lies, in ``unit`` from the file's start, and why.
+    """A record that does not parse: its offset, in ``unit`` from the file's start, and why.
 
-    ``records`` is about how many there were, where damage hides where one ends.
+    ``records`` is an estimate of their number, where damage hides the ends of records.
     """
 
     file: str
@@ -47,8 +47,8 @@ class Rejected:
 class Batch:
     """Some records of one file as columns, NumPy's or Arrow's, in which values may be null.
 
-    ``offsets`` says where each lies in the file, in ``unit``. ``keys`` are the records' own,
-    where the source gives them. ``rejected`` are those between that do not parse.
+    ``offsets`` are the records' positions in the file, in ``unit``. ``keys`` are their keys, if
+    the source has them. ``rejected`` are the records of the same range that do not parse.
     """
 
     columns: Mapping[str, Any]
@@ -63,20 +63,20 @@ class Batch:
 
 
 class Source(Protocol):
-    """Where raw records come from."""
+    """A source of raw records."""
 
     def described(self) -> Mapping[str, Any]:
-        """What opens this source again, with all that its listing has settled."""
+        """The description that opens this source again, with all that listing it determined."""
         ...
 
     def fragments(self) -> Iterator[Fragment]:
-        """Every piece of it as it is now, always in the same order."""
+        """All fragments as they are now, always in the same order."""
         ...
 
     def schema(self) -> Schema | None:
-        """The features of its records, by a look at the first; None where a look costs much."""
+        """The features of the records, inferred from the first; None if that costs too much."""
         ...
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
-        """The records of one piece, always in the same order, their texts parsed as ``schema``."""
+        """The records of one fragment, always in the same order, text parsed by ``schema``."""
         ...

@@ -28,9 +28,9 @@ _BATCH_RECORDS = 1024
 class PythonSource:
     """A module of the user's with ``list_parts()`` and ``read_part(part)``.
 
-    A part is any JSON object. Whatever tells one content from another (a checksum, a version
-    id) belongs in it: its fingerprint is made of it and of the code of both functions, so a
-    change of either prepares the data anew, while a change of the model does not.
+    A part is any JSON object, and a fragment of the source. Anything that identifies its content (a
+    checksum, a version id) belongs in it: its fingerprint is a hash of it and of the code of both
+    functions. A change of either prepares the data again, a change of the model does not.
     """
 
     module: ModuleType
@@ -54,7 +54,7 @@ class PythonSource:
         return {"kind": "python", "module": self.module.__name__}
 
     def schema(self) -> None:
-        """Nobody knows before the user's code has run; the first record of each piece tells."""
+        """Unknown until the user's code runs; the first record of each fragment defines it."""
 
     def fragments(self) -> Iterator[Fragment]:
         code = [inspect.getsource(self.module.list_parts), inspect.getsource(self.module.read_part)]
@@ -62,7 +62,7 @@ class PythonSource:
             listed = [json.loads(json.dumps(dict(part))) for part in self.module.list_parts()]
         except AerotrainError:
             raise
-        except Exception as error:  # it is the user's code and may raise anything
+        except Exception as error:  # user code may raise anything
             raise FinalError(
                 f"list_parts of module {self.module.__name__!r} did not return a list of JSON "
                 f"objects: {type(error).__name__}: {error}"
@@ -92,7 +92,7 @@ class PythonSource:
         yield builder.batch(schema or {})
 
     def _records(self, part: Mapping[str, Any], number: int) -> Iterator[Record]:
-        """The records of one part, with whatever the user's code raises explained."""
+        """The records of one part; exceptions of the user's code become our errors."""
         position, after = 0, ""
         try:
             for record in self.module.read_part(part):
@@ -101,7 +101,7 @@ class PythonSource:
                 position, after = position + 1, f", after record {record[0]!r},"
         except TemporaryError:
             raise
-        except Exception as error:  # it is the user's code and may raise anything
+        except Exception as error:  # user code may raise anything
             lost = isinstance(error, ConnectionError | TimeoutError)
             raise (TemporaryError if lost else FinalError)(
                 f"the record at position {position} of part {number}{after} could not be read: "
@@ -110,7 +110,7 @@ class PythonSource:
 
 
 class _BatchBuilder:
-    """The records of a batch under way."""
+    """Collects the records of a batch."""
 
     def __init__(self, number: int) -> None:
         self.keys: list[str] = []
@@ -143,6 +143,6 @@ def _check_is_record(record: Any) -> None:
         case (str(), Mapping()):
             return
     raise FinalError(
-        f"read_part gave {record!r:.200}; it must give pairs of a key, which is a string, and "
-        "a mapping of features"
+        f"read_part yielded {record!r:.200}; it must yield pairs of a key, which is a string, "
+        "and a mapping of features"
     )

@@ -1,4 +1,4 @@
-"""CSV and JSON lines: files of text, each line of which is a record."""
+"""The source of text files, CSV and JSON lines, with a record on each line."""
 
 import csv
 from collections import Counter
@@ -30,25 +30,25 @@ from aerotrain.sources.options import check_once, checked
 from aerotrain.sources.protocol import Batch, Fragment, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
-#: Bytes of a file that are one piece.
+#: Bytes of one fragment of a file.
 FRAGMENT_BYTES = 64 * 2**20
 
-#: How many files are looked into for the types of their columns.
+#: How many files the types of columns are inferred from.
 _LOOKED_INTO = 3
 
-#: Bytes of such a file, after its header.
+#: Bytes of each such file, after its header.
 _LOOKED_AT = 2**20
 
-#: What a text may be parsed as; everything else stays a string.
+#: The types that text may be parsed as; everything else stays a string.
 _TYPES = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float64(), "string": pa.string()}
 
 
 @dataclass(frozen=True)
 class TextSource(WholeFiles):
-    """Files of lines below a URL.
+    """Text files below a URL.
 
-    ``encoding`` is what the files are in, where it is not UTF-8. ``types`` gives columns a type
-    that their first lines do not show, such as ``{"price": "float32"}``.
+    ``encoding`` is that of the files if not UTF-8. ``types`` sets the types of columns that cannot
+    be inferred from the first lines, such as ``{"price": "float32"}``.
     """
 
     format: Format
@@ -80,7 +80,7 @@ class TextSource(WholeFiles):
             raise SpecError(f"there is no encoding {encoding!r}; use one of Python's") from error
         if not fits:
             raise SpecError(
-                f"files in {encoding} cannot be cut at their line ends; write them in UTF-8"
+                f"files in {encoding} cannot be divided at their line ends; write them in UTF-8"
             )
         return self
 
@@ -90,12 +90,12 @@ class TextSource(WholeFiles):
                 yield fragment_of(file, (start, end), content_bytes(file, start, end))
 
     def schema(self) -> Schema:
-        """By the first block of some of the files; columns that are null there are strings."""
+        """The schema by the first block of some files; columns of nulls there are strings."""
         count = len(self.files)
         numbers = sorted({number * (count - 1) // _LOOKED_INTO for number in range(1, 4)} | {0})
         rejected: list[Rejected] = []
         votes = self._votes((self.files[number] for number in numbers), rejected)
-        if not votes:  # those have no record; another may
+        if not votes:  # these files have no record; others may
             each = (self._votes([file], rejected) for file in self.files)
             votes = next(filter(None, each), votes)
         if not votes:
@@ -106,18 +106,18 @@ class TextSource(WholeFiles):
         """Why no file has a record."""
         for each in rejected:
             return SourceError(
-                f"no line of {each.file} that was looked at is a record, the first not at byte "
+                f"none of the first lines of {each.file} is a record, the first failure is at byte "
                 f"{each.offset}: {each.reason}"
             )
         return SourceError(
             f"the source is empty: none of {len(self.files)} files, {self.files[0].url} the "
-            "first, has a record; see whether its input is where the source looks for it"
+            "first, has a record; check that the input is where the source looks for it"
         )
 
     def _votes(
         self, files: Iterable[InputFile], rejected: list[Rejected]
     ) -> dict[str, Counter[Feature]]:
-        """How many of the first lines of those files have each type, column by column."""
+        """For each column, the number of the files' first lines by their inferred type."""
         votes: dict[str, Counter[Feature]] = {}
         for file in files:
             check_beginning(file, self.description["kind"], self.description.get("delimiter"))
@@ -165,7 +165,7 @@ class TextSource(WholeFiles):
         types = {name: _arrow(each) for name, each in schema.items() if name not in file.partitions}
         content = blocks(file, start, end)
         for block in content if start else self._without_header(content):
-            if self.format.has_header:  # a file without a record may be without a header too
+            if self.format.has_header:  # a file without records may lack a header too
                 self._check_header(file, header, schema)
             yield parsed(file, block, self._parse(header, types))
 
@@ -175,7 +175,7 @@ class TextSource(WholeFiles):
                 raise SourceError(
                     f"{file.url} has no column {name!r}{nearest(name, header)}; its header is "
                     f"{', '.join(header) or 'empty'}; give all files the same columns, or name "
-                    "those that are wanted in 'columns'"
+                    "those to read in 'columns'"
                 )
             check_once(file.url, name, header)
 
@@ -191,11 +191,11 @@ class TextSource(WholeFiles):
             return self.format.header(text) if text.strip() else []
         except UnicodeDecodeError as error:
             raise SourceError(
-                f"{file.url} is no {encoding.upper()} at byte {error.start} of its first line; set "
-                "'encoding', such as 'latin-1', to what it is in"
+                f"{file.url} is not {encoding.upper()} at byte {error.start} of its first line; "
+                "set 'encoding', such as 'latin-1'"
             ) from error
         except csv.Error as error:
-            raise SourceError(f"the first line of {file.url} is no header: {error}") from error
+            raise SourceError(f"the first line of {file.url} is not a header: {error}") from error
 
     def _without_header(self, content: Iterator[Block]) -> Iterator[Block]:
         for number, block in enumerate(content):
@@ -209,7 +209,7 @@ class TextSource(WholeFiles):
 
 @dataclass(frozen=True)
 class _Parse:
-    """Makes a table of whole lines of a file, ``header`` being its columns."""
+    """Parses whole lines of a file with the columns ``header`` into a table."""
 
     format: Format
     encoding: str
@@ -232,7 +232,7 @@ class _Parse:
 
 
 def _elected(votes: Counter[Feature]) -> Feature:
-    """The type that most lines have; whole numbers are floats where some have fractions."""
+    """The type that most lines have; integers count as floats if some lines have floats."""
     whole = [each for each in votes if each.dtype == "int64"]
     for each in whole:
         wider = Feature("float32", each.shape)

@@ -1,4 +1,4 @@
-"""What the kinds of source have in common whose input is the files at a URL."""
+"""The base class of sources whose input is the files at a URL."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from aerotrain.sources.protocol import Fragment
 
 @dataclass(frozen=True)
 class WholeFiles:
-    """The files at the ``url`` of a description, each a piece unless the kind cuts them.
+    """The files at the ``url`` of a description, each a fragment unless the kind divides them.
 
-    ``options`` are what the kind takes besides.
+    ``options`` are the further options that the kind takes.
     """
 
     description: Mapping[str, Any]
@@ -34,7 +34,7 @@ class WholeFiles:
 
     @cached_property
     def files(self) -> list[InputFile]:
-        """All of them, in an order that stays."""
+        """All files, in a stable order."""
         return files_of(self.description["url"])
 
     def described(self) -> Mapping[str, Any]:

@@ -1,5 +1,5 @@
-"""What the records of a data set are like, counted in the pass that writes them.
+"""Statistics of the columns of a data set, gathered in the same pass that writes its records.
 
-Each part keeps sketches of its columns; ``seal`` merges them, compares them with the last data
-set's, and writes ``statistics.json`` for programs and ``statistics.html`` for people.
+Each partition keeps sketches of its columns; ``finalize`` merges them, compares them with those of
+the last data set, and writes ``statistics.json`` for programs and ``statistics.html`` for people.
 """

@@ -1,4 +1,4 @@
-"""The statistics of one column, gathered from batches, merged over parts, kept as JSON."""
+"""The statistics of one column: gathered from batches, merged over partitions, kept as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,19 +26,19 @@ QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 _BINS = 30
 
-#: Values of one record's array that are looked at; an image has many like them.
+#: Values of one record's array that are sampled.
 _LOOKED_AT = 16
 
-#: Records that are shown as examples, and how much of each value.
+#: Number of example records, and how many characters of each value are shown.
 _EXAMPLES, _SHOWN = 5, 60
 
-#: Strings longer than this are no words of a vocabulary.
+#: Columns with longer strings, in bytes, have no vocabulary.
 _LONGEST_WORD = 64
 
 
 @dataclass
 class ColumnStatistics:
-    """What is known of a feature. Of strings, the numbers are their lengths in bytes."""
+    """The statistics of a feature. For strings, the numbers are lengths in bytes."""
 
     feature: Feature
     records: int = 0
@@ -55,7 +55,7 @@ class ColumnStatistics:
             self.is_counted, self.vocabulary = False, None
 
     def add(self, column: Column, missing: int, hashes: Hashes) -> None:
-        """Look at the values of some records, ``missing`` of which were filled."""
+        """Add the values of some records, of which ``missing`` were filled."""
         self.missing += missing
         self._add_examples(column, hashes)
         if column.is_text:
@@ -67,7 +67,7 @@ class ColumnStatistics:
             if not column.feature.shape:
                 self._add_numbers(column.values)
             values = values[:, self.records % stride :: stride]
-        # Every string of an array counts as a value of its record.
+        # Every string of an array is a value of its record.
         self._add_sample(np.asarray(values, np.float64).reshape(len(hashes), -1), hashes)
         self.records += len(hashes)
 
@@ -82,7 +82,7 @@ class ColumnStatistics:
         self.sample.add(spread[known], flat[known])
 
     def _add_examples(self, column: Column, hashes: Hashes) -> None:
-        """Keep the values of the records with the smallest hashes."""
+        """Keep the records with the smallest hashes as examples."""
         rows = np.argsort(hashes, kind="stable")[:_EXAMPLES].astype(np.int64)
         taken = column.take(rows).values
         shown = taken.to_pylist() if column.is_text else [each.tolist() for each in taken]
@@ -122,10 +122,10 @@ class ColumnStatistics:
             words = [str(int(value)) for value in different]
             self.vocabulary.add(dict(zip(words, counts.tolist(), strict=True)))
         else:
-            self.vocabulary = None  # they name things rather than count them
+            self.vocabulary = None  # identifiers rather than categories
 
     def merge(self, other: Self) -> None:
-        """Add what was gathered of other records."""
+        """Add the statistics of other records."""
         self.records += other.records
         self.missing += other.missing
         self.moments.merge(other.moments)
@@ -142,7 +142,7 @@ class ColumnStatistics:
             self.vocabulary.lost += other.vocabulary.lost
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, to be merged with others'."""
+        """The complete state as JSON, to be merged later."""
         vocabulary = self.vocabulary
         return {
             "dtype": self.feature.dtype,
@@ -175,7 +175,7 @@ class ColumnStatistics:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What people and models read: plain numbers, and the words that come most often."""
+        """The published statistics: numbers, and the most frequent words."""
         moments = self.moments
         summary: dict[str, Any] = {
             "dtype": self.feature.dtype,
@@ -199,18 +199,18 @@ class ColumnStatistics:
         return summary
 
     def histogram(self) -> list[int]:
-        """How many values of the sample lie in each of so many stretches, least to greatest."""
+        """The counts of the sample's values in bins of equal width, from least to greatest."""
         moments = self.moments
         return histogram(self.sample.values, moments.least, moments.greatest, _BINS)
 
     def quantiles(self) -> dict[str, float]:
-        """Quantiles by name, such as ``"0.5"``; the ends are exact."""
+        """Quantiles by name, such as ``"0.5"``; the minimum and maximum are exact."""
         if not len(self.sample.values):
             return {}
         values = self.sample.values
         with np.errstate(over="ignore", invalid="ignore"):
             between = np.quantile(values, QUANTILES)
-        # Between a value and infinity there is none.
+        # No interpolation is possible next to infinity.
         lower = np.quantile(values, QUANTILES, method="lower")
         found = np.where(np.isfinite(between), between, lower).tolist()
         found[0], found[-1] = self.moments.least, self.moments.greatest

@@ -1,4 +1,4 @@
-"""The statistics of a whole data set: gathered, merged, kept, and read back by a model."""
+"""The statistics of all columns of a data set: gathered by batch, merged, kept as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from aerotrain.statistics.column import ColumnStatistics
 
 
 class Statistics:
-    """The statistics of some records, by column."""
+    """Statistics by column."""
 
     def __init__(self, columns: Mapping[str, ColumnStatistics] | None = None) -> None:
         self.columns = dict(columns or {})
 
     def add(self, columns: Columns, missing: Mapping[str, int], hashes: Hashes) -> None:
-        """Look at some more records, each with a hash of its own.
+        """Add records, each with its hash.
 
-        ``missing`` counts what was filled, by column.
+        ``missing`` counts the filled values, by column.
         """
         for name, column in columns.items():
             statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
@@ -49,10 +49,10 @@ class Statistics:
 
 
 def schema_text(schema: Schema) -> str:
-    """The schema as a document of its own: the same text for the same schema."""
+    """The schema as a JSON document; equal schemas give equal text."""
     return json.dumps(schema_to_dict(schema), indent=1) + "\n"
 
 
 def feature_of(summary: Mapping[str, Any]) -> Feature:
-    """The feature that a summary is of."""
+    """The feature that a summary describes."""
     return Feature.from_dict(summary)

@@ -1,4 +1,4 @@
-"""New data beside the data set that was sealed before: what changed, and whether it may."""
+"""Schema changes and drift between a data set and the one that was finalized before."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Schema
 from aerotrain.statistics.dataset import feature_of
 
-#: Columns of more different values than this have no categories that could be new.
+#: A column with more distinct values is not categorical.
 _MOST_CATEGORIES = 200
 
-#: Samples differ a little by themselves; below so many records they say nothing of drift.
+#: With fewer records, sampling noise hides drift.
 _FEWEST_RECORDS = 100
 
-#: What infinity is taken for, so that there are values between it and others.
+#: Replaces infinity, so that values can be interpolated.
 _INFINITE = 1e300
 
 Summary = Mapping[str, Mapping[str, Any]]
@@ -24,7 +24,7 @@ Summary = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Change:
-    """One thing about a column that is not as it was."""
+    """One change of a column."""
 
     column: str
     what: str
@@ -33,10 +33,10 @@ class Change:
 
 
 def changes(before: Summary, now: Summary, drift: float) -> list[Change]:
-    """What changed from one data set to the next: columns, types, categories, and drift.
+    """The changes from one data set to the next: columns, types, categories, and drift.
 
-    Drift is the greatest difference, over all values, between the shares of records that are
-    below it: the Kolmogorov-Smirnov distance, by the quantiles that both have.
+    The drift of numbers is the Kolmogorov-Smirnov distance, estimated from quantiles; that of
+    categories is the total variation distance. Both are from 0 to 1.
     """
     schemas = [{name: feature_of(each[name]) for name in each} for each in (before, now)]
     found = schema_changes(*schemas)
@@ -46,7 +46,7 @@ def changes(before: Summary, now: Summary, drift: float) -> list[Change]:
 
 
 def schema_changes(before: Schema, now: Schema) -> list[Change]:
-    """Columns that are missing, new, or of another type: what is known before a record is read."""
+    """Columns that are missing, new, or of another type; this needs no records."""
     found = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
@@ -82,7 +82,7 @@ def _of_column(
 
 
 def _word_distance(before: Mapping[str, int], now: Mapping[str, int]) -> float:
-    """Half of what the shares of all words differ by."""
+    """The total variation distance: half the sum of the differences of the words' shares."""
     totals = [max(1, sum(each.values())) for each in (before, now)]
     words = before.keys() | now.keys()
     return (
@@ -101,17 +101,17 @@ def _number_distance(before: Mapping[str, Any], now: Mapping[str, Any]) -> float
     distance = 0.0
     for one, other in (values, values[::-1]):
         inside = np.interp(one, other, shares, left=0.0, right=1.0)
-        # Of equal values the last alone: so many records are not above it.
+        # Of equal quantiles only the last counts: the CDF includes the value itself.
         telling = np.append(one[1:] > one[:-1], True) & (shares > 0)
         distance = max(distance, float(np.abs(inside - shares)[telling].max(initial=0)))
     return distance
 
 
 def check_changes(found: list[Change], drift: float) -> None:
-    """Refuse data that changed.
+    """Check that nothing changed.
 
     Raises:
-        FinalError: it did; the message is a table of what changed.
+        FinalError: something did; the message is a table of the changes.
     """
     if not found:
         return
@@ -120,6 +120,6 @@ def check_changes(found: list[Change], drift: float) -> None:
     widths = [max(len(row[place]) for row in rows) for place in range(4)]
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise FinalError(
-        f"the data are not like those that were sealed last (drift may be {drift:g}):\n{table}\n"
-        "mend the source, or run once more with allow_drift=True to take them as they are"
+        f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
+        "correct the source, or run again with allow_drift=True to accept the data"
     )

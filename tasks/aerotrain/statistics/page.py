@@ -1,4 +1,4 @@
-"""The statistics as a page for people: one file, with its plots in it."""
+"""The statistics as one self-contained HTML page with plots."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -30,7 +30,7 @@ _FILL = "#3b7ea1"
 
 
 def page(url: str, summary: Mapping[str, Mapping[str, Any]], splits: Mapping[str, Split]) -> str:
-    """The whole document, as HTML that needs nothing else."""
+    """The HTML document, without external resources."""
     records = max((each["records"] for each in summary.values()), default=0)
     sections = "".join(_section(name, summary[name]) for name in sorted(summary))
     return (
@@ -43,7 +43,7 @@ def page(url: str, summary: Mapping[str, Mapping[str, Any]], splits: Mapping[str
 
 
 def _splits(splits: Mapping[str, Split]) -> str:
-    """A table of the splits side by side: their records, and which share each class has."""
+    """A table of the splits: their records, and the share of each class."""
     classes = sorted({label for split in splits.values() for label in split.classes})
     shown = classes if len(classes) <= _MOST_BARS else []
     total = max(1, sum(split.records for split in splits.values()))
@@ -90,7 +90,7 @@ def _plot(column: Mapping[str, Any]) -> str:
 
 
 def _bars(words: Sequence[tuple[str, int]], records: int) -> str:
-    """One bar for each of the values that come most often."""
+    """One bar for each of the most frequent values."""
     most = max(count for _, count in words)
     rows = []
     for number, (word, count) in enumerate(words):
@@ -101,7 +101,7 @@ def _bars(words: Sequence[tuple[str, int]], records: int) -> str:
             f'<rect x="138" y="{top + 3}" width="{width:.1f}" height="14" fill="{_FILL}"/>'
             f'<text x="{144 + width:.1f}" y="{top + 14}">{count:,} ({count / records:.1%})</text>'
         )
-    return _svg(len(words) * _ROW + 4, "".join(rows), "values by how often they come")
+    return _svg(len(words) * _ROW + 4, "".join(rows), "values by frequency")
 
 
 def _word(word: str) -> str:
@@ -109,7 +109,7 @@ def _word(word: str) -> str:
 
 
 def _histogram(column: Mapping[str, Any]) -> str:
-    """Shares of the values between the least and the greatest."""
+    """The histogram of the values between minimum and maximum."""
     counts, height = column["histogram"], 120
     most, width = max(counts) or 1, _WIDTH / len(counts)
     bars = "".join(

@@ -1,9 +1,8 @@
-"""What is kept of a column's values while they pass: bounded, merged in any order, and always
-the same for the same records.
+"""Sketches of a column's values: bounded in size, mergeable in any order, deterministic.
 
-Libraries of sketches toss coins, and a manifest must come out the same byte for byte. So what is
-random here is a hash of each record, by its key, or else by its file and its place in that: the
-values with the smallest hashes are a fair sample of all, whatever the order in which they came.
+Sketch libraries draw random numbers, but a manifest must be reproducible byte for byte. So the
+randomness here is a hash of each record, by its key, or else by its file and offset: the values
+with the smallest hashes are a fair sample of all values, in any order.
 """
 
 from collections.abc import Mapping
@@ -15,22 +14,22 @@ from numpy.typing import NDArray
 
 from aerotrain.prepare.assignment import Hashes, mixed
 
-#: Values of a sample; quantiles of it are off by 0.8 % of all records, one time in three.
+#: Values of a sample; the standard error of its quantiles is up to 0.8 % of the records.
 SAMPLE = 4096
 
-#: Hashes that count distinct values; up to so many are counted exactly, more to 1.6 %.
+#: Hashes that count distinct values; the count is exact up to this, then to 1.6 %.
 DISTINCT = 4096
 
-#: Different values that are counted one by one.
+#: Distinct values that are counted individually.
 VOCABULARY = 10_000
 
-#: Integers up to this size are floats too, each another one.
+#: Integers up to this magnitude have a float64 of their own.
 _EXACT = 2.0**53
 
 
 @dataclass
 class Moments:
-    """Count, mean and squared deviations, merged as in
+    """Count, mean, squared deviations and extremes, merged as in
     https://en.wikipedia.org/wiki/Algorithms_for_calculating_variance#Parallel_algorithm."""
 
     count: int = 0
@@ -41,14 +40,14 @@ class Moments:
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> Self:
-        """Those of values that are not NaN, of whatever size."""
+        """The moments of values without NaN, of any magnitude."""
         if not len(values):
             return cls()
         least, greatest = float(values.min()), float(values.max())
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            mean = (values / len(values)).sum()  # their sum may be more than a float is
+            mean = (values / len(values)).sum()  # the plain sum may overflow
             if np.isfinite(mean):
-                # Large values that are nearly alike would be off by more than they differ.
+                # A second pass corrects the rounding error of large, nearly equal values.
                 mean = np.clip(mean + ((values - mean) / len(values)).sum(), least, greatest)
             squares = float(((values - mean) ** 2).sum())
         return cls(len(values), float(mean), squares, least, greatest)
@@ -58,7 +57,7 @@ class Moments:
         if not other.count:
             return
         if self.count:
-            # Infinity is not 0 away from itself, but NaN.
+            # The difference of equal infinities would be NaN.
             difference = 0.0 if self.mean == other.mean else other.mean - self.mean
             weight = self.count * other.count / count
             self.squares += other.squares + difference * difference * weight
@@ -96,7 +95,7 @@ class Sample:
 
 @dataclass
 class Distinct:
-    """The smallest hashes of the values: how dense they lie tells how many there are."""
+    """A count of distinct values by their smallest hashes (k minimum values)."""
 
     hashes: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
 
@@ -114,9 +113,9 @@ class Distinct:
 
 @dataclass
 class Vocabulary:
-    """How often each value comes; of very many values those that come often.
+    """How often each value occurs; if there are too many values, the frequent ones.
 
-    Where there is no room for all, each count may be too small by at most ``lost``:
+    If values were dropped, each count may be too small by at most ``lost``:
     https://en.wikipedia.org/wiki/Misra%E2%80%93Gries_summary.
     """
 
@@ -135,31 +134,30 @@ class Vocabulary:
 
     @property
     def ranked(self) -> list[tuple[str, int]]:
-        """The values, those that come most often first."""
+        """The values with their counts, most frequent first."""
         return sorted(self.counts.items(), key=lambda each: (-each[1], each[0]))
 
 
 def hashes_of_numbers(values: NDArray[Any]) -> Hashes:
-    """A hash for each number; equal numbers have equal ones."""
+    """A hash for each number; equal numbers have equal hashes."""
     floats = values.astype(np.float64) + 0.0  # -0.0 is 0.0
     hashes = mixed(floats.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     if values.dtype == np.int64:
-        # Up to so many integers share a float; what tells them apart are their last bits.
+        # Larger integers share a float64; their low bits distinguish them.
         large = np.abs(floats) > _EXACT
         hashes[large] ^= mixed(values[large].astype(np.uint64) & np.uint64(0x7FF))
     return hashes
 
 
 def histogram(values: NDArray[np.float64], least: float, greatest: float, bins: int) -> list[int]:
-    """How many values lie in each of so many stretches of equal length, least to greatest.
+    """The counts of values in ``bins`` bins of equal width, from ``least`` to ``greatest``.
 
-    Where all values are one, they lie in the middle. Between infinities there are no stretches:
-    then it is empty.
+    Equal values lie in the middle bin. With an infinite bound the result is empty.
     """
     if not np.isfinite([least, greatest]).all():
         return []
     span = greatest - least
-    if np.isinf(span):  # the halves are as far apart as a float can say
+    if np.isinf(span):  # halve them, or the span overflows
         values, least, span = values / 2, least / 2, greatest / 2 - least / 2
     shares = (values - least) / span if span else np.full(len(values), 0.5)
     places = np.minimum((shares * bins).astype(np.int64), bins - 1)

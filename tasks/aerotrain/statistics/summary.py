@@ -1,4 +1,4 @@
-"""What a data set's statistics are called, and how a model reads them: with no other library."""
+"""The file names of a data set's statistics, and how to load them without other libraries."""
 
 import json
 from typing import Any
@@ -11,11 +11,11 @@ SCHEMA = "schema.json"
 
 
 def load_statistics(url: str) -> dict[str, dict[str, Any]]:
-    """The summary of each column of the data set at ``url``; empty where it has none.
+    """The summary of each column of the data set at ``url``; empty if it has none.
 
-    Each has ``missing`` and ``distinct``, of numbers ``min``, ``max``, ``mean``, ``std`` and
-    ``quantiles`` too, and ``vocabulary``, the values of a column of words or classes with their
-    counts, those that come most often first.
+    Each has ``missing`` and ``distinct``; numbers have ``min``, ``max``, ``mean``, ``std`` and
+    ``quantiles`` too. ``vocabulary`` holds the values of a categorical column with their counts,
+    most frequent first.
     """
     try:
         data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))
