@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from aerotrain.training.checkpoints.retention import sealed_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS, read_until, start
+from training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -99,7 +98,7 @@ def by_hand(digits, name, strategy, **arguments):
         "tf.config.set_logical_device_configuration(cpu, devices)\n"
         f"main({words})"
     )
-    return start([sys.executable, "-c", code], digits.folder)
+    return start_python(["-c", code], digits.folder)
 
 
 def saved_after(process, step):

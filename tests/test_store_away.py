@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -15,7 +14,7 @@ from aerotrain.contract.progress import Progress
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import sealed_checkpoints
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS, read_until, start
+from training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -77,10 +76,10 @@ def wire(s3) -> Iterator[Wire]:
 def train(digits, wire, store, **arguments):
     """The process of a run by hand whose store is behind the wire."""
     given = {"epochs": 400, "checkpoint-seconds": 0.5, "steps-per-execution": 10, **arguments}
-    words = [sys.executable, "-m", "aerotrain.train", "--run", "away", "--model", "small"]
+    words = ["-m", "aerotrain.train", "--run", "away", "--model", "small"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
-    return start(words, digits.folder, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}"})
+    return start_python(words, digits.folder, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}"})
 
 
 def step_of(said):

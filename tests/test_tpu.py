@@ -1,14 +1,13 @@
 """TPU: what can be tested without one, which is how a training without one ends."""
 
 import socket
-import sys
 import time
 
 import pytest
 
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.steps import TrainArguments
-from training_fixtures import MODELS, start
+from training_fixtures import MODELS, start_python
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +37,7 @@ def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, re
         f" '--data', '{digits.data}', '--store', '{digits.store}'])"
     )
     begun = time.monotonic()
-    with start([sys.executable, "-c", code], digits.folder) as process:
+    with start_python(["-c", code], digits.folder) as process:
         said = process.communicate(timeout=60)[0]
     assert time.monotonic() - begun < 30
     assert process.returncode == ExitCode.FINAL

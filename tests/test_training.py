@@ -27,7 +27,7 @@ from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
 from aerotrain.training.when import Every
-from training_fixtures import DIGITS, MODELS, read_until, start
+from training_fixtures import DIGITS, MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -145,14 +145,14 @@ def weights_of(digits, url):
 
 
 def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(digits):
-    words = [sys.executable, "-m", "aerotrain.train", "--run", "killed"]
+    words = ["-m", "aerotrain.train", "--run", "killed"]
     words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
     words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
     words += ["--checkpoint-seconds", "0.2"]
-    with start(words, digits.folder) as process:
+    with start_python(words, digits.folder) as process:
         read_until(process, "the checkpoint of step")
         process.kill()
-    with start(words, digits.folder) as process:
+    with start_python(words, digits.folder) as process:
         said = read_until(process, "the trained model is")
     assert "going on from the checkpoint of step" in said
     checkpoints = digits.folder / "store/runs/killed/train/checkpoints"
