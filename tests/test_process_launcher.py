@@ -16,6 +16,7 @@ from aerotrain.contract.status import Observation, State, job_state
 from aerotrain_airflow.launchers.ports import reserved_ports
 from aerotrain_airflow.launchers.process import ProcessLauncher
 from live_sets import replica_environment
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
 
@@ -98,8 +99,12 @@ def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
     address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
     lines: list[str] = []
     positions: dict[str, int] = {}
-    while sum("child " in line for line in lines) < 6:
-        lines += [str(line) for line in launcher.logs(address, positions)]
+
+    def have_begun() -> bool:
+        lines.extend(str(line) for line in launcher.logs(address, positions))
+        return sum("child " in line for line in lines) == 6
+
+    wait_for("six children", have_begun, seconds=60)
     children = [int(line.split()[-1]) for line in lines if "child " in line]
 
     began = time.monotonic()
@@ -190,11 +195,15 @@ def _to_the_end(
 ) -> tuple[dict[ReplicaName, Observation], list[str]]:
     lines: list[str] = []
     positions: dict[str, int] = {}
-    while True:
-        seen = dict(launcher.observe(address))
-        lines += [str(line) for line in launcher.logs(address, positions)]
-        if job_state(seen).ended:
-            return seen, lines
+    seen: dict[ReplicaName, Observation] = {}
+
+    def has_ended() -> bool:
+        seen.update(launcher.observe(address))
+        lines.extend(str(line) for line in launcher.logs(address, positions))
+        return job_state(seen).ended
+
+    wait_for("the end of the job", has_ended, seconds=60)
+    return seen, lines
 
 
 def _processes_naming(folder: str) -> list[int]:

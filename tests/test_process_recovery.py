@@ -18,6 +18,7 @@ from aerotrain_airflow.launchers.process_set import ProcessSet
 from aerotrain_airflow.launchers.process_watch import Pulses
 from aerotrain_airflow.operator import JobOperator
 from live_sets import Live, replica_environment, task
+from support.waiting import wait_for
 from test_process_launcher import CHIEF, _processes_naming
 
 pytestmark = pytest.mark.process
@@ -141,8 +142,8 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         while sum("hello" in line for line in said) < 4:
             said.append(first.stdout.readline().strip())
         kept = ProcessSet(Path(said[0].removeprefix("at ")))
-        while sum(position > 0 for position in kept.positions().values()) < 4:
-            pass  # it notes how far it told right after it has told
+        # It notes how far it told right after it has told.
+        wait_for("four positions", lambda: sum(map(bool, kept.positions().values())) == 4, 60)
         first.kill()
         first.wait()
     live = watched(described, "try-2")
@@ -165,8 +166,8 @@ def test_what_was_lost_while_nobody_watched_comes_back(
     described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
     first = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
     address = first.start(first.plan(described, "try-1"))
-    while "hello" not in (Path(address) / "worker-1" / "log").read_text():
-        pass
+    log = Path(address) / "worker-1" / "log"
+    wait_for("the start of worker-1", lambda: "hello" in log.read_text(), seconds=60)
     keeper = psutil.Process(int((Path(address) / "worker-1" / "pid").read_text().split()[0]))
     keeper.children()[0].kill()
     live = watched(described, "try-2")
