@@ -106,6 +106,7 @@ def test_an_environment_reaches_every_replica_of_a_step() -> None:
     assert environments == [wanted] * 8  # training may have six roles
 
 
+@pytest.mark.process
 def test_parsing_every_pipeline_loads_neither_tensorflow_nor_a_users_module() -> None:
     program = (
         "import sys; from airflow.dag_processing.dagbag import DagBag; "

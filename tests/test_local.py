@@ -204,6 +204,7 @@ def test_a_port_that_is_taken_is_named_in_one_sentence(start: Start) -> None:
     assert f"port {port} of 127.0.0.1 is taken" in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("conf", ['{"epochs": 3', "[3]"])
 def test_a_conf_that_is_no_json_object_is_refused_before_anything_starts(
     start: Start, conf: str

@@ -166,6 +166,7 @@ _PREPARE_AND_DIE = """
 """
 
 
+@pytest.mark.process
 def test_whenever_it_is_killed_the_next_run_completes_the_same_manifest(
     tmp_path: Path, write_source: Write
 ) -> None:
