@@ -296,7 +296,7 @@ def result_of(digits, name):
     return (digits.folder / "store/runs" / name / "train/result.json").read_text()
 
 
-def test_a_killed_worker_is_missed_by_nobody_else(digits):
+def test_training_goes_on_without_a_killed_worker(digits):
     with digits.cluster("fewer", model="small", epochs=20) as processes:
         read_until(processes["chief"], "epoch 2 of 20")
         processes["worker-1"].kill()
