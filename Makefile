@@ -35,7 +35,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test test-fast lint format test-cluster chaos images env bench lock
+.PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock
 
 help: ## say what there is (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ bench: $(READY) ## measure, and write the tables to benchmarks/results/
 		mv benchmarks/results/$$name.md.new benchmarks/results/$$name.md; \
 		cat benchmarks/results/$$name.md; \
 	done
+
+docs: $(READY) ## docs/options.md, made from the options that the code declares
+	$(BIN)/python -m aerotrain_airflow.params > docs/options.md
 
 lock: | $(UV) ## every requirements.lock anew, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \

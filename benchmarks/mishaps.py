@@ -46,13 +46,13 @@ class Mark:
 class Training:
     """A live training, watched in a thread; a context that leaves nothing behind."""
 
-    def __init__(self, launcher: Launcher[Any], job: Job) -> None:
+    def __init__(self, launcher: Launcher[Any], job: Job, attempt: str = "1") -> None:
         self.launcher = launcher
         self.job = job
         self.lines: list[tuple[float, str]] = []
         self.marks: list[Mark] = []
         self.harmed = 0.0  # when the fault struck
-        self.address = launcher.start(launcher.plan(job, "1"))
+        self.address = launcher.start(launcher.plan(job, attempt))
         self._thread = ThreadPoolExecutor(1)
         self.end: Future[Ended] = self._thread.submit(self._watch)
 

@@ -37,7 +37,7 @@ RECORDS = 1249  # of the digits' train split
 MODES: Mapping[str, Mapping[str, Any]] = {
     "plain": {"batch_size": BATCH},
     "16-bit gradients": {"batch_size": BATCH, "gradient_dtype": "bfloat16"},
-    "accumulation 4": {"batch_size": 4 * BATCH, "accumulate_steps": 4},
+    "accumulation 4": {"batch_size": 4 * BATCH, "gradient_accumulation_steps": 4},
 }
 
 

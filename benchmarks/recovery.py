@@ -126,7 +126,7 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def long_run(workshop: Workshop, seed: int = 1) -> float:
     """The goodput of a long training under parameter servers, killed at random."""
     chance = random.Random(seed)
-    training = workshop.train(SERVED, epochs=1_000_000, checkpoint_seconds=SAVED)
+    training = workshop.train(SERVED, epochs=1_000_000, checkpoint_interval=SAVED)
     with training:
         training.until_under_way()
         end = time.time() + WHOLE

@@ -45,8 +45,8 @@ DEVICES = {"mirrored": 2, "central_storage": 2}
 PARAMS: Sequence[Mapping[str, Any]] = (
     {"steps_per_execution": 1},
     {"jit_compile": True},
-    {"accumulate_steps": 4},
-    {"precision": "mixed_bfloat16"},
+    {"gradient_accumulation_steps": 4},
+    {"dtype_policy": "mixed_bfloat16"},
 )
 
 #: How often all is measured, by strategy: what takes more than a process is measured once.

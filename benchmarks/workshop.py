@@ -88,12 +88,18 @@ class Workshop:
             "model": "digits",
             "data": self.data,
             "epochs": epochs,
-            "checkpoint_seconds": 2,
+            "checkpoint_interval": 2,
             "steps_per_execution": 10,
             **more,
         }
         job = self._job("train", arguments, strategy, REPLICAS[strategy], **of_job)
         return Training(self.launcher, job)
+
+    def again(self, job: Job) -> Training:
+        """The same job launched on another host, which knows of no set but its own."""
+        self.runs += 1
+        launcher = processes_in(self.folder / f"host-{self.runs}")
+        return Training(launcher, job, attempt=f"{self.runs}")
 
     def _alone(self, module: str, arguments: Mapping[str, Any]) -> Replica:
         job = self._job(module, arguments, "one_device", REPLICAS["one_device"])

@@ -7,6 +7,7 @@ pytest_plugins = [
     "training_fixtures",
     "store_fixtures",
     "kubernetes_worlds",
+    "imagined_sets",
     "live_sets",
 ]
 

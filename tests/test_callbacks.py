@@ -11,6 +11,7 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
+from aerotrain.training.checkpoints.retention import Name
 from aerotrain.training.evaluator import checkpoints_to_come
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download
@@ -154,7 +155,7 @@ def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
             assert processes["worker-0"].wait(60) == ExitCode.OK
     folder = digits.folder / "store/runs" / run_name / "train"
     assert TrainedModel.load((folder / "model.json").as_uri()).step == 4 * STEPS_PER_EPOCH
-    checkpoint = tf.train.load_checkpoint(str(folder / "checkpoints/0000000160/checkpoint"))
+    checkpoint = tf.train.load_checkpoint(str(folder / "checkpoints/0001-0000000160/checkpoint"))
     [rate, *_] = [
         checkpoint.get_tensor(name)
         for name in checkpoint.get_variable_to_shape_map()
@@ -174,15 +175,15 @@ def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_pa
     save(80)
     store.put("checkpoints/0000000120/checkpoint.index", b"not sealed yet")
     names = checkpoints_to_come(store)
-    assert [next(names), next(names)] == ["0000000040", "0000000080"]
+    assert [next(names), next(names)] == [Name(0, 40), Name(0, 80)]
     save(120)
     store.put("model.json", b"of this try")
-    assert list(names) == ["0000000120"]
+    assert list(names) == [Name(0, 120)]
 
 
 def test_an_evaluator_beside_a_cluster_leaves_metrics_of_each_checkpoint(digits):
     with digits.cluster(
-        "evaluated", evaluator=True, model="calling", epochs=16, checkpoint_seconds=0.5
+        "evaluated", evaluator=True, model="calling", epochs=16, checkpoint_interval=0.5
     ) as processes:
         assert processes["chief"].wait(120) == ExitCode.OK
         said = processes["evaluator"].communicate(timeout=60)[0]

@@ -4,8 +4,10 @@ import pytest
 from benchmarks.mishaps import Outcome
 
 from aerotrain.contract.status import State
+from aerotrain.training.checkpoints.retention import Name
 from chaos.__main__ import row_of_none
 from chaos.faults import FAULTS, DagFault, Fault
+from chaos.hosts import unlike
 from chaos.trials import schedule, what_is_wrong, what_is_wrong_with_a_run
 
 FAULT = next(each for each in FAULTS if isinstance(each, Fault))
@@ -60,6 +62,22 @@ def test_what_differs_from_the_matrix_is_wrong(seen: dict[str, object], wrong: s
 def test_a_run_whose_airflow_was_killed_trains_once(seen: dict[str, object], wrong: str) -> None:
     outcome = Outcome(**{**GOOD, "back": [], "adoptions": 1, **seen})
     assert what_is_wrong_with_a_run(OF_RUN, outcome) == wrong
+
+
+@pytest.mark.parametrize(
+    ("published", "names", "wrong"),
+    [
+        ([310, 320, 330, 340], [(1, 500), (2, 320), (2, 330), (2, 340)], False),
+        ([310, 320], [(1, 500), (2, 310), (2, 320)], False),
+        ([310, 320, 330, 340], [(1, 500), (1, 600), (2, 340)], True),
+        ([310, 320, 330], [(1, 500)], True),
+        ([310], [], True),
+    ],
+)
+def test_of_a_successor_the_last_checkpoints_have_to_be_there(
+    published: list[int], names: list[tuple[int, int]], wrong: bool
+) -> None:
+    assert bool(unlike(published, [Name(*each) for each in names], keep=3)) is wrong
 
 
 def test_what_a_machine_cannot_do_is_a_row_and_no_failure() -> None:

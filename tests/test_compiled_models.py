@@ -164,22 +164,22 @@ MODELS = {
 }
 
 
-def trained_by_fit(user, data, precision="float32", **options):
+def trained_by_fit(user, data, dtype_policy="float32", **options):
     """The model, and the logs of each batch."""
     keras.utils.set_random_seed(3)
-    model = user.build({}, data.element_spec, precision)
+    model = user.build({}, data.element_spec, dtype_policy)
     history = []
     log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
     model.fit(data, callbacks=[log], verbose=0, **options)
     return model, history
 
 
-def trained_by_us(user, data, precision="float32", per_execution=1, step_of=TrainStep):
+def trained_by_us(user, data, dtype_policy="float32", per_execution=1, step_of=TrainStep):
     """The model, and the metrics after each execution."""
     strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
     with strategy.scope():
         keras.utils.set_random_seed(3)
-        model = user.build({}, data.element_spec, precision)
+        model = user.build({}, data.element_spec, dtype_policy)
         counter = tf.Variable(0, dtype=tf.int64)
         if has_own_step(model):
             step = OwnStep(model, counter, data.element_spec)
@@ -237,14 +237,14 @@ def test_several_outputs_have_several_losses_with_weights():
     assert_same(trained_by_us(user, data), trained_by_fit(user, data))
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_trains_as_fit_does(precision):
+@pytest.mark.parametrize("dtype_policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_trains_as_fit_does(dtype_policy):
     user, data = user_of(classifier), batches()
     ours, theirs = (
-        trained_by_us(user, data, precision),
-        trained_by_fit(user, data, precision, epochs=1),
+        trained_by_us(user, data, dtype_policy),
+        trained_by_fit(user, data, dtype_policy, epochs=1),
     )
-    assert ours[0].layers[0].compute_dtype == precision.removeprefix("mixed_")
+    assert ours[0].layers[0].compute_dtype == dtype_policy.removeprefix("mixed_")
     assert keras.config.dtype_policy().name == "float32"
     assert_same(ours, theirs, rtol=0.02, atol=0.01)
 
@@ -346,7 +346,10 @@ def test_run_eagerly_is_answered_with_a_sentence(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"precision": "mixed_float"}, "no precision 'mixed_float', did you mean 'mixed_float16'"),
+        (
+            {"dtype_policy": "mixed_float"},
+            "no dtype_policy 'mixed_float', did you mean 'mixed_float16'",
+        ),
         ({"class_weight": {"cat": 1.0}}, r"class_weight\['cat'\] is 1.0; give a class"),
         ({"class_weight": {"1": -1.0}}, r"class_weight\['1'\] is -1.0"),
     ],
@@ -356,24 +359,26 @@ def test_arguments_that_cannot_be_are_refused(arguments, message):
         TrainArguments.of({"model": "m", "data": "d", **arguments})
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
-def test_a_model_of_mixed_precision_is_evaluated_and_exported(digits, precision, capsys, tmp_path):
+@pytest.mark.parametrize("dtype_policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_model_of_mixed_precision_is_evaluated_and_exported(
+    digits, dtype_policy, capsys, tmp_path
+):
     url = run(
         digits.replica(
             "train",
-            precision.replace("_", "-"),
+            dtype_policy.replace("_", "-"),
             model="small",
             data=digits.data,
             epochs=3,
-            precision=precision,
+            dtype_policy=dtype_policy,
         )
     )
-    assert ("10 times as long" in capsys.readouterr().out) is (precision == "mixed_float16")
-    assert TrainedModel.load(url).precision == precision
-    measured = evaluate.run(digits.replica("evaluate", precision, model=url, data=digits.data))
+    assert ("10 times as long" in capsys.readouterr().out) is (dtype_policy == "mixed_float16")
+    assert TrainedModel.load(url).dtype_policy == dtype_policy
+    measured = evaluate.run(digits.replica("evaluate", dtype_policy, model=url, data=digits.data))
     assert measured["accuracy"] > 0.85
     saved, check = tmp_path / "saved", tmp_path / "check"
-    replica = digits.replica("export", precision)
+    replica = digits.replica("export", dtype_policy)
     export.write(replica, ExportArguments(model=url, data=digits.data), saved, check)
     export.verify(saved, check)
 
@@ -387,7 +392,7 @@ def exploding(digits, run_id, steps_per_execution):
         data=digits.data,
         epochs=4,
         steps_per_execution=steps_per_execution,
-        checkpoint_seconds=1e-6,
+        checkpoint_interval=1e-6,
     )
 
 
@@ -396,7 +401,7 @@ def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpo
     with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
         run(replica)
     folder = digits.folder / "store/runs/exploding/train/checkpoints"
-    assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0000000054"
+    assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0001-0000000054"
 
 
 def test_weights_that_a_last_gradient_spoilt_are_not_saved(digits):
@@ -438,6 +443,6 @@ def test_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):
     assert trained.metrics["accuracy"] > 0.8
     assert trained.metrics["val_accuracy"] > 0.8
     assert 0 < trained.metrics["size"] < 10
-    reader = tf.train.load_checkpoint(str(folder / "checkpoints/0000000240/checkpoint"))
+    reader = tf.train.load_checkpoint(str(folder / "checkpoints/0001-0000000240/checkpoint"))
     counts = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
     assert any(reader.get_tensor(name) == 240 for name in counts)

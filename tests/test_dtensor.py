@@ -73,7 +73,7 @@ def result_of(digits, name):
 def test_two_processes_train_a_model_that_is_evaluated_and_exported_as_any_other(digits, models):
     common = {"strategy": "dtensor", "code": DIGITS, "model": "digits"}
     common |= {"layout": {"dense/kernel": [None, "model"], "dense/bias": ["model"]}}
-    with digits.cluster("halves", epochs=10, checkpoint_seconds=2, **common) as processes:
+    with digits.cluster("halves", epochs=10, checkpoint_interval=2, **common) as processes:
         said = read_until(processes["chief"], "epoch 10 of 10")
         for process in processes.values():
             assert process.wait(60) == ExitCode.OK
@@ -110,7 +110,7 @@ def test_a_layer_that_does_not_fit_in_one_process_trains_in_two(digits):
 
 def test_a_lost_process_of_the_mesh_is_worth_another_try(digits):
     arguments = {"model": "small", "epochs": 2000, "layout": {"dense/kernel": [None, "model"]}}
-    arguments |= {"strategy": "dtensor", "checkpoint_seconds": 0.5}
+    arguments |= {"strategy": "dtensor", "checkpoint_interval": 0.5}
     with digits.cluster("lost-mesh", **arguments) as processes:
         read_until(processes["chief"], "is in the store")
         processes["worker-0"].kill()
@@ -141,7 +141,10 @@ REFUSED = [
         "33 cannot be shared by the 4 replicas of 'dtensor'; use 32 or 36",
     ),
     ({"mesh": {"batch": 3}}, "takes 3 CPU devices of this process"),
-    ({"accumulate_steps": 2, "batch_size": 64}, "accumulate_steps=2 cannot be under 'dtensor'"),
+    (
+        {"gradient_accumulation_steps": 2, "batch_size": 64},
+        "gradient_accumulation_steps=2 cannot be under 'dtensor'",
+    ),
     ({"model": "accumulating"}, "gradient_accumulation_steps acts in some steps only"),
     ({"model": "own_step"}, "OwnStep has a train_step of its own"),
 ]

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import ExportArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run as train
@@ -17,6 +18,7 @@ from aerotrain.training.input.batches import batch_spec, first_records, parse
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
+from aerotrain.versions import claim_version
 
 pytestmark = pytest.mark.process
 
@@ -126,22 +128,48 @@ def without_label(serialized):
     return example.SerializeToString()
 
 
-def test_what_is_published_is_never_touched_again(digits, trained, exported):
-    before = open_store(exported).get("manifest.json")
+def test_another_try_of_an_export_finds_what_is_published_and_does_not_touch_it(
+    digits, trained, exported
+):
+    before = {each.key: each.etag for each in open_store(exported.rpartition("/")[0]).list()}
     again = export.run(digits.replica("export", "exported", model=trained, data=digits.data))
-    (serving, first), (_, second) = exported.rsplit("/", 1), again.rsplit("/", 1)
-    assert again.startswith(f"{serving}/")
-    assert int(second) > int(first)
-    assert open_store(exported).get("manifest.json") == before
-    manifest = json.loads(before)
+    assert again == exported
+    after = {each.key: each.etag for each in open_store(exported.rpartition("/")[0]).list()}
+    assert after == before
+    manifest = json.loads(open_store(exported).get("manifest.json"))
     assert {"saved_model.pb", "variables/variables.index"} <= manifest["files"].keys()
     assert manifest["about"] == {"data": digits.data, "model": trained}
 
 
-def test_versions_rise_and_each_run_has_its_own(tmp_path):
+def test_a_try_that_died_while_it_published_is_followed_by_one_with_another_version(
+    digits, trained
+):
+    replica = digits.replica("export", "died", model=trained, data=digits.data)
+    serving = open_store(digits.store).child("serving")
+    description = export.description(replica.job, ExportArguments.of(replica.job.arguments))
+    died = claim_version(serving, description)
+    serving.put(f"{died}/variables/variables.index", b"half of it")
+    assert export.run(replica) == f"{serving.url}/{died + 1}"
+    assert [each.key for each in serving.list(str(died))] == [f"{died}/variables/variables.index"]
+
+
+def test_a_model_that_was_trained_again_is_another_export(digits, trained, tmp_path):
+    folder, _, key = trained.rpartition("/")
+    document = json.loads(open_store(folder).get(key))
     store = open_store(tmp_path.as_uri())
-    runs = ["a", "b", "a", "c", "b"]
-    assert [export.claim_version(store, {"run": run}) for run in runs] == [1, 2, 1, 3, 2]
+    url = f"{store.url}/model.json"
+    job = digits.replica("export", "again", model=url, data=digits.data).job
+
+    def described(weights, **changed):
+        store.put("weights/manifest.json", weights)
+        model = {**document, "checkpoint": f"{store.url}/weights", **changed}
+        store.put("model.json", json.dumps(model).encode())
+        return export.description(job, ExportArguments.of(job.arguments))
+
+    first = described(b"first")
+    assert described(b"first") == first
+    assert described(b"second") != first
+    assert described(b"first", step=document["step"] + 1) != first
 
 
 def test_bytes_that_predict_something_else_are_not_published(digits):

@@ -1,6 +1,7 @@
 """The images and docker-compose.yaml, as far as files alone can tell."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,6 +170,19 @@ def test_every_package_is_checked_by_its_hash(dockerfile: Path) -> None:
             assert "--no-deps" in command
         elif "pip install" in command:
             assert command.endswith("uv==${UV_VERSION}")
+
+
+def test_the_image_of_the_store_has_all_that_its_command_imports() -> None:
+    sources = [ROOT / "images/compose/serve-s3", *ROOT.glob("plugins/*/local/weed_ports.py")]
+    stages = _stages(ROOT / "images/compose/Dockerfile")
+    copied = [arguments for name, arguments in stages["store"] if name == "COPY"]
+    for source in sources:
+        assert any(str(source.relative_to(ROOT)) in arguments for arguments in copied)
+    (installed,) = [words for name, words in stages["store-packages"] if "names.txt" in words]
+    for source in sources:
+        modules = re.findall(r"^(?:from|import) (\w+)", source.read_text(), re.M)
+        for module in set(modules) - sys.stdlib_module_names - {"weed_ports"}:
+            assert module in installed, f"{source.name} imports {module}"
 
 
 def test_a_build_sees_only_what_is_named() -> None:

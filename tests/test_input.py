@@ -104,7 +104,10 @@ def test_the_order_is_the_seed_s(tmp_path, shards):
 
 
 def test_what_begins_in_the_middle_goes_on_with_the_same_batches(tmp_path, shards):
-    bounds = {"window_bytes": 350, "disk_bytes": 900}  # some windows, which batches go across
+    bounds = {
+        "window_bytes": 350,
+        "shard_cache_bytes": 900,
+    }  # some windows, which batches go across
     whole = epochs_of(tmp_path, shards, 2, **bounds)
     assert [sorted(flat(each)) for each in (whole[:6], whole[6:])] == [list(range(23))] * 2
     for step in (1, 4, 9):
@@ -147,7 +150,7 @@ def test_a_worker_reads_for_ever_in_full_batches(tmp_path, shards):
 
 def test_a_second_reader_begins_with_the_first_window(tmp_path, shards):
     scratch = tmp_path / "scratch"
-    order = Order(shards=shards, seed=0, window_bytes=200, disk_bytes=500)
+    order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = Supply((tmp_path / "store").as_uri(), order, scratch, indexed=False)
     supply.start()
     windows = supplied(f"{scratch}/", layout_of(SCHEMA, shards).width)
@@ -157,7 +160,7 @@ def test_a_second_reader_begins_with_the_first_window(tmp_path, shards):
 
 
 def test_a_reader_may_begin_with_a_later_window(tmp_path, shards):
-    order = Order(shards=shards, seed=0, window_bytes=200, disk_bytes=500)
+    order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()
     width = layout_of(SCHEMA, shards).width
@@ -173,7 +176,7 @@ def test_a_reader_may_begin_with_a_later_window(tmp_path, shards):
 
 
 def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys):
-    order = Order(shards=shards, seed=0, window_bytes=200, disk_bytes=500)
+    order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()
     windows = supplied(f"{tmp_path}/scratch/", layout_of(SCHEMA, shards).width)
@@ -195,15 +198,19 @@ def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys)
 def test_no_more_of_the_disk_is_taken_than_allowed(tmp_path):
     shards = written(tmp_path / "store", [range(10)] * 6)
     budget = 2 * shards[0].bytes
-    with batches_from(tmp_path, shards, batch_size=10, disk_bytes=budget) as batches:
+    with batches_from(tmp_path, shards, batch_size=10, shard_cache_bytes=budget) as batches:
         for _ in islice(batches, 20):
             files = (tmp_path / "scratch/shards").iterdir()
             assert sum(size_of(file) for file in files) <= budget
 
 
 def test_a_job_whose_budget_of_the_disk_is_below_a_shard_is_refused(digits):
-    replica = digits.replica("train", "tight", model="small", data=digits.data, disk_bytes=1000)
-    with pytest.raises(FinalError, match=r"disk_bytes is 1000, but the shard train-.*; give \d+"):
+    replica = digits.replica(
+        "train", "tight", model="small", data=digits.data, shard_cache_bytes=1000
+    )
+    with pytest.raises(
+        FinalError, match=r"shard_cache_bytes is 1000, but the shard train-.*; give \d+"
+    ):
         run(replica)
     assert not list(replica.scratch.iterdir())  # nothing was brought
 
@@ -217,7 +224,7 @@ def size_of(file):
 
 def test_training_begins_with_the_first_shards_and_stops_at_one_that_does_not_come(tmp_path):
     shards = written(tmp_path / "store", [range(10)] * 6)
-    bounds = {"window_bytes": 100, "disk_bytes": 2 * shards[0].bytes}
+    bounds = {"window_bytes": 100, "shard_cache_bytes": 2 * shards[0].bytes}
     [*_, last] = Order(shards=shards, seed=0, **bounds).epoch(0)
     with batches_from(tmp_path, shards, batch_size=10, **bounds) as batches:
         assert sorted(next(batches)) == list(range(10))
@@ -228,7 +235,7 @@ def test_training_begins_with_the_first_shards_and_stops_at_one_that_does_not_co
 
 def test_a_full_disk_is_waited_for(tmp_path, capsys):
     shards = written(tmp_path / "store", [range(10)] * 6)
-    bounds = {"window_bytes": 100, "disk_bytes": 2 * shards[0].bytes}
+    bounds = {"window_bytes": 100, "shard_cache_bytes": 2 * shards[0].bytes}
     read = []
     with batches_from(tmp_path, shards, batch_size=10, **bounds) as batches:
         read.append(next(batches))
@@ -357,6 +364,8 @@ def test_a_shard_is_downloaded_once_and_again_when_it_was_damaged(digits, tmp_pa
     first = path.stat().st_mtime_ns
     download(digits.data, shards, tmp_path)
     assert path.stat().st_mtime_ns == first
-    path.write_bytes(b"damaged")
-    download(digits.data, shards, tmp_path)
-    assert path.stat().st_size == shards[0].bytes
+    whole = path.read_bytes()
+    for damaged in (b"damaged", whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]):
+        path.write_bytes(damaged)
+        download(digits.data, shards, tmp_path)
+        assert path.read_bytes() == whole

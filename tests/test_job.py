@@ -42,7 +42,7 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
             {"role": "worker", "count": 2, "environment": {"OMP_NUM_THREADS": "1"}},
             {"role": "ps", "pod": {"spec": {"nodeSelector": {"disk": "none"}}}},
         ],
-        deadlines={"start": 60, "run": 3600, "patience": 20},
+        deadlines={"start": 60, "run": 3600, "progress_timeout": 20},
         restarts={"crashes": 1, "hangs": 0},
     )
     assert Job.from_json(described.to_json()) == described
@@ -70,7 +70,7 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
         ({"name": "a" * 64}, "is no DNS label"),
         ({"name": "-a"}, "is no DNS label"),
         ({"store": "bucket/digits"}, "has no scheme"),
-        ({"version": 2}, "is written in version 2"),
+        ({"version": 3}, "is written in version 3"),
         ({"strategi": "one_device"}, "no field 'strategi', did you mean 'strategy'?"),
         (
             {"replicas": [{"role": "chief", "environment": {"TF_CONFIG": "{}"}}]},
@@ -87,7 +87,7 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
         ({"deadlines": {"run": "60"}}, "deadlines's run cannot be '60'"),
         ({"run": "../../x"}, "cannot be part of a store's key"),
         ({"task": "part/.."}, "cannot be part of a store's key"),
-        ({"version": 2, "new": 1}, "is written in version 2"),
+        ({"version": 3, "new": 1}, "is written in version 3"),
         ({"deadlines": {"run": 0}}, "deadlines are seconds above zero"),
         ({"restarts": {"crashes": -1}}, "restart budgets are not below zero"),
         ({"replicas": [{"role": "chief", "resources": {"cpu": 0}}]}, "cpu must be above zero"),

@@ -12,6 +12,7 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.pods.lines import LONGEST
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from kubernetes_worlds import ALONE, SECRET, World
@@ -181,6 +182,20 @@ def test_every_line_is_told_once_though_the_one_who_tells_is_replaced(world: Wor
     assert lines == [f"[chief] line {number}" for number in range(80)]
 
 
+def test_a_line_that_is_too_long_is_cut_and_ends_no_job(world: World) -> None:
+    launcher = world.launcher()
+    letters = 5 << 20
+    job = world.job(replicas=ALONE, arguments={"chief": "shout", "letters": letters})
+    ended, lines = watched(launcher, launcher.start(launcher.plan(job, "try-1")))
+    assert ended.state is State.SUCCEEDED, ended
+    assert lines == [
+        "[chief] hello from chief",
+        "[chief] before",
+        f"[chief] {'x' * LONGEST} [{letters - LONGEST} more bytes of this line were cut]",
+        "[chief] after",
+    ]
+
+
 def test_what_the_dry_run_shows_is_what_kubectl_apply_would_make(world: World) -> None:
     import yaml
 
@@ -189,9 +204,9 @@ def test_what_the_dry_run_shows_is_what_kubectl_apply_would_make(world: World) -
     client = world.core.api_client
     for manifest in yaml.safe_load_all(str(plan)):
         kubernetes.utils.create_from_dict(client, manifest)
-    ended, lines = watched(launcher, plan.address)
-    assert ended.state is State.SUCCEEDED
-    assert "[chief] met ps-0, worker-0, worker-1" in lines
+    eventually(lambda: world.pods()["job-chief"].status.phase == "Succeeded")
+    log = world.core.read_namespaced_pod_log("job-chief", world.namespace)
+    assert "met ps-0, worker-0, worker-1" in log
     applied = {name: pod.spec.containers[0] for name, pod in world.pods().items()}
     world.core.delete_collection_namespaced_pod(world.namespace)
     world.core.delete_namespaced_config_map("job", world.namespace)

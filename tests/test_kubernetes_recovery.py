@@ -1,7 +1,6 @@
 """Replicas that come back as pods: against a stand-in API and, marked ``cluster``, a real one."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +8,14 @@ import pytest
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
 from aerotrain_airflow.pods import renewal
-from aerotrain_airflow.pods.address import Address
+from aerotrain_airflow.pods.address import Address, generation_of
+from aerotrain_airflow.pods.cluster import ApiError
 from aerotrain_airflow.pods.plan import PodSettings, plan_pods
-from aerotrain_airflow.pods.renewal import generation_of, pod_again
+from aerotrain_airflow.pods.renewal import pod_again
+from imagined_sets import ImaginedSet
 from kubernetes_double import KubernetesDouble, statuses
-from kubernetes_worlds import ALONE, CONN_ID, World, connection, described, make_namespace, person
+from kubernetes_worlds import World, described
 from test_kubernetes_launcher import eventually
 
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}]
@@ -56,64 +56,30 @@ def test_who_is_deleted_comes_back_with_those_it_needs_and_no_others(
     launcher.stop(address)
 
 
-class Imagined:
-    """A set of one imagined pod in an API of this test's own."""
-
-    def __init__(self, double: KubernetesDouble) -> None:
-        self.double = double
-        self.namespace = make_namespace(person(Path(double.kubeconfig)), {})
-        self.launcher = KubernetesLauncher(
-            PodSettings(namespace=self.namespace, image="imagined:1"), CONN_ID, "try-1"
-        )
-        double.imagine("job-chief", statuses.running(), self.namespace)
-        self.address = self.launcher.start(
-            self.launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
-        )
-        self.thread = ThreadPoolExecutor(2)
-        self.end = self.follow()
-
-    def follow(self) -> Any:
-        return self.thread.submit(self.launcher.watch, self.address, lambda line: None, until=None)
-
-    def become(self, state: Any) -> None:
-        self.double.become("job-chief", state, self.namespace)
-
-    def pod(self) -> dict[str, Any]:
-        pods = self.double.all("pods", self.namespace)
-        return pods[0] if pods else {"metadata": {}}
-
-    def until_life(self, generation: int) -> None:
-        self.double.wait_for(
-            lambda: self.pod()["metadata"] and generation_of(self.pod()) == generation,
-            f"life {generation}",
-        )
-
-
 @pytest.fixture
-def imagined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    with KubernetesDouble(tmp_path, token="first") as double:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
-        yield Imagined(double)
+def imagined(own: KubernetesDouble) -> ImaginedSet:
+    return ImaginedSet(own).followed()
 
 
 @pytest.mark.process
-def test_a_budget_of_pods_ends_where_it_says(imagined: Imagined) -> None:
+def test_a_budget_of_pods_ends_where_it_says(imagined: ImaginedSet) -> None:
     for life in (1, 2, 3):
         imagined.become(statuses.exited(130 + life))
         imagined.until_life(life)
     imagined.become(statuses.exited(139))
-    ended = imagined.end.result(30)
+    ended = imagined.end()
     assert ended.state is State.LOST
     assert "it came back 3 times, and restarts.crashes is 3" in ended.reason
 
 
 @pytest.mark.process
 def test_a_follower_that_breaks_in_the_middle_leaves_the_rest_to_the_next(
-    imagined: Imagined,
+    imagined: ImaginedSet,
 ) -> None:
     imagined.double.fail(403, verb="create", resource="pods", message="not now")
     imagined.become(statuses.exited(139))
-    assert imagined.end.exception(30) is not None
+    with pytest.raises(ApiError):
+        imagined.end()
     assert imagined.pod() == {"metadata": {}}
     end = imagined.follow()
     imagined.until_life(1)
@@ -124,15 +90,14 @@ def test_a_follower_that_breaks_in_the_middle_leaves_the_rest_to_the_next(
 
 
 @pytest.mark.process
-def test_of_two_followers_one_decides(imagined: Imagined) -> None:
-    imagined.double.wait_for(lambda: imagined.double.watching, "a watch")
+def test_of_two_followers_one_decides(imagined: ImaginedSet) -> None:
     other = imagined.follow()
     imagined.double.wait_for(lambda: imagined.double.watching > 1, "another watch")
     for life in (1, 2):
         imagined.become(statuses.exited(138 + life))
         imagined.until_life(life)
     imagined.become(statuses.exited(0))
-    assert imagined.end.result(30).state is State.SUCCEEDED
+    assert imagined.end().state is State.SUCCEEDED
     assert other.result(30).state is State.SUCCEEDED
     entries = imagined.launcher.ledger(imagined.address)
     assert [each.generation for each in entries if each.event is What.RESTART] == [1, 2]
@@ -140,14 +105,14 @@ def test_of_two_followers_one_decides(imagined: Imagined) -> None:
 
 @pytest.mark.process
 def test_a_pod_on_a_silent_node_is_replaced_and_not_waited_for(
-    imagined: Imagined, monkeypatch: pytest.MonkeyPatch
+    imagined: ImaginedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewal, "GOING", 1.0)
     imagined.double.hold("job-chief", imagined.namespace)
     imagined.double.delete("pods", "job-chief", imagined.namespace)
     imagined.until_life(1)
     imagined.become(statuses.exited(0))
-    assert imagined.end.result(30).state is State.SUCCEEDED
+    assert imagined.end().state is State.SUCCEEDED
 
 
 def test_a_pod_comes_back_with_its_name_elsewhere_and_with_more_memory() -> None:

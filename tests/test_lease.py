@@ -1,62 +1,272 @@
-"""Two runs that would train in one place of the store."""
+"""Two chiefs that would train in one place of the store: one holds its lease, and is fenced."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import pytest
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.store import open_store
-from aerotrain.training.attending import lease
-from aerotrain.training.attending.lease import leased
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import ExitCode, FinalError, SupersededError
+from aerotrain.contract.ledger import What, read
+from aerotrain.lease import KEY, LAPSES_AFTER, Lease
+from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
+from aerotrain.training.attending.chronicle import KEY as LEDGER
+from aerotrain.training.checkpoints.retention import sealed_checkpoints
+from training_fixtures import CHIEF, Pipeline, read_until, start
+
+RESULT = "result.json"
+
+
+@dataclass
+class Time:
+    """A clock that goes on where somebody waits, and what else happens then."""
+
+    now: float = 0.0
+    meanwhile: Callable[[], object] = field(default=lambda: None)
+
+    def clock(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile()
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    """A store in which time goes ten times as fast."""
-    monkeypatch.setattr(lease, "RENEWED_EVERY", 0.5)
-    monkeypatch.setattr(lease, "LAPSES_AFTER", 2.0)
-    return open_store((tmp_path / "runs/1/train").as_uri())
+def store(store_url: str) -> Store:
+    return open_store(f"{store_url}/runs/1/train")
 
 
-def test_a_prefix_in_use_by_another_live_run_is_refused_and_that_run_named(store):
-    with (
-        leased(store, "first", "here"),
-        pytest.raises(FinalError, match=r"runs/1/train is in use.*launch first on here; end"),
-        leased(store, "second", "there"),
-    ):
-        pass
+def lease(
+    store: Store, attempt: str = "first", *, generation: int = 0, time: Time | None = None
+) -> Lease:
+    time = time or Time()
+    return Lease(
+        store,
+        attempt=attempt,
+        generation=generation,
+        place="here",
+        clock=time.clock,
+        pause=time.pause,
+    )
 
 
-def test_the_same_launch_comes_back_at_once(store):
-    with leased(store, "first", "here"), leased(store, "first", "here"):
-        assert store.exists(lease.KEY)
+def taken(store: Store, attempt: str = "first", *, generation: int = 0) -> Lease:
+    made = lease(store, attempt, generation=generation)
+    made.take()
+    return made
 
 
-def test_what_ended_is_in_nobodys_way(store):
-    with leased(store, "first", "here"):
-        pass
-    with leased(store, "second", "there"):
-        assert b"second" in store.get(lease.KEY)
+def of(store: Store) -> dict[str, object]:
+    return dict(json.loads(store.get(KEY)))
 
 
-def test_the_claim_of_a_run_that_was_killed_lapses(store, capsys):
-    store.put(lease.KEY, b'{"attempt": "first", "place": "here"}')
-    with leased(store, "second", "there"):
-        assert b"second" in store.get(lease.KEY)
+def test_each_that_takes_the_lease_has_a_higher_token(store: Store) -> None:
+    tokens = []
+    for attempt in ("first", "second", "third"):
+        held = taken(store, attempt)
+        tokens.append(held.token)
+        assert (of(store)["token"], of(store)["attempt"]) == (held.token, attempt)
+        held.release()
+    assert tokens == [1, 2, 3]
+
+
+def test_a_token_is_above_those_that_are_known_from_elsewhere(store: Store) -> None:
+    held = lease(store)
+    held.take(above=7)  # as of checkpoints that stay where somebody has deleted the lease
+    assert held.token == 8
+
+
+def test_a_place_in_use_by_another_live_run_is_refused_and_that_run_named(store: Store) -> None:
+    first = taken(store)
+    second = lease(store, "second", time=Time(meanwhile=first.renew))
+    with pytest.raises(FinalError, match=r"runs/1/train is in use.*launch first on here; end"):
+        second.take()
+    first.look()
+
+
+def test_the_lease_of_a_run_that_was_killed_lapses(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken(store)
+    time = Time()
+    second = lease(store, "second", time=time)
+    second.take()
+    assert time.now >= LAPSES_AFTER
+    assert (second.token, of(store)["attempt"]) == (2, "second")
     assert "launch first on here was the last to train here" in capsys.readouterr().out
 
 
-def test_of_two_at_the_same_moment_one_trains(store):
+def test_a_reader_that_was_stopped_itself_counts_from_then_on(store: Store) -> None:
+    first, time = taken(store), Time()
+    waited: list[float] = []
+
+    def stand_still_once() -> None:
+        if not waited:
+            time.now += 10 * LAPSES_AFTER  # both were stopped, as on one machine that slept
+        waited.append(time.now)
+        if len(waited) == 3:
+            first.renew()
+
+    time.meanwhile = stand_still_once
+    with pytest.raises(FinalError, match="is in use"):
+        lease(store, "second", time=time).take()
+
+
+def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: Store) -> None:
+    old = taken(store)
+    time = Time()
+    new = lease(store, generation=1, time=time)
+    new.take()
+    assert (new.token, time.now) == (2, 0.0)
+    with pytest.raises(SupersededError):
+        old.look()
+    with pytest.raises(SupersededError, match="launch first on here"):
+        taken(store)  # one that was stopped before it had the lease
+    new.look()
+
+
+def test_one_that_was_stopped_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
+    first, second = taken(store), taken(store, "second")
+    for use in (first.renew, first.look, lambda: first.put(RESULT, b"late")):
+        with pytest.raises(SupersededError, match=r"launch second on here.*token 2.*had 1"):
+            use()
+    first.release()
+    assert of(store)["attempt"] == "second"
+    with pytest.raises(MissingError):
+        store.get(RESULT)
+    second.renew()
+    second.put(RESULT, b"right")
+    assert store.get(RESULT) == b"right"
+
+
+def test_one_that_stops_between_its_look_and_its_write_overwrites_nothing(store: Store) -> None:
+    store.put(RESULT, b"of an earlier try")
+    first = taken(store)
+    look, second = first.look, []
+
+    def stop_after_look() -> None:
+        look()
+        if not second:
+            second.append(taken(store, "second"))
+            second[0].put(RESULT, b"right")
+
+    first.look = stop_after_look  # type: ignore[method-assign]
+    with pytest.raises(SupersededError):
+        first.put(RESULT, b"late")
+    assert store.get(RESULT) == b"right"
+
+
+def test_a_late_write_of_an_earlier_holder_does_not_keep_the_new_one_from_its_own(
+    store: Store,
+) -> None:
+    second = taken(store, "second")
+    look, looks = second.look, []
+
+    def late_write() -> None:
+        look()
+        if not looks:
+            store.put(RESULT, b"late")
+        looks.append(1)
+
+    second.look = late_write  # type: ignore[method-assign]
+    second.put(RESULT, b"right")
+    assert store.get(RESULT) == b"right"
+
+
+def test_what_ended_is_in_the_way_of_none(store: Store) -> None:
+    taken(store).release()
+    time = Time()
+    lease(store, "second", time=time).take()
+    assert time.now == 0.0
+    assert of(store)["attempt"] == "second"
+
+
+def test_a_store_that_was_away_costs_no_lease_that_none_took(store: Store) -> None:
+    away = Away(store)
+    held = taken(away)  # type: ignore[arg-type]
+    away.is_away = True
+    for _ in range(100):
+        with pytest.raises(StoreUnavailable):
+            held.renew()
+    away.is_away = False
+    held.renew()
+    held.look()
+
+
+def test_a_renewal_whose_answer_was_lost_costs_no_lease(store: Store) -> None:
+    away = Away(store)
+    held = taken(away)  # type: ignore[arg-type]
+    away.loses_answers = True
+    with pytest.raises(StoreUnavailable):
+        held.renew()
+    away.loses_answers = False
+    held.renew()
+    held.look()
+    assert of(store)["attempt"] == "first"
+
+
+def test_a_lease_that_was_deleted_is_there_again(store: Store) -> None:
+    held = taken(store)
+    store.delete(KEY)
+    held.renew()
+    assert of(store)["token"] == 1
+
+
+class Away:
+    """A store that can be away, or lose its answers to what it has done."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.url = store.url
+        self.is_away = self.loses_answers = False
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            if self.is_away:
+                raise StoreUnavailable("it did not answer")
+            answer = getattr(self._store, name)(*arguments, **options)
+            if self.loses_answers:
+                raise StoreUnavailable("its answer was lost")
+            return answer
+
+        return call
+
+
+def test_a_lease_of_an_earlier_version_counts_as_token_0(store: Store) -> None:
+    store.put(KEY, b'{"attempt": "first", "place": "here", "renewals": 3}')
+    second = taken(store, "second")
+    assert second.token == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"attempt": "x", "token": "high"}'])
+def test_what_is_no_lease_is_refused(store: Store, content: bytes) -> None:
+    store.put(KEY, content)
+    with pytest.raises(FinalError, match=r"lease\.json is no lease .*delete it"):
+        lease(store).take()
+
+
+def test_of_two_at_the_same_moment_one_trains(store: Store) -> None:
     came, over, ended = threading.Barrier(2), threading.Event(), []
 
-    def train(attempt):
+    def train(attempt: str) -> None:
+        held = lease(store, attempt, time=Time(meanwhile=lambda: over.wait(0.01)))
         came.wait()
         try:
-            with leased(store, attempt, "here"):
-                over.wait(10)
+            held.take()
         except FinalError:
             ended.append(attempt)
             over.set()
+        else:
+            while not over.wait(0.001):
+                held.renew()
 
     both = [threading.Thread(target=train, args=(name,)) for name in ("one", "other")]
     for each in both:
@@ -64,3 +274,82 @@ def test_of_two_at_the_same_moment_one_trains(store):
     for each in both:
         each.join()
     assert len(ended) == 1
+
+
+def test_while_it_is_renewed_its_loss_is_said_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aerotrain.lease.RENEWED_EVERY", 0.01)
+    said: list[str] = []
+    lost = threading.Event()
+
+    def end(because: str) -> None:
+        said.append(because)
+        lost.set()
+
+    first = taken(store)
+    with first.renewed(end):
+        take_at_once(store)
+        assert lost.wait(30)
+    assert len(said) == 1
+    assert "launch second on here took over" in said[0]
+
+
+def take_at_once(store: Store) -> None:
+    """What a lapse leads to, without the wait for it."""
+    content = {**of(store), "holder": "another", "attempt": "second", "token": 2}
+    store.put(KEY, json.dumps(content).encode())
+
+
+def test_a_lease_that_was_never_taken_fences_nothing(store: Store) -> None:
+    free = lease(store)
+    free.look()
+    free.put(RESULT, b"of a step that needs none")
+    free.release()
+    assert store.get(RESULT) == b"of a step that needs none"
+    assert not store.exists(KEY)
+
+
+@contextmanager
+def chief(digits: Pipeline, attempt: str) -> Iterator[subprocess.Popen[str]]:
+    """The only replica of a training's launch: the same job, however often it is launched."""
+    arguments = {"model": "small", "data": digits.data, "epochs": 4000, "checkpoint_interval": 0.5}
+    job = digits.job("train", "frozen", {**arguments, "steps_per_execution": 10})
+    scratch = digits.folder / "scratch" / f"frozen-{attempt}"
+    scratch.mkdir(parents=True)
+    environment = replica_environment(job, CHIEF, {CHIEF: "here:1"}, attempt=attempt)
+    with start([sys.executable, "-m", "aerotrain.replica"], scratch, environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.process
+def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over(
+    digits: Pipeline,
+) -> None:
+    store = open_store(f"{digits.store}/runs/frozen/train")
+    with chief(digits, "first") as first:
+        read_until(first, "is in the store")
+        first.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED)
+        with chief(digits, "second") as second:
+            read_until(second, "is in the store")
+            before = [name for name in sealed_checkpoints(store) if name.token == 1]
+            first.send_signal(signal.SIGCONT)
+            said = first.communicate(timeout=60)[0]
+            assert first.returncode == ExitCode.SUPERSEDED, said
+            read_until(second, "is in the store")
+            second.terminate()
+            words = second.communicate(timeout=60)[0]
+            assert second.returncode == ExitCode.TERMINATED, words
+    assert "error: launch second on" in said
+    assert "took over" in said
+    last = int(words.split("told to go after step ")[1].split(",")[0])
+    names = sealed_checkpoints(store)
+    assert names[-1] == (2, last)
+    assert not {name for name in names if name.token == 1} - set(before)
+    assert (of(store)["attempt"], of(store)["token"], of(store)["released"]) == ("second", 2, True)
+    lives = [each.event for each in read(store.get(LEDGER).decode().splitlines())]
+    assert lives.count(What.START) == 2

@@ -60,7 +60,9 @@ def steps_of(digits):
 def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(steps_of):
     with ThreadPoolExecutor() as pool:
         one = pool.submit(steps_of, "one_device").result
-        mirrored = pool.submit(steps_of, "mirrored", devices=2, accumulate_steps=2).result
+        mirrored = pool.submit(
+            steps_of, "mirrored", devices=2, gradient_accumulation_steps=2
+        ).result
         workers = pool.submit(steps_of, "multi_worker_mirrored", workers=1).result
         [alone], replicas = one(), [*mirrored(), *workers()]
     for replica in replicas:

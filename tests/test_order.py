@@ -19,8 +19,8 @@ RECORDS = sum(shard.records for shard in SHARDS)
 BOUNDS = [
     {},
     {"window_bytes": 42},
-    {"window_bytes": 350, "disk_bytes": 504},
-    {"window_bytes": 350, "disk_bytes": 1500},
+    {"window_bytes": 350, "shard_cache_bytes": 504},
+    {"window_bytes": 350, "shard_cache_bytes": 1500},
 ]
 
 
@@ -90,13 +90,13 @@ def test_more_and_more_shards_are_mixed_and_at_the_most_what_half_of_the_disk_ho
         (8000, [1, 2, *[4] * 7]),
         (1000, [1] * 31),
     ):
-        windows = Order(shards=shards, seed=0, window_bytes=500, disk_bytes=disk).epoch(0)
+        windows = Order(shards=shards, seed=0, window_bytes=500, shard_cache_bytes=disk).epoch(0)
         mixed = {tuple(piece.shard.file for piece in window.pieces): 1 for window in windows}
         assert [len(group) for group in mixed] == groups
 
 
 def test_a_budget_below_one_shard_is_refused():
     with pytest.raises(
-        FinalError, match=r"disk_bytes is 500, but the shard shard-4 has 504 bytes.*give 504"
+        FinalError, match=r"shard_cache_bytes is 500, but the shard shard-4 has 504 bytes.*give 504"
     ):
-        Order(shards=SHARDS, seed=0, disk_bytes=500)
+        Order(shards=SHARDS, seed=0, shard_cache_bytes=500)

@@ -4,7 +4,7 @@ import pytest
 
 from aerotrain.contract.job import Job, Role
 from aerotrain_airflow.params import training_params
-from aerotrain_airflow.run_params import RunInterval, RunParam, RunSwitch
+from aerotrain_airflow.run_params import RunParam, RunSwitch
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
@@ -17,11 +17,11 @@ def test_a_switch_asks_for_one_replica_or_none(on, evaluators):
 
 @pytest.mark.parametrize(("asked", "roles"), [(None, []), (0, []), (2, ["dispatcher", "input"])])
 def test_input_comes_with_its_dispatcher_or_not_at_all(asked, roles):
-    params = {"params": {"input": asked}}
+    params = {"params": {"data_workers": asked}}
     replicas = [
         {"role": "chief"},
-        {"role": "input", "count": RunParam("input").resolve(params)},
-        {"role": "dispatcher", "count": RunSwitch("input").resolve(params)},
+        {"role": "input", "count": RunParam("data_workers").resolve(params)},
+        {"role": "dispatcher", "count": RunSwitch("data_workers").resolve(params)},
     ]
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
     job = Job.from_dict({**names, "replicas": replicas})
@@ -33,19 +33,12 @@ def test_a_switch_shows_in_a_rendered_template_as_what_it_is():
     assert str(RunSwitch("evaluator")) == "{{ params.evaluator }}"
 
 
-def test_the_form_offers_every_precision():
-    assert training_params()["precision"].schema["enum"] == [
+def test_the_form_offers_every_dtype_policy():
+    assert training_params()["dtype_policy"].schema["enum"] == [
         "float32",
         "mixed_bfloat16",
         "mixed_float16",
     ]
-
-
-@pytest.mark.parametrize(("asked", "given"), [(None, "auto"), (30, 30)])
-def test_an_interval_left_out_is_the_one_that_costs_least(asked, given):
-    assert RunInterval("checkpoint_seconds").resolve({"params": {"checkpoint_seconds": asked}}) == (
-        given
-    )
 
 
 def test_the_form_names_every_budget_of_a_recovery():

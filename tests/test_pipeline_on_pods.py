@@ -139,7 +139,7 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
     namespace: str,
     record_figure: Callable[[str, float], None],
 ) -> None:
-    endless = {"resources": SMALL, "epochs": 100_000, "checkpoint_seconds": 100_000}
+    endless = {"resources": SMALL, "epochs": 100_000, "checkpoint_interval": 100_000}
     run = digits.trigger(endless)
     until("the deferral", lambda: digits.states(run)["train"] == "deferred")
     [owner] = [

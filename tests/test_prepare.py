@@ -116,7 +116,7 @@ def test_another_input_is_another_data_set(
 ) -> None:
     first = prepare(tmp_path.as_uri(), tmp_path, write_source())
     changed = write_source(replaced, by)
-    second = prepare(tmp_path.as_uri(), tmp_path, changed, accept=True, **arguments)
+    second = prepare(tmp_path.as_uri(), tmp_path, changed, allow_drift=True, **arguments)
     assert first != second
 
 

@@ -16,7 +16,7 @@ from aerotrain.dataset import Feature, load_dataset
 from aerotrain.prepare import assignment, duplicates, intake
 from aerotrain.prepare.assignment import Hashes
 from aerotrain.prepare.grouping import grouped
-from aerotrain.records import read_frames
+from aerotrain.records import column_of, encode, framed, read_frames
 from aerotrain.sources import Piece, SourceError
 from aerotrain.sources.examples import _parsed
 from aerotrain.store import MANIFEST, open_store
@@ -37,6 +37,7 @@ def table(tmp_path: Path) -> Path:
             "day": pa.array([f"2026-01-{1 + row % 28:02d}" for row in rows]),
             "fold": pa.array([("train", "test")[int(row % 5 == 0)] for row in rows]),
             "label": pa.array(rows % 10, pa.int16()),
+            "pair": pa.array([[row, row] for row in rows.tolist()]),
         }
         pq.write_table(pa.table(columns), folder / f"{number}.parquet")
     return folder
@@ -285,6 +286,23 @@ def test_too_many_rejected_records_in_all_parts_together_fail_the_seal(tmp_path:
         )
 
 
+def test_bytes_that_are_no_record_count_for_all_records_that_may_have_been_there(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    content = bytes(framed(encode({"x": column_of("x", np.arange(100))})).content)
+    size = len(content) // 100
+    gap = bytes(20 * size)  # as a disk leaves it that lost its power
+    damaged = content[: 40 * size] + gap + content[60 * size :]
+    (tmp_path / "in" / "x.tfrecord").write_bytes(damaged)
+    described = source(tmp_path / "in", "tfrecord")
+    with pytest.raises(FinalError, match=rf"(?s)20 records or more .*byte {40 * size}: .*skipped"):
+        prepare_source((tmp_path / "1").as_uri(), tmp_path, described, max_rejected=19)
+    url = prepare_source((tmp_path / "2").as_uri(), tmp_path, described, max_rejected=20)
+    assert sum(split.records for split in load_dataset(url).splits.values()) == 80
+    assert json.loads(open_store(url).get("quarantine/00000.jsonl"))["records"] == 20
+
+
 def test_what_is_missing_is_filled_where_a_value_is_given(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + ",1\n")
     url = prepare_source((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": -1})
@@ -386,6 +404,14 @@ def test_lists_of_different_lengths_are_refused(
         ({"split_by": {"way": "stratifed", "column": "x"}}, "did you mean 'stratified'"),
         ({"split_by": {"way": "column"}}, "split_by 'column' takes column, got nothing"),
         ({"ranges": {"id": [3, 1]}}, "its least and its greatest value"),
+        ({"key": [["id"]]}, r"key must be a list of columns, got \[\['id'\]\]"),
+        ({"label": ["label"]}, r"label must be the name of a column, got \['label'\]"),
+        ({"ranges": {"town": [0, 1]}}, "ranges names the column 'town', which is string"),
+        ({"key": ["pair"]}, r"key names the column 'pair', which is int64 of shape \(2,\)"),
+        (
+            {"split_by": {"way": "stratified", "column": "pair"}},
+            r"split_by names the column 'pair', .* it takes one value of each record",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(

@@ -13,7 +13,6 @@ import pytest
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
-from aerotrain_airflow.launchers.ports import reserved_ports
 from aerotrain_airflow.launchers.process import ProcessLauncher
 from live_sets import replica_environment
 from support.waiting import wait_for
@@ -183,11 +182,6 @@ def test_a_replica_that_vanished_with_its_keeper_is_lost(
     os.killpg(keeper, 9)
     psutil.wait_procs([psutil.Process(keeper)] if _is_alive(keeper) else [], timeout=10)
     assert launcher.observe(address)[WORKER].state is State.LOST
-
-
-def test_a_reserved_port_is_given_to_nobody_else() -> None:
-    with reserved_ports(3) as ours, reserved_ports(3) as theirs:
-        assert len({port.number for port in (*ours, *theirs)}) == 6
 
 
 def _to_the_end(

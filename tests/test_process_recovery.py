@@ -90,7 +90,9 @@ def test_who_is_killed_comes_back_with_those_it_needs_and_no_others(
 def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
-    described = job(tmp_path, SERVED, {"awaited": {"worker-1": 2}}, deadlines={"patience": 6})
+    described = job(
+        tmp_path, SERVED, {"awaited": {"worker-1": 2}}, deadlines={"progress_timeout": 6}
+    )
     live = watched(described)
     live.until_all_run()
     os.kill(live.pid("worker-1"), signal.SIGSTOP)
@@ -101,14 +103,14 @@ def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
 
 
 def test_a_gang_that_forms_is_given_the_time_of_its_start(tmp_path: Path) -> None:
-    pulses = Pulses(job(tmp_path, GANG, {}, deadlines={"start": 300, "patience": 60}))
+    pulses = Pulses(job(tmp_path, GANG, {}, deadlines={"start": 300, "progress_timeout": 60}))
     assert not pulses.silent({CHIEF: 1.0}, now=0, trains=False)
     assert not pulses.silent({CHIEF: 1.0}, now=299, trains=False)
     assert pulses.silent({CHIEF: 1.0}, now=299, trains=True) == [CHIEF]
 
 
 def test_a_clock_that_jumps_makes_nobody_silent(tmp_path: Path) -> None:
-    pulses = Pulses(job(tmp_path, ALONE, {}, deadlines={"patience": 60}))
+    pulses = Pulses(job(tmp_path, ALONE, {}, deadlines={"progress_timeout": 60}))
     assert not pulses.silent({CHIEF: 1000.0}, now=0)
     assert not pulses.silent({CHIEF: 9_000_000.0}, now=59)
     assert not pulses.silent({CHIEF: 9_000_000.0}, now=118)

@@ -1,12 +1,13 @@
 """Records: bytes that TensorFlow reads back equal, and refusals that name the feature."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature
 from aerotrain.records import (
     Column,
+    Damage,
     RecordError,
     check_fits,
     column_of,
@@ -117,23 +119,106 @@ def test_frames_are_read_back(records: list[bytes]) -> None:
     assert [each for _, each in read_frames(io.BytesIO(frames.content))] == records
 
 
+def frame(record: bytes) -> bytes:
+    return bytes(framed(pa.array([record], pa.large_binary())).content)
+
+
+def head(length: int) -> bytes:
+    """What stands before a record of so many bytes, with the checksum that is right for it."""
+    encoded = length.to_bytes(8, "little")
+    crc = google_crc32c.value(encoded)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return encoded + masked.to_bytes(4, "little")
+
+
+def read_damaged(content: bytes) -> tuple[list[bytes], list[tuple[int, Damage]]]:
+    """The whole records of a file, and what is damaged in it with its offset."""
+    found = list(read_frames(io.BytesIO(content)))
+    return (
+        [each for _, each in found if isinstance(each, bytes)],
+        [(offset, each) for offset, each in found if isinstance(each, Damage)],
+    )
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+RECORDS = [b"record %d" % number for number in range(200)]
+FRAMES = [frame(each) for each in RECORDS]
+
+
+@pytest.mark.parametrize("number", [0, 50, 199])
+def test_whichever_byte_of_a_record_is_damaged_the_records_around_it_are_read(number: int) -> None:
+    begin = sum(map(len, FRAMES[:number]))
+    for place in range(begin, begin + len(FRAMES[number])):
+        whole, damage = read_damaged(flipped(b"".join(FRAMES), place))
+        assert whole == RECORDS[:number] + RECORDS[number + 1 :], place
+        [(offset, found)] = damage
+        assert (offset, found.records) == (begin, 1), place
+
+
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damaged", "words", "records"),
     [
-        (lambda data: data[:-1], "ends within this record of 3 bytes"),
-        (lambda data: data[:30], "a length is damaged"),
-        (lambda data: data[:-5] + b"!" + data[-4:], "the checksum of this record is wrong"),
+        (head(2**60), "says that it has 1152921504606846976 bytes, more than the 2147483647", 1),
+        (head(2**63), "says that it has 9223372036854775808 bytes, more than the 2147483647", 1),
+        (head(2**30), "the file ends within this record of 1073741824 bytes", 1),
+        (bytes(3000), "its length is damaged; 3000 bytes are skipped", 120),
+        (b"x" * 12, "its length is damaged; 12 bytes are skipped", 1),
+        (frame(b"a" * 100)[:60], "the checksum of this record is wrong; 60 bytes are skipped", 2),
+    ],
+    ids=["2^60", "2^63", "2^30", "zeros", "text", "cut off, and written on"],
+)
+def test_reading_goes_on_after_bytes_that_are_no_record(
+    damaged: bytes, words: str, records: int
+) -> None:
+    content = b"".join([*FRAMES[:150], damaged, *FRAMES[150:]])
+    whole, [(offset, found)] = read_damaged(content)
+    assert whole == RECORDS
+    assert offset == sum(map(len, FRAMES[:150]))
+    assert words in found.reason
+    assert f"{len(damaged)} bytes are skipped up to the next whole record" in found.reason
+    assert found.records == pytest.approx(records, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (-1, "the file ends within this record of 10 bytes; it was cut off"),
+        (-11, "the file ends within this record of 10 bytes; it was cut off"),
+        (-16, "the file ends within the length of this record; it was cut off"),
+        (-25, "the file ends within the length of this record; it was cut off"),
     ],
 )
-def test_damage_in_a_tfrecord_file_is_told_with_its_offset(
-    damage: Callable[[bytes], bytes], words: str
-) -> None:
-    whole = bytes(framed(pa.array([b"one", b"two"], pa.large_binary())).content)
-    frames = read_frames(io.BytesIO(damage(whole)))
-    assert next(frames) == (0, b"one")
-    with pytest.raises(FinalError, match=words) as raised:
-        next(frames)
-    assert raised.value.offset == 19
+def test_a_last_record_that_was_cut_off_is_one_damage(left: int, words: str) -> None:
+    whole, [(offset, found)] = read_damaged(b"".join(FRAMES)[:left])
+    assert whole == RECORDS[:-1]
+    assert offset == sum(map(len, FRAMES[:-1]))
+    assert (found.reason, found.records) == (words, 1)
+
+
+def test_damage_up_to_the_end_of_a_file_counts_for_all_that_may_have_been_there() -> None:
+    content = b"".join(FRAMES[:50]) + bytes(sum(map(len, FRAMES[50:])))
+    whole, [(_, found)] = read_damaged(content)
+    assert whole == RECORDS[:50]
+    assert found.records == pytest.approx(150, rel=0.05)
+    assert "bytes are skipped up to the end of the file" in found.reason
+
+
+def test_damage_that_is_larger_than_what_is_looked_at_once_is_passed() -> None:
+    gap = np.random.default_rng(0).bytes(3 * 2**20)
+    content = FRAMES[0] + gap + FRAMES[1] + frame(gap) + FRAMES[2]
+    whole, [(offset, found)] = read_damaged(content)
+    assert whole == [RECORDS[0], RECORDS[1], gap, RECORDS[2]]
+    assert offset == len(FRAMES[0])
+    assert f"{len(gap)} bytes are skipped" in found.reason
+
+
+@pytest.mark.parametrize("content", [b"id,label\n1,2\n", bytes(5000), b"PAR1" * 2000])
+def test_a_file_without_any_record_is_no_tfrecord_file(content: bytes) -> None:
+    with pytest.raises(FinalError, match=f"none of its {len(content)} bytes begins a record"):
+        read_damaged(content)
 
 
 @pytest.mark.parametrize(

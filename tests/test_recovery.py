@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.ledger import Entry
 from aerotrain.contract.recovery import say_silent
-from aerotrain.contract.status import Loss, Observation, State
+from aerotrain.contract.status import Loss, Observation, State, observed_exit
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import SETTLE, SETTLE_TOLD, Recovery, Restart
 from aerotrain_airflow.recovery.verdicts import RULES
@@ -226,6 +227,13 @@ def test_what_failed_for_good_comes_before_what_was_lost_to_it() -> None:
     ended = Set().sees(worker_0=failed, chief=lost(Loss.TEMPORARY, "exited with 75", 75))
     assert isinstance(ended, Ended)
     assert (ended.state, ended.reason) == (State.FAILED, "worker-0 exited with 65: a bug")
+
+
+def test_a_chief_that_was_superseded_is_not_started_again_to_fight_its_successor() -> None:
+    superseded = replace(observed_exit(ExitCode.SUPERSEDED), reason="launch 2 took over")
+    ended = Set().sees(chief=superseded, worker_0=lost(Loss.TEMPORARY, "exited with 75", 75))
+    assert isinstance(ended, Ended)
+    assert (ended.state, ended.reason) == (State.FAILED, "chief launch 2 took over")
 
 
 def test_a_chief_that_ended_well_ends_the_job_whoever_was_lost() -> None:

@@ -14,7 +14,7 @@ from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
 from aerotrain.training.attending.chronicle import KEY
-from aerotrain.training.checkpoints.retention import sealed_checkpoints
+from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
@@ -31,7 +31,7 @@ GANG = {
     "model": "tallying",
     "epochs": EPOCHS,
     "steps_per_execution": 7,
-    "checkpoint_seconds": 0.05,
+    "checkpoint_interval": 0.05,
 }
 
 #: Steps after which a training is ended; drawn once, so that a failure can be had again.
@@ -141,7 +141,7 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
         assert process.returncode == ExitCode.TERMINATED, said
     step = int(said.split("told to go after step ")[1].split(",")[0])
     store = store_of(digits, "told-to-go")
-    assert sealed_checkpoints(store) == [f"{step:010d}"]
+    assert sealed_checkpoints(store) == [Name(1, step)]
     with by_hand(digits, "told-to-go", "one_device") as process:
         assert f"going on from the checkpoint of step {step}" in read_until(
             process, "trained model"
@@ -158,7 +158,7 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "dtensor"])
 def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy):
     name = f"told-{strategy.replace('_', '-')}"
-    common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_seconds": 3600}
+    common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster(name, steps_per_execution=7, **common) as processes:
         read_until(processes["chief"], "epoch 2 of")
         processes["worker-0"].send_signal(signal.SIGTERM)
@@ -167,11 +167,11 @@ def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy
     assert set(codes.values()) == {ExitCode.TERMINATED}, said
     [saved] = sealed_checkpoints(store_of(digits, name))
     for words in said.values():
-        assert f"told to go after step {int(saved)}, which is saved" in words
+        assert f"told to go after step {saved.step}, which is saved" in words
 
 
 def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(digits):
-    arguments = {"model": "small", "epochs": 2000, "checkpoint_seconds": 3600}
+    arguments = {"model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster("told-servers", **arguments) as processes:
         read_until(processes["chief"], "epoch 2 of")
         processes["worker-1"].terminate()
@@ -183,11 +183,11 @@ def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, capfd):
-    common = {"model": "small", "data": digits.data, "checkpoint_seconds": 1e-6}
+    common = {"model": "small", "data": digits.data, "checkpoint_interval": 1e-6}
     run(digits.replica("train", "damaged", epochs=2, steps_per_execution=20, **common))
     folder = digits.folder / "store/runs/damaged/train/checkpoints"
-    before, newest = sorted(path.name for path in folder.iterdir())[-2:]
-    [content] = (folder / newest).glob("checkpoint.data*")
+    before, newest = sealed_checkpoints(store_of(digits, "damaged"))[-2:]
+    [content] = (folder / str(newest)).glob("checkpoint.data*")
     damaged = bytearray(content.read_bytes())
     damaged[100] ^= 1
     content.write_bytes(damaged)
@@ -196,19 +196,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, cap
     capfd.readouterr()
     url = run(digits.replica("train", "damaged", epochs=3, steps_per_execution=20, **common))
     said = capfd.readouterr().out
-    assert f"the checkpoint of step {int(newest)} is damaged" in said
+    assert f"the checkpoint of step {newest.step} is damaged" in said
     assert "the checkpoint of step 999 was not uploaded to its end" in said
-    assert f"going on from the checkpoint of step {int(before)}" in said
+    assert f"going on from the checkpoint of step {before.step}" in said
     assert TrainedModel.load(url).step == 120
     names = sealed_checkpoints(store_of(digits, "damaged"))
-    assert (len(names), names[-1]) == (3, "0000000120")
+    assert (len(names), names[-1]) == (3, Name(2, 120))
     assert not (folder / "0000000999" / "checkpoint.index").exists()
 
 
 def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
     common = {"model": "small", "data": digits.data}
     run(digits.replica("train", "outside", epochs=1, **common))
-    path = digits.folder / "store/runs/outside/train/checkpoints/0000000040/manifest.json"
+    path = digits.folder / "store/runs/outside/train/checkpoints/0001-0000000040/manifest.json"
     manifest = json.loads(path.read_text())
     manifest["files"]["../../model.json"] = next(iter(manifest["files"].values()))
     path.write_text(json.dumps(manifest))

@@ -6,10 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
 from aerotrain.contract.ledger import What, read
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.store import StoreUnavailable, open_store
+from aerotrain.lease import Lease
+from aerotrain.store import StoreUnavailable, open_store, publish
 from aerotrain.training.attending.chronicle import KEY, Chronicle
 from aerotrain.training.attending.courier import Courier
 from aerotrain.training.checkpoints.beside import (
@@ -18,7 +19,14 @@ from aerotrain.training.checkpoints.beside import (
     sums_as_file,
     sums_of,
 )
-from aerotrain.training.checkpoints.retention import Retention, kept, sealed_checkpoints
+from aerotrain.training.checkpoints.retention import (
+    Name,
+    Retention,
+    highest_token,
+    kept,
+    sealed_checkpoints,
+)
+from aerotrain.training.checkpoints.sameness import refuse_another_recipe
 from aerotrain.training.when import (
     BestInterval,
     Every,
@@ -27,6 +35,8 @@ from aerotrain.training.when import (
 )
 
 pytestmark = pytest.mark.process
+
+MANIFEST = json.dumps({"version": 1, "files": {}, "about": {}}).encode()
 
 
 class Gate:
@@ -113,30 +123,85 @@ def test_what_no_other_try_can_mend_is_raised_where_training_is():
 @pytest.mark.parametrize(
     ("losses", "names"),
     [
-        ({}, {"30", "40"}),
-        ({"10": 0.5, "20": 0.1, "40": 0.3}, {"20", "30", "40"}),
-        ({"40": 0.1, "10": 0.5}, {"30", "40"}),
+        ({}, {30, 40}),
+        ({10: 0.5, 20: 0.1, 40: 0.3}, {20, 30, 40}),
+        ({40: 0.1, 10: 0.5}, {30, 40}),
     ],
 )
 def test_the_newest_checkpoints_stay_and_the_best(losses, names):
-    assert kept(["40", "10", "30", "20"], losses, 2) == names
+    found = [Name(1, step) for step in (40, 10, 30, 20)]
+    losses = {Name(1, step): loss for step, loss in losses.items()}
+    assert kept(found, losses, 2) == {Name(1, step) for step in names}
+
+
+def test_the_newest_checkpoint_is_that_of_the_highest_token_whatever_its_step(tmp_path):
+    store = open_store(tmp_path.as_uri())
+    for name in ("0000000900", "0001-0000000500", "0002-0000000310", "10000-0000000001", "others"):
+        store.put(f"checkpoints/{name}/manifest.json", b"{}")
+    store.put("checkpoints/0003-0000000200/checkpoint.index", b"cut short")
+    names = sealed_checkpoints(store)
+    assert names == [Name(0, 900), Name(1, 500), Name(2, 310), Name(10000, 1)]
+    assert [str(name) for name in names[:2]] == ["0000000900", "0001-0000000500"]
+    assert highest_token(store) == 10000
+
+
+def test_one_that_lost_its_lease_drops_nothing_of_its_successor(tmp_path, capsys):
+    store = open_store(tmp_path.as_uri())
+    for name in ("0001-0000000500", "0001-0000000600", "0002-0000000310", "0002-0000000320"):
+        store.put(f"checkpoints/{name}/manifest.json", MANIFEST)
+    store.put("checkpoints/0002-0000000330/checkpoint.index", b"on its way")
+    frozen = Retention(store, keep=1, token=1)
+    frozen.name_leftovers()
+    frozen.drop()
+    assert capsys.readouterr().out == ""
+    assert sealed_checkpoints(store) == [Name(1, 600), Name(2, 310), Name(2, 320)]
+    assert store.exists("checkpoints/0002-0000000330/checkpoint.index")
+    Retention(store, keep=1, token=2).drop()
+    assert sealed_checkpoints(store) == [Name(2, 320)]
+
+
+def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
+    store, folder = open_store((tmp_path / "store").as_uri()), tmp_path / "made"
+    lease = Lease(store, attempt="first", generation=0, place="here")
+    successor = Lease(store, attempt="first", generation=1, place="here")
+    lease.take()
+    folder.mkdir()
+    (folder / "checkpoint.index").write_bytes(b"weights")
+    publish(store, folder, "checkpoints/0001-0000000040", {}, lease.look)
+    successor.take()
+    with pytest.raises(SupersededError):
+        publish(store, folder, "checkpoints/0001-0000000080", {}, lease.look)
+    assert sealed_checkpoints(store) == [Name(1, 40)]
+
+
+def test_no_errand_runs_of_one_that_has_lost_its_lease():
+    ran = []
+
+    def look():
+        raise SupersededError("launch second took over")
+
+    courier = Courier(deadline=60, look=look)
+    courier.send("events", lambda: ran.append("events"))
+    assert not courier.wait(30)
+    with pytest.raises(SupersededError, match="launch second took over"):
+        courier.check()
+    assert not ran
 
 
 def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp_path, capsys):
     store = open_store(tmp_path.as_uri())
-    manifest = json.dumps({"version": 1, "files": {}, "about": {}}).encode()
     for step, loss in ((10, 0.4), (20, 0.2), (30, 0.3)):
-        store.put(f"checkpoints/{step:010d}/manifest.json", manifest)
+        store.put(f"checkpoints/{step:010d}/manifest.json", MANIFEST)
         evaluation = json.dumps({"step": step, "metrics": {"loss": loss}}).encode()
         store.put(f"evaluations/{step:010d}.json", evaluation)
     store.put("checkpoints/0000000035/checkpoint.index", b"cut short")
-    retention = Retention(store, keep=1)
+    retention = Retention(store, keep=1, token=0)
     retention.name_leftovers()
     assert "the checkpoint of step 35 was not uploaded to its end" in capsys.readouterr().out
-    store.put("checkpoints/0000000040/manifest.json", manifest)
-    retention.published("0000000040", {"val_loss": None})
+    store.put("checkpoints/0000000040/manifest.json", MANIFEST)
+    retention.published(Name(0, 40), {"val_loss": None})
     retention.drop()
-    assert sealed_checkpoints(store) == ["0000000020", "0000000040"]
+    assert sealed_checkpoints(store) == [Name(0, 20), Name(0, 40)]
     assert not list(store.list("checkpoints/0000000035"))
 
 
@@ -209,9 +274,9 @@ def test_the_sums_of_an_epoch_go_on_unless_its_metrics_are_others(capsys):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"checkpoint_seconds": 0}, "a number above zero or 'auto', got 0"),
-        ({"checkpoint_seconds": "soon"}, "a number above zero or 'auto', got 'soon'"),
-        ({"store_seconds": -1}, "store_seconds must be a number above zero, got -1"),
+        ({"checkpoint_interval": 0}, "a number above 0 or null, got 0"),
+        ({"checkpoint_interval": "soon"}, "a number above 0 or null, got 'soon'"),
+        ({"store_timeout": -1}, "store_timeout must be a number above 0, got -1"),
     ],
 )
 def test_an_interval_that_cannot_be_is_refused(wrong, message):
@@ -223,3 +288,9 @@ def test_a_fixed_interval_costs_what_it_costs():
     interval = Every(60, lambda: 0.0)
     interval.cost(10)
     assert interval.seconds == 60
+
+
+def test_a_checkpoint_with_an_argument_that_is_not_given_any_more_is_refused():
+    was = {"data": "file:///d", "precision": "mixed_bfloat16"}
+    with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
+        refuse_another_recipe("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})

@@ -1,7 +1,10 @@
 """Sources: every kind gives its records as columns, and bad input is told where it lies."""
 
+import bz2
 import gzip
+import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -257,7 +260,17 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
         (
             b'n,t\n1,"a\nb"\n2,3" pipe\n3,"c, d"\n4,"e',
             {"n": [2, 3], "t": ['3" pipe', "c, d"]},
-            [(4, "a value in quotes does not end in its line"), (9, "Expected 2"), (31, "quotes")],
+            [(4, "a value in quotes does not end in its line"), (31, "quotes")],
+        ),
+        (
+            b'n,t\n1,"a\n5,b"\n2,c\n3,"d\n\n6,e\n7,f"\n4,g\n',
+            {"n": [2, 4], "t": ["c", "g"]},
+            [(4, "a value in quotes does not end in its line"), (18, "quotes")],
+        ),
+        (
+            b'n,t\n1,"a\n5,b\n2,"c"\n3,d\n',
+            {"n": [5, 2, 3], "t": ["b", "c", "d"]},
+            [(4, "a value in quotes does not end in its line")],
         ),
         (b"\xef\xbb\xbfn,t\r\n1,a\r\n\r\n,\r\n", {"n": [1, None], "t": ["a", None]}, []),
     ],
@@ -266,6 +279,8 @@ def test_a_name_that_leads_out_of_its_folder_is_refused(
         "another type",
         "another encoding",
         "a quoted line break",
+        "quoted line breaks before what looks like a record",
+        "a quote that does not end",
         "mark, empty line and nulls",
     ],
 )
@@ -279,6 +294,15 @@ def test_a_line_of_csv_that_does_not_parse_is_told_with_its_offset(
     assert [(each.file, each.offset) for each in told] == [(url, at) for at, _ in rejected]
     for each, (_, words) in zip(told, rejected, strict=True):
         assert words in each.reason
+
+
+def test_na_is_a_text_like_others_and_no_number(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('n,t\n1,NA\nNA,DE\nnan,null\n,\n3,""\n')
+    source = {"kind": "csv", "url": tmp_path.as_uri()}
+    assert read(source) == (
+        {"n": [1, None, None, None, 3], "t": ["NA", "DE", "null", None, None]},
+        [],
+    )
 
 
 def test_files_in_another_encoding_are_read_where_it_is_named(tmp_path: Path) -> None:
@@ -326,6 +350,23 @@ def test_a_tfrecord_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
     assert "cut off" in rejected[0].reason
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("place", [0, 12], ids=["length", "data"])
+def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
+    tmp_path: Path, suffix: str, place: int
+) -> None:
+    content = bytearray(framed(encode({"x": column_of("x", np.arange(100))})).content)
+    size = len(content) // 100
+    for number in (0, 50):  # the first is the one that the schema is usually by
+        content[number * size + place] ^= 1
+    (tmp_path / f"x.tfrecord{suffix}").write_bytes(gzip.compress(content) if suffix else content)
+    url = f"{tmp_path.as_uri()}/x.tfrecord{suffix}"
+    columns, rejected = read({"kind": "tfrecord", "url": url})
+    assert columns == {"x": [*range(1, 50), *range(51, 100)]}
+    assert [(each.file, each.offset) for each in rejected] == [(url, 0), (url, 50 * size)]
+    assert {each.records for each in rejected} == {1}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "content", "words"),
     [
@@ -336,6 +377,12 @@ def test_a_tfrecord_that_was_cut_off_gives_what_is_whole(tmp_path: Path) -> None
         ("parquet", "y.txt", b"", r"no file is at .*/x\.\*"),
         ("npz", "x.npz", b"PK", "no whole .npz archive"),
         ("tfrecord", "x.tfrecord", b"", "the source is empty"),
+        (
+            "tfrecord",
+            "x.tfrecord",
+            b"id,n\n" * 9,
+            r"x\.tfrecord is no TFRecord file: none of its 45",
+        ),
         ("images", "x.txt", b"", r"none of the 1 files .* is called \.jpg"),
     ],
 )
@@ -345,6 +392,78 @@ def test_a_source_that_cannot_be_read_at_all_is_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FinalError, match=words):
         read({"kind": kind, "url": f"{tmp_path.as_uri()}/x.*"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "words"),
+    [
+        ("csv", gzip.compress(b"n\n1\n"), "is compressed by gzip, and not called so; let its name"),
+        ("csv", b"PK\3\4" + bytes(40), "is a zip archive; unpack it"),
+        ("csv", b"PAR1" + bytes(40), "is a Parquet file; read it as kind 'parquet'"),
+        ("csv", "n\n1\n".encode("utf-16"), "is in UTF-16; write it in UTF-8"),
+        ("csv", b"n,t\r1,a\r2,b\r", "ends its lines by CR alone; end them by LF"),
+        ("csv", b"# from a tool\nn,t\n1,a\n", "begins with a comment; leave out its first line"),
+        ("csv", b"n;t\n1;a\n", "has no ',' in its first line, but 1 ';'; set 'delimiter'"),
+        ("csv", b"n\tt\tu\n1\ta\tb\n", r"has no ',' in its first line, but 2 '\\t'; set"),
+        (
+            "csv",
+            b"n,gr\xf6\xdfe\n1,2\n",
+            "is no UTF-8 at byte 4 of its first line; set 'encoding'",
+        ),
+        (
+            "csv",
+            b"n,t\n1\n2\n",
+            "no line of .*/x .*is a record, .* byte 4: .*Expected 2 columns",
+        ),
+        ("jsonl", b'[{"n": 1},\n {"n": 2}]\n', "is a JSON array; write each record as a line"),
+        ("jsonl", b'\xef\xbb\xbf\n[{"n": 1}]', "is a JSON array; write each record as a line"),
+        ("jsonl", b'{\n  "n": 1\n}\n', "is JSON of which a record takes several lines; write"),
+        ("jsonl", b'{"n": [\n1]}\n', "is JSON of which a record takes several lines; write"),
+        (
+            "jsonl",
+            b"n\n1\n",
+            "no line of .*/x .* byte 0: .*JSON parse error",
+        ),
+        ("tfrecord", gzip.compress(b"x" * 90), "is compressed by gzip, and not called so; let its"),
+    ],
+    ids=range(16),
+)
+def test_what_a_file_is_that_its_source_cannot_read_is_said(
+    tmp_path: Path, kind: str, content: bytes, words: str
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(SourceError, match=f"(?s){words}"):
+        read({"kind": kind, "url": f"{tmp_path.as_uri()}/x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.CSV.GZ", gzip.compress(b"n\n1\n")),
+        ("x.csv.bz2", bz2.compress(b"n\n1\n")),
+        ("x.csv", b"n" + b",m" + b"x" * 80_000 + b"\n1,2\n"),
+        (
+            "x.csv",
+            b"n" + b"".join(b"," + b"%d" % each * 90_000 for each in range(9)) + b"\n1" + b",2" * 9,
+        ),
+        ("x.csv", b"#,n\n1,1\n"),
+    ],
+    ids=["upper case", "bzip2", "a header of 80 kB", "a header of 1.5 MB", "a name that is a mark"],
+)
+def test_unusual_files_are_read(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    source = {"kind": "csv", "url": f"{tmp_path.as_uri()}/{name}"}
+    assert read({**source, "columns": ["n"]})[0] == {"n": [1]}
+
+
+def test_a_column_whose_name_holds_another_delimiter_is_read_where_that_is_said(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x.csv").write_text("n;t\n1\n")
+    source = {"kind": "csv", "url": tmp_path.as_uri(), "delimiter": ","}
+    assert read(source)[0] == {"n;t": [1]}
+    (tmp_path / "x.csv").write_text("n;t\n1;a\n")
+    assert read({**source, "delimiter": ";"})[0] == {"n": [1], "t": ["a"]}
 
 
 @pytest.mark.parametrize("left", [0, 5, 10_000, -1])
@@ -364,6 +483,80 @@ def test_empty_files_among_others_have_no_record(tmp_path: Path) -> None:
     (tmp_path / "06.csv").write_text("n,t\n1,a\n")
     (tmp_path / "12.csv.gz").write_bytes(gzip.compress(b""))
     assert read({"kind": "csv", "url": tmp_path.as_uri()}) == ({"n": [1], "t": ["a"]}, [])
+
+
+def test_two_columns_of_one_name_are_refused_where_they_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b,a\n1,2,3\n")
+    pq.write_table(pa.table([[1], [2], [3]], names=["a", "b", "a"]), tmp_path / "x.parquet")
+    for kind in ("csv", "parquet"):
+        source = {"kind": kind, "url": f"{tmp_path.as_uri()}/x.{kind}"}
+        with pytest.raises(SourceError, match=rf"x\.{kind} has 2 columns that are called 'a'"):
+            read(source)
+        assert read({**source, "columns": ["b"]})[0] == {"b": [2]}
+    with pytest.raises(SpecError, match="'names' has 'a' more than once"):
+        read({"kind": "csv", "url": tmp_path.as_uri(), "names": ["a", "b", "a"]})
+
+
+def test_a_later_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "2.csv").write_text("a,b,a\n1,2,3\n")
+    source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
+    _, second = source.pieces()
+    with pytest.raises(SourceError, match=r"2\.csv has 2 columns that are called 'a'"):
+        list(source.read(second.description, {"a": Feature("int64")}))
+
+
+def test_a_file_whose_name_is_no_utf8_is_refused_unless_it_is_hidden(tmp_path: Path) -> None:
+    for name in (b"y.csv", b"_\xe9.csv"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text("x\n1\n")
+    source = {"kind": "csv", "url": tmp_path.as_uri()}
+    assert read(source)[0] == {"x": [1]}
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/x\xe9.csv")).write_text("x\n1\n")
+    with pytest.raises(SourceError, match=r"a file whose name is no UTF-8: b'x\\xe9\.csv'; rename"):
+        read(source)
+
+
+@pytest.mark.parametrize("depth", [101, 10_000, 100_000])
+def test_json_that_is_nested_too_deeply_is_rejected(tmp_path: Path, depth: int) -> None:
+    path = tmp_path / "x.jsonl"
+    deep = '{"n": ' + "[" * depth + "]" * depth + "}"
+    shallow = '{"n": 2, "t": "\\"' + "[" * depth + '"}'
+    path.write_text(f'{{"n": 1, "t": ""}}\n{deep}\n{shallow}\n')
+    columns, rejected = read({"kind": "jsonl", "url": path.as_uri()})
+    assert columns == {"n": [1, 2], "t": ["", '"' + "[" * depth]}
+    assert [each.offset for each in rejected] == [18]
+    assert "it is nested more than 100 deep" in rejected[0].reason
+
+
+def npy(shape: tuple[int, ...]) -> bytes:
+    """An array's file of which no more than the beginning is there."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + bytes(400)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("npy", npy((10**12,))),
+        ("npy", npy((10**12, 10**9))),
+        ("idx", b"\0\0\x08\x03" + b"\xff" * 12 + bytes(400)),
+    ],
+)
+def test_a_header_that_tells_of_more_records_than_there_are_is_refused(
+    tmp_path: Path, kind: str, content: bytes
+) -> None:
+    for name, written in (("x", content), ("x.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(SourceError, match=rf"{name} ends before the last of the \d+ records"):
+            read({"kind": kind, "features": {"x": f"{tmp_path.as_uri()}/{name}"}})
+
+
+def test_an_array_whose_records_hold_no_value_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(npy((10**12, 0)))
+    with pytest.raises(SourceError, match="its records hold no value"):
+        read({"kind": "npy", "features": {"x": f"{tmp_path.as_uri()}/x.npy"}})
 
 
 def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> None:
@@ -389,6 +582,9 @@ def test_arrays_that_do_not_fit_or_were_cut_off_are_refused(tmp_path: Path) -> N
         ({"kind": "csv", "url": "", "types": {"n": "int"}}, "did you mean 'int64'"),
         ({"kind": "csv", "url": "", "encoding": "klingon"}, "no encoding 'klingon'"),
         ({"kind": "csv", "url": "http://x/y"}, "names no store"),
+        ({"kind": "csv", "url": "", "columns": "n"}, r"'columns' must be a list of names, got 'n'"),
+        ({"kind": "csv", "url": "", "names": [["n"]]}, r"'names' must be a list of names, got \["),
+        ({"kind": "parquet", "url": "", "columns": [["n"]]}, r"'columns' must be a list of names"),
     ],
 )
 def test_a_source_that_cannot_be_is_refused(source: dict[str, Any], words: str) -> None:

@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import load_dataset
+from aerotrain.dataset import Feature, load_dataset
 from aerotrain.prepare.assignment import hashes_of
-from aerotrain.records import column_of
+from aerotrain.records import Column, column_of
+from aerotrain.statistics.comparing import changes
 from aerotrain.statistics.dataset import Statistics
+from aerotrain.statistics.page import page
 from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store
 from preparing import prepare_source, run_step
@@ -102,6 +104,131 @@ def test_what_is_kept_of_a_column_is_bounded() -> None:
     assert statistics.summary()["x"]["distinct"] == pytest.approx(60_000, rel=0.06)
 
 
+@pytest.mark.parametrize("part_bytes", [1, 2**30])
+def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    (tmp_path / "in").mkdir()
+    values = np.repeat(np.arange(10.0), 2000)  # in four files, so that each repeats in one of them
+    for number, each in enumerate(np.array_split(values, 4)):
+        pq.write_table(pa.table({"x": each}), tmp_path / "in" / f"{number}.parquet")
+    source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
+    splits = {"train": 0.5, "test": 0.5}
+    store = (tmp_path / "store").as_uri()
+    url = prepare_source(store, tmp_path, source, part_bytes=part_bytes, splits=splits)
+    column = load_statistics(url)["x"]
+    quantiles = {
+        name: column["quantiles"][name] for name in ("0.05", "0.25", "0.5", "0.75", "0.95")
+    }
+    assert list(quantiles.values()) == pytest.approx([0, 2, 4.5, 7, 9], abs=0.6)
+    counts = [count for count in column["histogram"] if count]
+    assert counts == pytest.approx([410] * 10, abs=90)
+    assert len(set(column["examples"])) > 1
+
+
+EXTREMES = np.iinfo(np.int64)
+
+#: Values at which arithmetic in floats breaks.
+NASTY: dict[str, Any] = {
+    "a moment, always the same": np.full(1000, 1_700_000_000_000_000_000),
+    "ids that floats do not tell apart": 1_700_000_000_000_000_000 + np.arange(1000),
+    "the least and the greatest integer": np.array([EXTREMES.min, EXTREMES.max] * 500),
+    "the greatest integer alone": np.full(1000, EXTREMES.max),
+    "large and always the same": np.full(1000, 1e300),
+    "large and nearly the same": np.array([1e300, np.nextafter(1e300, np.inf)] * 500),
+    "3 and the next float": np.array([3, np.nextafter(3.0, 4.0)] * 500),
+    "all that floats span": np.array([-np.finfo(float).max, np.finfo(float).max, 0.0, 1.0] * 250),
+    "subnormal": np.array([0.0, 5e-324, 1e-323, 3e-310] * 250),
+    "subnormal, always the same": np.full(1000, 5e-324),
+    "infinite": np.full(1000, np.inf),
+    "from one infinity to the other": np.array([-np.inf, np.inf] * 500),
+    "infinite, missing and ordinary": np.array([-np.inf, 1.0, np.nan, 2.0, np.inf] * 200),
+    "missing": np.full(1000, np.nan),
+    "missing but for one": np.array([np.nan] * 999 + [7.0]),
+    "one value": np.array([1_700_000_000_000_000_000]),
+    "one value, missing": np.array([np.nan]),
+    "both zeros": np.array([0.0, -0.0] * 500),
+    "yes and no": np.array([True, False] * 500),
+}
+
+
+def summed_up(values: Any) -> dict[str, Any]:
+    """The summary of a column, as it comes from the files of two parts."""
+    dtype = "float32" if values.dtype.kind == "f" else values.dtype.name
+    values_of = Column(Feature(dtype), values)
+    hashes = hashes_of([f"key-{number}" for number in range(len(values))])
+    whole = Statistics()
+    for rows in np.array_split(np.arange(len(values)), 2):
+        part = Statistics()
+        if len(rows):
+            part.add({"x": values_of.take(rows)}, {}, hashes[rows])
+        whole.merge(Statistics.from_json(part.to_json()))
+    summary: dict[str, Any] = json.loads(json.dumps(whole.summary()))
+    return summary
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", NASTY.values(), ids=NASTY)
+def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
+    summary = summed_up(values)
+    column = summary["x"]
+    known = values[~np.isnan(values)]
+    assert column["missing"] == len(values) - len(known)
+    assert column["distinct"] == len(np.unique(known))
+    assert "1 columns" in page("file:///x", summary, {})
+    assert changes(summary, summary, 0.01) == []
+    if not len(known):
+        assert "min" not in column
+        return
+    assert (column["min"], column["max"]) == (float(known.min()), float(known.max()))
+    quantiles = list(column["quantiles"].values())
+    assert quantiles == sorted(quantiles)
+    assert (quantiles[0], quantiles[-1]) == (column["min"], column["max"])
+    if np.isfinite(known).all():
+        assert sum(column["histogram"]) == len(known)
+        assert column["min"] <= column["mean"] <= column["max"]
+    if len(np.unique(known)) == 1 and np.isfinite(known).all():
+        assert (column["mean"], column["std"]) == (column["min"], 0)
+    if values.dtype.kind == "i" and len(np.unique(known)) <= 200:
+        assert column["vocabulary"].keys() == {str(each) for each in np.unique(values)}
+
+
+def test_values_are_counted_in_the_stretch_that_they_lie_in() -> None:
+    column = summed_up(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30))["x"]
+    assert (
+        column["histogram"]
+        == np.histogram(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30), 30)[
+            0
+        ].tolist()
+    )
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (np.full(1000, 5.0), np.full(1000, 7.0)),
+        (np.full(1000, 1e30), np.full(1000, np.inf)),
+        (np.full(1000, -np.inf), np.full(1000, np.inf)),
+        (np.arange(1000.0), np.full(1000, np.inf)),
+        (np.arange(1000.0), np.array([1.0, np.inf] * 500)),
+    ],
+)
+def test_numbers_that_moved_are_a_drift_whatever_they_are(before: Any, now: Any) -> None:
+    for one, other in ((before, now), (now, before)):
+        [change] = changes(summed_up(one), summed_up(other), 0.25)
+        assert change.what.startswith("drift of")
+
+
+def test_a_moment_that_all_records_share_is_prepared(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    described = write(tmp_path / "in", ingested_at=np.full(1000, 1_700_000_000_000_000_000))
+    url = prepare_source(store, tmp_path, described)
+    column = load_statistics(url)["ingested_at"]
+    assert (column["min"], column["std"]) == (1.7e18, 0)
+    assert column["vocabulary"] == {"1700000000000000000": 1000}
+
+
 # --- beside the data set, and beside the last
 
 
@@ -156,7 +283,7 @@ def test_data_that_changed_stop_the_run_with_a_table(
     described = write(tmp_path / "in", **changed)
     with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
         prepare_source(store, tmp_path, described)
-    accepted = prepare_source(store, tmp_path, described, accept=True)
+    accepted = prepare_source(store, tmp_path, described, allow_drift=True)
     # From now on these are what is compared with.
     again = prepare_source(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
     assert open_store(again).exists(MANIFEST)

@@ -25,6 +25,7 @@ PS = ReplicaName(Role.PS, 0)
         (65, State.FAILED, None, "exited with 65"),
         (75, State.LOST, Loss.TEMPORARY, "exited with 75"),
         (76, State.LOST, Loss.HANG, "exited with 76"),
+        (77, State.FAILED, None, "exited with 77"),
         (1, State.LOST, Loss.CRASH, "exited with 1"),
         (137, State.LOST, Loss.CRASH, "was ended by signal 9"),
         (143, State.LOST, Loss.PREEMPTED, "was ended by signal 15"),

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.store import ExistsError, MissingError, StoreRefused, open_store, probe
+from aerotrain.store import (
+    ChangedError,
+    ExistsError,
+    MissingError,
+    StoreRefused,
+    StoreUnavailable,
+    local,
+    open_store,
+    probe,
+)
 
 
 def test_what_was_put_is_got(store_url: str) -> None:
@@ -130,6 +139,47 @@ def test_of_many_first_writers_one_succeeds(store_url: str) -> None:
     assert store.get("claim") == str(won[0]).encode()
 
 
+def test_an_object_is_replaced_only_while_it_is_the_version_that_was_seen(store_url: str) -> None:
+    store = open_store(store_url)
+    first = store.put("x", b"first", if_absent=True)
+    assert store.stat("x").etag == first
+    second = store.put("x", b"second", if_match=first)
+    assert store.stat("x").etag == second
+    for missing_or_changed in ("x", "y"):
+        with pytest.raises(ChangedError, match=f"{missing_or_changed} changed since it was read"):
+            store.put(missing_or_changed, b"late", if_match=first)
+    assert store.get("x") == b"second"
+    assert [each.key for each in store.list()] == ["x"]
+
+
+def test_of_many_that_replace_the_same_version_one_succeeds(store_url: str) -> None:
+    store = open_store(store_url)
+    tag = store.put("x", b"before")
+
+    def replace(number: int) -> int | None:
+        try:
+            store.put("x", str(number).encode(), if_match=tag)
+        except ChangedError:
+            return None
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number in pool.map(replace, range(16)) if number is not None]
+    assert len(won) == 1
+    assert store.get("x") == str(won[0]).encode()
+
+
+def test_a_process_that_stopped_while_it_replaced_an_object_is_named_and_not_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LOCKED_SECONDS", 0.1)
+    store = open_store(tmp_path.as_uri())
+    tag = store.put("x", b"before")
+    with local.locked(tmp_path), pytest.raises(StoreUnavailable, match="has held the lock"):
+        store.put("x", b"after", if_match=tag)
+    store.put("x", b"after", if_match=tag)
+
+
 def test_files_go_up_and_come_down(store_url: str, tmp_path: Path) -> None:
     store = open_store(store_url)
     content = os.urandom(20 << 20)  # more than one part of a multipart upload
@@ -156,3 +206,13 @@ def test_probe_leaves_nothing_behind(store_url: str) -> None:
     store = open_store(store_url)
     probe(store)
     assert list(store.list()) == []
+
+
+def test_a_store_that_heeds_no_condition_of_a_write_is_refused(tmp_path: Path) -> None:
+    class Heedless(local.LocalStore):
+        def put(self, key: str, data: bytes, **_: object) -> str:
+            return super().put(key, data)
+
+    with pytest.raises(FinalError, match="against the condition of the write"):
+        probe(Heedless(tmp_path))
+    assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,20 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
-from aerotrain.store import StoreFull, StoreRefused, StoreUnavailable, open_store, probe
+from aerotrain.store import (
+    ChangedError,
+    ExistsError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+    open_store,
+    probe,
+)
 from aerotrain_airflow.local.s3_server import S3Server
 
 _KILLED_WHILE_WRITING = """
@@ -137,6 +146,48 @@ def test_a_download_that_breaks_off_is_worth_another_try(tmp_path: Path) -> None
             store.download("object", tmp_path / "object")
         server.shutdown()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("condition", [{"if_absent": True}, {"if_match": "before"}], ids=str)
+@pytest.mark.parametrize("written", [b"own", b"another's"])
+def test_a_conditional_write_whose_answer_was_lost_is_known_by_its_content(
+    condition: dict[str, Any], written: bytes
+) -> None:
+    """An endpoint that takes a write, hangs up, and refuses the same write when it comes again."""
+    came: list[str] = []
+
+    class Forgetful(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            came.append(str(self.headers["If-Match"] or self.headers["If-None-Match"]))
+            if len(came) > 1:
+                self._answer(412)
+
+        def do_GET(self) -> None:
+            self._answer(200, written)
+
+        def _answer(self, status: int, content: bytes = b"") -> None:
+            self.send_response(status)
+            self.send_header("ETag", '"after"')
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = open_store("s3://bucket/x", keys | {"AWS_ENDPOINT_URL": endpoint})
+        if written == b"own":
+            assert store.put("object", b"own", **condition) == "after"
+        else:
+            with pytest.raises((ExistsError, ChangedError)):
+                store.put("object", b"own", **condition)
+        server.shutdown()
+    assert came == ['"before"' if "if_match" in condition else "*"] * 2
 
 
 def _expect_unavailable(endpoint: str) -> None:

@@ -62,9 +62,9 @@ def assert_same(one, other, rtol=2e-4, atol=2e-5):
         ("central_storage", {"devices": 2}),
         ("multi_worker_mirrored", {"workers": 1}),
         ("multi_worker_mirrored", {"workers": 1, "devices": 2, "communication": "ring"}),
-        ("one_device", {"accumulate_steps": 4}),
-        ("mirrored", {"devices": 2, "accumulate_steps": 2}),
-        ("multi_worker_mirrored", {"workers": 1, "accumulate_steps": 4}),
+        ("one_device", {"gradient_accumulation_steps": 4}),
+        ("mirrored", {"devices": 2, "gradient_accumulation_steps": 2}),
+        ("multi_worker_mirrored", {"workers": 1, "gradient_accumulation_steps": 4}),
         ("multi_worker_mirrored", {"workers": 1, "bytes_per_pack": 4096}),
         ("one_device", {"jit_compile": True}),
         ("mirrored", {"devices": 2, "jit_compile": True}),
@@ -133,7 +133,7 @@ def result_of(digits, name):
 
 def test_workers_that_mirror_reach_the_accuracy_of_one_and_go_on_after_it(digits):
     common = {"strategy": "multi_worker_mirrored", "code": DIGITS, "model": "digits"}
-    with digits.cluster("peers", epochs=12, checkpoint_seconds=0.5, **common) as processes:
+    with digits.cluster("peers", epochs=12, checkpoint_interval=0.5, **common) as processes:
         read_until(processes["chief"], "epoch 12 of 12")
         for process in processes.values():
             assert process.wait(60) == ExitCode.OK
@@ -181,7 +181,7 @@ def test_a_lost_peer_is_worth_another_try(digits, killed, left):
         ),
         ({"batch_size": 1}, 2, "use 2$"),
         (
-            {"batch_size": 36, "accumulate_steps": 4},
+            {"batch_size": 36, "gradient_accumulation_steps": 4},
             2,
             "2 replicas of 4 pieces each of 'mirrored'; use 32 or 40",
         ),
@@ -221,7 +221,7 @@ def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
         def train_step(self, data):
             return {"loss": 0.0}
 
-    arguments = TrainArguments(model="m", data="d", accumulate_steps=2)
+    arguments = TrainArguments(model="m", data="d", gradient_accumulation_steps=2)
     with pytest.raises(FinalError, match=r"Own has a train_step.*runs whole.*compute_loss"):
         refuse_unexchanged("one_device", Own(), arguments, records=64, replicas=1)
 
@@ -238,7 +238,10 @@ def test_a_library_of_gpus_is_refused_where_there_are_none():
         ({"communication": "rng"}, "no communication 'rng', did you mean 'ring'"),
         ({"gradient_dtype": "int8"}, "no gradient_dtype 'int8'.*float32, bfloat16, float16"),
         ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
-        ({"accumulate_steps": 0}, "accumulate_steps must be a whole number of 1 or more"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "gradient_accumulation_steps must be a whole number of 1 or more",
+        ),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused(wrong, message):

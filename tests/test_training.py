@@ -169,7 +169,7 @@ def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(d
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "plain"}, "checkpoints/0000000040 is of another model"),
+        ({"model": "plain"}, r"checkpoints/\d{4}-0000000040 is of another model"),
         ({"seed": 1, "batch_size": 16}, "training: batch_size was 32 and is 16; seed was 0 and is"),
         ({"hparams": {"learning_rate": 0.5}}, "learning_rate was 0.01 and is 0.5; begin a new run"),
     ],
@@ -268,7 +268,7 @@ def test_a_corrupted_shard_is_named(digits, tmp_path):
 
 
 def test_workers_and_a_ps_train_to_the_exact_step_and_go_on_after_it(digits):
-    with digits.cluster("servers", model="small", epochs=6, checkpoint_seconds=0.2) as processes:
+    with digits.cluster("servers", model="small", epochs=6, checkpoint_interval=0.2) as processes:
         said = read_until(processes["chief"], "epoch 6 of 6")
         assert processes["chief"].wait(60) == ExitCode.OK
         shares_read = [
@@ -280,7 +280,7 @@ def test_workers_and_a_ps_train_to_the_exact_step_and_go_on_after_it(digits):
     assert trained.step == 6 * STEPS_PER_EPOCH
     assert trained.metrics["accuracy"] > 0.9
     assert Progress.parse(said).steps == 6 * STEPS_PER_EPOCH
-    checkpoint = digits.folder / "store/runs/servers/train/checkpoints/0000000240/checkpoint"
+    checkpoint = digits.folder / "store/runs/servers/train/checkpoints/0001-0000000240/checkpoint"
     reader = tf.train.load_checkpoint(str(checkpoint))
     [iterations] = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
     assert abs(reader.get_tensor(iterations) - 240) <= 2  # two workers set it at once

@@ -87,7 +87,7 @@ def _job(digits: Pipeline, strategy: str, replicas: tuple[Copies, ...], stop_fil
         "hparams": {"stop_file": str(stop_file)},
         "data": digits.data,
         "epochs": EPOCHS,
-        "checkpoint_seconds": 1,
+        "checkpoint_interval": 1,
         "steps_per_execution": 10,
     }
     return digits.job("train", run_of(strategy), arguments, strategy=strategy, replicas=replicas)

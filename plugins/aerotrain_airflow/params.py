@@ -1,60 +1,126 @@
 """The params of a training pipeline: the trigger form, and what the REST API accepts.
 
-A pipeline takes them whole and gives its own defaults::
+They are made from the options that the contract declares. A pipeline takes them whole and gives
+its own defaults::
 
     @dag(params=training_params(epochs=12, threshold=0.95))
 """
 
-from dataclasses import fields
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow.sdk import Param
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Role
+from aerotrain.contract.job import Job, Role
 from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.contract.steps import COMMUNICATIONS, GRADIENT_DTYPES, PRECISIONS
+from aerotrain.contract.options import Kind, Option, Section, option, options_of
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES, nearest
-from aerotrain_airflow.form import (
-    CLUSTER,
-    DATA,
-    GATE,
-    LAUNCHER,
-    RECOVERY,
-    SPEED,
-    TRAINING,
-    choice,
-    count,
-    mapping,
-    positive,
-    switch,
-    whole,
-)
 from aerotrain_airflow.settings import LAUNCHERS
 
-#: Params that go to the training loop under their own names.
-LOOP = (
-    "epochs",
-    "batch_size",
-    "seed",
-    "deterministic",
-    "validate",
-    "store_seconds",
-    "steps_per_execution",
-    "precision",
-    "jit_compile",
-    "accumulate_steps",
-    "communication",
-    "gradient_dtype",
-    "bytes_per_pack",
-    "mesh",
-    "layout",
-    "tpu",
-    "disk_bytes",
-)
 
-#: Params that go to the user's ``build_model`` and mean nothing to the loop.
-HPARAMS = ("learning_rate",)
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of a run that no description of a job has under the same name."""
+
+    learning_rate: float = option(
+        1e-3,
+        title="Learning rate",
+        help="Passed to build_model in hparams.",
+        section=Section.TRAINING,
+        above=0,
+    )
+    strategy: str = option(
+        "parameter_server",
+        title="Strategy",
+        help="\n".join(f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()),
+        section=Section.CLUSTER,
+        choices=tuple(STRATEGIES),
+    )
+    workers: int | None = option(
+        None,
+        title="Workers",
+        help="Replicas that compute, the chief not counted. Empty: the strategy's default.",
+        section=Section.CLUSTER,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
+    ps: int | None = option(
+        None,
+        title="Parameter servers",
+        help="Replicas that hold variables. Empty: the strategy's default.",
+        section=Section.CLUSTER,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
+    evaluator: bool = option(
+        False,
+        title="Evaluator",
+        help="An additional replica that measures each checkpoint on the validation split while "
+        "training goes on.",
+        section=Section.CLUSTER,
+    )
+    data_workers: int | None = option(
+        None,
+        title="Data workers",
+        help="Replicas of a tf.data service that read, parse and transform records for the "
+        "others, where input is the bottleneck. Not available under dtensor. Empty: none.",
+        section=Section.DATA,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
+    threshold: float = option(
+        0.9,
+        title="Threshold",
+        help="Least accuracy on the test split of a model that is exported.",
+        section=Section.GATE,
+        minimum=0,
+        maximum=1,
+    )
+    restarts: Mapping[str, int] = option(
+        {},
+        title="Restart limits",
+        help="How often each replica is restarted in place, by the kind of its failure, as "
+        '{"crashes": 1, "hangs": 0}. Kinds that are not named: '
+        + ", ".join(f"{each.default} {each.name}" for each in fields(Restarts))
+        + ".",
+        section=Section.RECOVERY,
+        keys=tuple(each.name for each in fields(Restarts)),
+    )
+    resources: Mapping[str, Any] = option(
+        {},
+        title="Resources",
+        help='Resources of the pods of each role, as {"worker": {"cpu": 4, "memory": "8Gi", '
+        '"gpu": 1}}. A role that is not named gets 0.25 cores and 1536Mi.',
+        section=Section.LAUNCHER,
+        keys=tuple(Role),
+    )
+    launcher: str | None = option(
+        None,
+        title="Launcher",
+        help="Run replicas as local processes or as pods. Empty: the setting of this Airflow.",
+        section=Section.LAUNCHER,
+        kind=Kind.STRING,
+        choices=tuple(LAUNCHERS),
+    )
+    dry_run: bool = option(
+        False,
+        title="Dry run",
+        help="Write what would be started into the log of the first task, and start nothing.",
+        section=Section.LAUNCHER,
+    )
+
+
+#: Every option of a pipeline, by name, and those of them that are in the trigger form.
+OPTIONS = options_of(RunOptions, TrainArguments, PlanArguments, Deadlines, Job)
+FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
+
+#: The options that are arguments of the training step, under the same names.
+TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
 
 
 def training_params(**defaults: Any) -> dict[str, Param]:
@@ -63,7 +129,16 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for what is no param.
     """
-    params = _cluster() | _where() | _training() | _speed() | _recovery() | _data_and_gate()
+    params = {
+        name: Param(
+            each.default,
+            title=each.option.title,
+            description_md=each.option.help,
+            section=each.option.section.value,
+            **each.option.json_schema(),
+        )
+        for name, each in FORM.items()
+    }
     for name, value in defaults.items():
         if name not in params:
             raise SpecError(
@@ -74,219 +149,43 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     return params
 
 
-def _cluster() -> dict[str, Param]:
-    """Which replicas train together, and how."""
-    return {
-        "strategy": Param(
-            "parameter_server",
-            title="Strategy",
-            description_md="\n".join(
-                f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()
-            ),
-            type="string",
-            enum=list(STRATEGIES),
-            section=CLUSTER,
-        ),
-        "workers": count("Workers", "Replicas that compute. Empty: the strategy's own number."),
-        "ps": count("Parameter servers", "Replicas that hold variables. Empty: the strategy's."),
-        "evaluator": switch(
-            "Evaluator",
-            "A replica beside the others that measures each checkpoint on the validation split "
-            "while training goes on.",
-            CLUSTER,
-        ),
-        "mesh": mapping(
-            "Mesh",
-            'Of dtensor: devices along each axis, over all processes, as {"batch": 1, "model": '
-            "2}. Empty: all that there are.",
-        ),
-        "layout": mapping(
-            "Layout",
-            "Of dtensor: patterns of variables' paths, each with an axis or null for each "
-            'dimension, as {"dense/kernel": [null, "model"]}. What none names is not cut.',
-        ),
-        "tpu": Param(
-            "local",
-            title="TPU",
-            description="Of tpu: its name, or its address as grpc://host:port.",
-            type="string",
-            section=CLUSTER,
-        ),
-    }
+_HEAD = "| option | type | default | meaning |"
 
 
-def _where() -> dict[str, Param]:
-    """What runs the replicas, and how much of it they get."""
-    return {
-        "resources": Param(
-            {},
-            title="Resources",
-            description="Of each role's replicas as pods, as "
-            '{"worker": {"cpu": 4, "memory": "8Gi", "gpu": 1}}. Empty: 0.25 cores and 1536Mi.',
-            type="object",
-            propertyNames={"enum": list(Role)},
-            section=LAUNCHER,
-        ),
-        "launcher": Param(
-            None,
-            title="Launcher",
-            description="What replicas are: local processes, or pods. Empty: as this Airflow "
-            "is set.",
-            type=["null", "string"],
-            enum=[None, *LAUNCHERS],
-            section=LAUNCHER,
-        ),
-        "dry_run": switch(
-            "Dry run",
-            "Show in the log of the first task what would be started, and start nothing.",
-            LAUNCHER,
-        ),
-    }
+def reference() -> str:
+    """The page docs/options.md: every option with its type, its default and its meaning."""
+    lines = [
+        "# Options",
+        "",
+        "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
+        "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
+        "marked † are flags of `python -m aerotrain.train` alone. `make docs` writes this page.",
+    ]
+    for section in Section:
+        lines += [
+            "",
+            f"## {section}",
+            "",
+            "| option | type | default | meaning |",
+            "|---|---|---|---|",
+        ]
+        for name, each in OPTIONS.items():
+            if each.option.section is section:
+                mark = "" if each.option.in_form else " †"
+                default = json.dumps(each.default, ensure_ascii=False)
+                help_ = each.option.help.replace("\n", "<br>").replace("|", "\\|")
+                lines.append(f"| `{name}`{mark} | {_values(each.option)} | `{default}` | {help_} |")
+    return "\n".join(lines) + "\n"
 
 
-def _training() -> dict[str, Param]:
-    """What decides the course of a training, and what it leaves on its way."""
-    return {
-        "epochs": whole(10, "Epochs", "Times that training reads the whole train split.", 1),
-        "batch_size": whole(32, "Batch size", "Records that one step reads.", 1),
-        "learning_rate": positive(
-            1e-3, "Learning rate", "The optimizer's step size, handed to build_model."
-        ),
-        "seed": whole(0, "Seed", "Of the initial weights and the order of the records.", 0),
-        "deterministic": switch(
-            "Deterministic",
-            "The same bits in each run, at some cost in time. Not under parameter_server, nor with "
-            "input.",
-            TRAINING,
-        ),
-        "validate": switch(
-            "Validate", "Measure the validation split at the end of each epoch.", TRAINING
-        ),
-    }
+def _values(option: Option) -> str:
+    """The type of an option's value, and its bounds."""
+    if option.choices:
+        return ", ".join(f"`{each}`" for each in option.choices)
+    bounds = {"≥": option.minimum, ">": option.above, "≤": option.maximum}
+    said = [f"{sign} {value:g}" for sign, value in bounds.items() if value is not None]
+    return ", ".join([option.kind.value, *said, *(["or null"] if option.optional else [])])
 
 
-def _recovery() -> dict[str, Param]:
-    """What a failure may cost, and what is recovered from; docs/recovery.md has the rules."""
-    return {
-        "checkpoint_seconds": Param(
-            60,
-            title="Seconds between checkpoints",
-            description="What a failure may cost at most. Empty: the interval that costs least, "
-            "from what saving is seen to cost and how often this training failed.",
-            type=["null", "number"],
-            exclusiveMinimum=0,
-            section=RECOVERY,
-        ),
-        "patience": positive(
-            Deadlines().patience,
-            "Patience",
-            "Seconds without progress after which a replica counts as frozen.",
-            section=RECOVERY,
-        ),
-        "restarts": Param(
-            {},
-            title="Restarts",
-            description="How often each replica comes back in place, by the kind of its loss, as "
-            '{"crashes": 1, "hangs": 0}. Empty: '
-            + ", ".join(f"{each.default} {each.name}" for each in fields(Restarts))
-            + ".",
-            type="object",
-            propertyNames={"enum": [each.name for each in fields(Restarts)]},
-            section=RECOVERY,
-        ),
-        "min_workers": count(
-            "Least workers",
-            "With how few a next try of the task may go on, where pods of others found no place. "
-            "Empty: with all of them.",
-            section=RECOVERY,
-        ),
-        "store_seconds": positive(
-            3600,
-            "Seconds without the store",
-            "For how long the store may be away before the training fails.",
-            section=RECOVERY,
-        ),
-    }
-
-
-def _speed() -> dict[str, Param]:
-    """What changes the pace of a training and not its course; docs/strategies.md has figures."""
-    return {
-        "steps_per_execution": whole(
-            50,
-            "Steps per execution",
-            "Steps that run in one call, and report and checkpoint after it.",
-            1,
-            section=SPEED,
-        ),
-        "precision": choice(
-            "Precision",
-            "What layers compute in; weights are float32 under all of them. On a CPU, "
-            "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
-            PRECISIONS,
-        ),
-        "jit_compile": switch(
-            "Compile", "Have XLA compile what each replica computes by itself.", SPEED
-        ),
-        "accumulate_steps": whole(
-            1,
-            "Accumulate steps",
-            "Pieces that a replica cuts its batch into, to exchange gradients once for all.",
-            1,
-            section=SPEED,
-        ),
-        "communication": choice(
-            "Communication", "Of multi_worker_mirrored: who moves gradients.", COMMUNICATIONS
-        ),
-        "gradient_dtype": choice(
-            "Gradients in", "16 bits halve the bytes that sync strategies move.", GRADIENT_DTYPES
-        ),
-        "bytes_per_pack": whole(
-            0,
-            "Bytes per pack",
-            "Bytes of gradients that travel at once. 0 leaves it to TensorFlow.",
-            0,
-            section=SPEED,
-        ),
-    }
-
-
-def _data_and_gate() -> dict[str, Param]:
-    return {
-        "shards": whole(
-            4,
-            "Shards",
-            "Files of each split; each worker, or each input, reads its own.",
-            1,
-            section=DATA,
-        ),
-        "disk_bytes": whole(
-            0,
-            "Disk bytes",
-            "Bytes of its disk that each replica's shards may take while it reads them, at least "
-            "those of one shard; they come from the store as they are needed. 0: all at once.",
-            0,
-            section=DATA,
-        ),
-        "input": count(
-            "Input",
-            "Replicas that read, parse and transform records for the others, by TensorFlow's "
-            "tf.data service, where that is the bottleneck. Not under dtensor. Empty: none; each "
-            "replica reads for itself.",
-            section=DATA,
-        ),
-        "accept_data": switch(
-            "Accept data",
-            "Take data that are not like those of the last run, and compare later ones with them.",
-            DATA,
-        ),
-        "threshold": Param(
-            0.9,
-            title="Threshold",
-            description="The least accuracy on the test split that is exported.",
-            type="number",
-            minimum=0,
-            maximum=1,
-            section=GATE,
-        ),
-    }
+if __name__ == "__main__":
+    print(reference(), end="")

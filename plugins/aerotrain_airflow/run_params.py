@@ -8,8 +8,6 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from aerotrain.contract.steps import AUTO
-
 
 @dataclass(frozen=True)
 class RunParam:
@@ -32,14 +30,6 @@ class RunResources(RunParam):
 
     def resolve(self, context: Context) -> Any:
         return super().resolve(context).get(self.role, {})
-
-
-class RunInterval(RunParam):
-    """The seconds between checkpoints that the run asks for; ``AUTO`` where it leaves them out."""
-
-    def resolve(self, context: Context) -> Any:
-        asked = super().resolve(context)
-        return AUTO if asked is None else asked
 
 
 class RunSwitch(RunParam):

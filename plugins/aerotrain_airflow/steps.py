@@ -16,9 +16,9 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import HPARAMS, LOOP
+from aerotrain_airflow.params import TRAINING_STEP
 from aerotrain_airflow.preflight import PreflightOperator
-from aerotrain_airflow.run_params import RunInterval, RunParam, RunResources, RunSwitch
+from aerotrain_airflow.run_params import RunParam, RunResources, RunSwitch
 
 #: What every step takes from the run besides its own: where it runs, and whether it does.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
@@ -49,7 +49,7 @@ def prepare(
     plan_arguments: dict[str, Any] = {
         "source": described,
         "shards": RunParam("shards"),
-        "accept": RunParam("accept_data"),
+        "allow_drift": RunParam("allow_drift"),
         **rules,
     }
     if splits is not None:
@@ -109,7 +109,7 @@ def train(
         job={
             "module": "aerotrain.train",
             "strategy": RunParam("strategy"),
-            "deadlines": {"patience": RunParam("patience")},
+            "deadlines": {"progress_timeout": RunParam("progress_timeout")},
             "restarts": RunParam("restarts"),
             "min_workers": RunParam("min_workers"),
             "replicas": [
@@ -125,16 +125,15 @@ def train(
                     ("worker", RunParam("workers")),
                     ("ps", RunParam("ps")),
                     ("evaluator", RunSwitch("evaluator")),
-                    ("input", RunParam("input")),
-                    ("dispatcher", RunSwitch("input")),
+                    ("input", RunParam("data_workers")),
+                    ("dispatcher", RunSwitch("data_workers")),
                 )
             ],
             "arguments": {
                 "model": module,
                 "data": data,
-                **{name: RunParam(name) for name in LOOP},
-                "checkpoint_seconds": RunInterval("checkpoint_seconds"),
-                "hparams": {**{name: RunParam(name) for name in HPARAMS}, **(hparams or {})},
+                **{name: RunParam(name) for name in TRAINING_STEP},
+                "hparams": {"learning_rate": RunParam("learning_rate"), **(hparams or {})},
             },
         },
     ).output

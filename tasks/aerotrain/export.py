@@ -1,23 +1,24 @@
 """Export a trained model for TensorFlow Serving, once a fresh process has proven its bytes."""
 
-import json
+import hashlib
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
-from aerotrain.store import MANIFEST, ExistsError, Store, open_store, publish
+from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.failures import explained
 from aerotrain.training.input.batches import batch_spec, first_records
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.servable import Servable
 from aerotrain.training.trained import TrainedModel
+from aerotrain.versions import claim_version, published_version
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.
 SERVING = "serving"
@@ -27,7 +28,9 @@ _VERIFY_SECONDS = 600
 
 
 def run(replica: Replica) -> str:
-    """Export, verify, and only then publish under the version that this run claims.
+    """Export, verify, and only then publish under a version that this try claims.
+
+    What an earlier try of the same export has published is its result as well.
 
     Returns:
         The URL of the version.
@@ -37,14 +40,34 @@ def run(replica: Replica) -> str:
     """
     job = replica.job
     arguments = ExportArguments.of(job.arguments)
-    saved, check = replica.scratch / "saved_model", replica.scratch / "check"
-    write(replica, arguments, saved, check)
-    verify(saved, check)
-    store = open_store(job.store).child(SERVING)
-    version = claim_version(store, {"run": job.run, "task": job.task})
+    store, export = open_store(job.store).child(SERVING), description(job, arguments)
+    version = published_version(store, export)
+    if version is None:
+        saved, check = replica.scratch / "saved_model", replica.scratch / "check"
+        write(replica, arguments, saved, check)
+        verify(saved, check)
+        version = published_version(store, export)  # another try may have been faster
+    if version is not None:
+        print(f"another try has published it, as version {version}", flush=True)
+        return f"{store.url}/{version}"
+    version = claim_version(store, export)
     publish(store, saved, str(version), {"model": arguments.model, "data": arguments.data})
     print(f"published as version {version}: {store.url}/{version}", flush=True)
     return f"{store.url}/{version}"
+
+
+def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
+    """What is exported, the same in every try; another one where the model was trained again."""
+    trained = TrainedModel.load(arguments.model)
+    weights = open_store(trained.checkpoint).get(MANIFEST)
+    return {
+        "run": job.run,
+        "task": job.task,
+        "code": job.code,
+        "model": arguments.model,
+        "data": arguments.data,
+        "trained": hashlib.sha256(trained.to_json().encode() + weights).hexdigest(),
+    }
 
 
 def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> None:
@@ -101,25 +124,3 @@ def verify(saved: Path, check: Path) -> None:
             "whether the model or its transform keeps state outside of TensorFlow's variables"
         )
     print(last, flush=True)
-
-
-def claim_version(store: Store, owner: Mapping[str, Any]) -> int:
-    """The version number that ``owner`` has, or the next one, which is then its own.
-
-    Whoever puts ``claims/<version>.json`` first has the version, so two runs at once never
-    share one. Another try of the same run comes back to its own, unless that is published: a
-    server may be reading it, so it is never touched again.
-    """
-    while True:
-        claims = {int(Path(each.key).stem): each.key for each in store.list("claims")}
-        for version in sorted(claims, reverse=True):
-            own = json.loads(store.get(claims[version])) == owner
-            if own and not store.exists(f"{version}/{MANIFEST}"):
-                return version
-        version = max(claims, default=0) + 1
-        try:
-            content = json.dumps(owner, sort_keys=True).encode()
-            store.put(f"claims/{version}.json", content, if_absent=True)
-        except ExistsError:
-            continue  # another run was faster; look again
-        return version

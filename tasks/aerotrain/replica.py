@@ -10,6 +10,7 @@ import importlib
 import io
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -17,15 +18,22 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from aerotrain.code_archive import fetch_code
 from aerotrain.contract.cluster import replica_of, tell_tensorflow
-from aerotrain.contract.errors import AerotrainError, ExitCode, TemporaryError
+from aerotrain.contract.errors import (
+    AerotrainError,
+    ExitCode,
+    SupersededError,
+    TemporaryError,
+)
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
 from aerotrain.departure import GRACE, Notice, ToldToGo
+from aerotrain.lease import Lease
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
 
@@ -60,6 +68,19 @@ class Replica:
     @property
     def is_chief(self) -> bool:
         return self.name.role is Role.CHIEF
+
+    @cached_property
+    def lease(self) -> Lease:
+        """That of the job's place in the store, which the work takes if it is one chief's alone.
+
+        It is held until the result is in the store.
+        """
+        return Lease(
+            open_store(self.job.prefix),
+            attempt=self.attempt,
+            generation=self.generation,
+            place=socket.gethostname(),
+        )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], scratch: Path) -> "Replica":
@@ -115,14 +136,22 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
             code = _code_folder(replica.job.code, replica.scratch)
             sys.path.insert(0, code)
         run = run or importlib.import_module(replica.job.module).run
-        value = run(replica)
-        if replica.is_chief:
-            result = Result(attempt=replica.attempt, value=value)
-            store = open_store(replica.job.prefix)
-            store.put("result.json", result.to_json().encode())
+        _run(replica, run)
     except BaseException as error:  # noqa: BLE001 -- whatever ended it, the exit code must tell
         return _explain(error, code)
     return ExitCode.OK
+
+
+def _run(replica: Replica, run: Run) -> None:
+    """Run the work; the chief's result goes to the store before its lease is released."""
+    if not replica.is_chief:
+        run(replica)
+        return
+    try:
+        result = Result(attempt=replica.attempt, value=run(replica))
+        replica.lease.put("result.json", result.to_json().encode())
+    finally:
+        replica.lease.release()
 
 
 def _code_folder(code: str, scratch: Path) -> str:
@@ -132,7 +161,7 @@ def _code_folder(code: str, scratch: Path) -> str:
 
 def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
     """Say what went wrong, and which exit code tells it."""
-    code = ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
+    code = _code_of(error)
     if isinstance(error, ToldToGo):
         print(error, flush=True)
         return ExitCode.TERMINATED
@@ -146,6 +175,12 @@ def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
         message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"
     last_words(message)
     return code
+
+
+def _code_of(error: BaseException) -> ExitCode:
+    if isinstance(error, SupersededError):
+        return ExitCode.SUPERSEDED
+    return ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
 
 
 def _line_of(error: BaseException, folder: str) -> str:

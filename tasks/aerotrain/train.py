@@ -12,21 +12,25 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.steps import (
-    AUTO,
-    COMMUNICATIONS,
-    GRADIENT_DTYPES,
-    PRECISIONS,
-    TrainArguments,
-)
+from aerotrain.contract.options import Declared, Kind, options_of
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.replica import Replica, live
+
+#: How the command line reads an option's value.
+_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
+    Kind.INTEGER: int,
+    Kind.NUMBER: float,
+    Kind.STRING: str,
+    Kind.OBJECT: json.loads,
+}
 
 
 def run(replica: Replica) -> str | None:
@@ -54,7 +58,7 @@ def run(replica: Replica) -> str | None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Train in this process as the command line says, and exit as a replica does."""
-    options = _parser().parse_args(words)
+    options = parse(words)
     try:
         _refuse_cluster(os.environ)
         job = _job(options)
@@ -103,8 +107,8 @@ def _job(options: Namespace) -> Job:
     )
 
 
-def _parser() -> ArgumentParser:
-    defaults = TrainArguments(model="", data="")
+def parse(words: Sequence[str] | None = None) -> Namespace:
+    """The command line's values: one a field of ``TrainArguments``, and where the output goes."""
     alone = [name for name, rules in STRATEGIES.items() if not rules.min_workers]
     stamp = time.strftime("by-hand-%Y%m%dT%H%M%S")
     parser = ArgumentParser(prog="python -m aerotrain.train", description="Train on one machine.")
@@ -114,31 +118,29 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--store", required=True, help="URL under which the output goes")
     parser.add_argument("--run", default=stamp, help="name of this run; the same one goes on")
     parser.add_argument("--strategy", choices=alone, default="one_device")
-    for each in fields(TrainArguments):
-        value = getattr(defaults, each.name)
-        flag = f"--{each.name.replace('_', '-')}"
-        if each.name == "checkpoint_seconds":
-            parser.add_argument(flag, type=_seconds_or_auto, default=value)
-        elif isinstance(value, bool):
-            parser.add_argument(flag, action=BooleanOptionalAction, default=value)
-        elif isinstance(value, int | float):
-            parser.add_argument(flag, type=type(value), default=value)
-    for name, choices in (
-        ("precision", PRECISIONS),
-        ("communication", COMMUNICATIONS),
-        ("gradient_dtype", GRADIENT_DTYPES),
-    ):
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, choices=choices, default=getattr(defaults, name))
-    for name, metavar in (("mesh", '{"model": 2}'), ("layout", '{"kernel": [null, "model"]}')):
-        parser.add_argument(f"--{name}", type=json.loads, default={}, metavar=metavar)
-    parser.add_argument("--tpu", default=defaults.tpu, help="name or address of the TPU")
+    for each in options_of(TrainArguments).values():
+        parser.add_argument(f"--{each.name.replace('_', '-')}", **_flag(each))
     parser.add_argument("--learning-rate", type=float, help="goes to build_model, in hparams")
-    return parser
+    return parser.parse_args(words)
 
 
-def _seconds_or_auto(text: str) -> float | str:
-    return AUTO if text == AUTO else float(text)
+def _flag(declared: Declared) -> dict[str, Any]:
+    """How argparse reads an option; the word ``auto`` is null."""
+    option = declared.option
+    flag: dict[str, Any] = {"default": declared.default, "help": option.help.replace("%", "%%")}
+    if option.kind is Kind.BOOLEAN:
+        return {**flag, "action": BooleanOptionalAction}
+    if option.choices:
+        return {**flag, "choices": option.choices}
+    parse = _PARSERS[option.kind]
+    metavar = "JSON" if option.kind is Kind.OBJECT else option.kind.value.upper()
+    if not option.optional:
+        return {**flag, "type": parse, "metavar": metavar}
+    return {
+        **flag,
+        "type": lambda text: None if text == "auto" else parse(text),
+        "metavar": f"{metavar}|auto",
+    }
 
 
 if __name__ == "__main__":

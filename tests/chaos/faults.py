@@ -46,6 +46,19 @@ class DagFault:
     tries_again: bool
 
 
+@dataclass(frozen=True)
+class HostFault:
+    """The host of a launch freezes, another one launches the same job, and the first goes on.
+
+    The first launch ends at once, and the second as if there had never been another.
+    """
+
+    name: str
+    strategy: str
+    back: frozenset[str] = frozenset()
+    ends: State = State.SUCCEEDED
+
+
 def _signal(number: int, name: str, training: Training, _: Scene) -> None:
     os.kill(training.process(name).pid, number)
 
@@ -142,7 +155,7 @@ CHIEF = frozenset({"chief"})
 NOBODY: frozenset[str] = frozenset()
 WORKER = ReplicaName(Role.WORKER, 0)
 
-FAULTS: tuple[Fault | DagFault, ...] = (
+FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
     Fault("kill a worker", SERVED, _killed("worker-1"), frozenset({"worker-1"})),
     Fault("kill the ps", SERVED, _killed("ps-0"), frozenset({"chief", "ps-0"})),
     Fault("kill the chief", SERVED, _killed("chief"), CHIEF),
@@ -176,6 +189,9 @@ FAULTS: tuple[Fault | DagFault, ...] = (
     Fault("drop a worker's packets", SERVED, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("drop a worker's packets", GANG, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("out of memory", ALONE, partial(_out_of_memory, "chief"), CHIEF, Place.MEMORY),
+    HostFault("freeze the host until another has taken over", ALONE),
+    HostFault("freeze the host until another has taken over", SERVED),
+    HostFault("freeze the host until another has taken over", GANG),
     DagFault("kill the task's process", ALONE, dag_runs.kill_task, tries_again=True),
     DagFault("kill Airflow's worker", ALONE, dag_runs.kill_worker, tries_again=True),
     DagFault("kill the scheduler", ALONE, dag_runs.kill_scheduler, tries_again=True),

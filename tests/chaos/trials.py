@@ -12,7 +12,8 @@ from benchmarks.mishaps import Outcome, mishap
 
 from aerotrain.contract.status import State
 from chaos.dag_runs import DagTraining, running_airflow
-from chaos.faults import EPOCHS, EPOCHS_OF_A_RUN, DagFault, Fault
+from chaos.faults import EPOCHS, EPOCHS_OF_A_RUN, DagFault, Fault, HostFault
+from chaos.hosts import TwoHosts
 from chaos.scenes import Place, Scene, lacking, scene_of
 
 #: Seconds without a sign of life after which a replica is ended: short, for it is waited for.
@@ -76,12 +77,14 @@ class Scenes:
         self._folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         self._airflows = 0
 
-    def lacks(self, fault: Fault | DagFault) -> str:
+    def lacks(self, fault: Fault | HostFault | DagFault) -> str:
         return lacking(fault.place) if isinstance(fault, Fault) else ""
 
-    def judge(self, fault: Fault | DagFault, after: int) -> Judged:
+    def judge(self, fault: Fault | HostFault | DagFault, after: int) -> Judged:
         if isinstance(fault, DagFault):
             return self._of_run(fault, after)
+        if isinstance(fault, HostFault):
+            return self._of_hosts(fault, after)
         return self._of_set(fault, after)
 
     def _of_set(self, fault: Fault, after: int) -> Judged:
@@ -89,11 +92,18 @@ class Scenes:
         training = scene.workshop.train(
             fault.strategy,
             epochs=EPOCHS[fault.strategy],
-            deadlines={"patience": PATIENCE},
+            deadlines={"progress_timeout": PATIENCE},
         )
         outcome = mishap(training, lambda harmed: fault.harm(harmed, scene), lines=after)
         wrong = what_is_wrong(fault, outcome)
         return Judged(outcome, wrong, training.tail() if wrong else "")
+
+    def _of_hosts(self, fault: HostFault, after: int) -> Judged:
+        workshop = self._scene(Place.PLAIN).workshop
+        both = TwoHosts(workshop, fault.strategy, EPOCHS[fault.strategy])
+        outcome, found = both.mishap(lines=after)
+        wrong = "; ".join(filter(None, [what_is_wrong(fault, outcome), *found]))
+        return Judged(outcome, wrong, both.tail() if wrong else "")
 
     def _of_run(self, fault: DagFault, after: int) -> Judged:
         """In an Airflow of its own, so that no trial hears of another's."""

@@ -121,3 +121,10 @@ def gather(replica: Replica) -> int:
             raise FinalError(f"only {there} came")
         time.sleep(0.5)
     return there
+
+
+def shout(replica: Replica) -> None:
+    """Write a line that is longer than any reader waits for, and some others."""
+    print("before", flush=True)
+    print("x" * int(replica.job.arguments["letters"]), flush=True)
+    print("after", flush=True)

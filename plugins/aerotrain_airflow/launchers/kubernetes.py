@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.launchers.base import Emit
-from aerotrain_airflow.pods.address import ATTEMPT, Address, annotations
+from aerotrain_airflow.pods.address import Address
 from aerotrain_airflow.pods.cluster import Cluster
 from aerotrain_airflow.pods.following import Following
+from aerotrain_airflow.pods.identity import is_at
 from aerotrain_airflow.pods.lifecycle import end, refuse_what_is_refused, start
 from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.pods.renewal import KeptLedger
@@ -86,7 +87,7 @@ class KubernetesLauncher:
 
         async def kept(cluster: Cluster) -> list[Entry]:
             owner = await cluster.get("ConfigMap", where.name)
-            if owner is None or annotations(owner).get(ATTEMPT) != where.attempt:
+            if owner is None or not is_at(owner, where):
                 return []
             return KeptLedger(cluster, owner).entries
 

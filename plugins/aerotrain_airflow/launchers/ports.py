@@ -1,18 +1,21 @@
 """Loopback ports that stay ours from the moment they are chosen.
 
-TensorFlow opens its port seconds after it was told the number, and dies where somebody else
+TensorFlow opens its port seconds after it was given the number, and dies where another program
 was quicker. So the ports lie outside the range that the system hands out by itself, and each
-is held by a file lock that the replica inherits: two launchers of a user never choose the
-same one.
+is held by a name that the replica inherits: two launchers never choose the same one.
+
+The names are those of abstract Unix sockets (unix(7)). They are free again once the last process
+that has them is gone, every user of the machine shares them as it does the ports, and no file is
+made that another user could have put a link in the place of.
 """
 
-import fcntl
+import errno
+import hashlib
 import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from aerotrain.contract.errors import TemporaryError
 
@@ -22,10 +25,10 @@ PORTS = range(20000, 32000)
 
 @dataclass(frozen=True)
 class Port:
-    """A port, and the open lock file that holds it; whoever inherits ``lock`` holds it too."""
+    """A port, and the open sockets whose names hold it; who inherits ``locks`` holds it too."""
 
     number: int
-    lock: int
+    locks: tuple[int, ...]
 
 
 def reserve(count: int, owner: str) -> list[Port]:
@@ -52,38 +55,59 @@ def reserve(count: int, owner: str) -> list[Port]:
 
 
 def hold(number: int, owner: str) -> Port | None:
-    """A port that ``owner`` had, held again; None where it is held for somebody else by now."""
+    """A port that ``owner`` had, held again; None where it is held for another owner by now."""
     port = _locked(number, owner)
-    if port is None and _file_of(number).read_text() == owner:
+    if port is None and _is_named(_name_for(number, owner)):
         # By another process, on behalf of the same: no need to hold it twice.
-        return Port(number, os.open(_file_of(number), os.O_RDONLY))
+        return Port(number, ())
     return port
 
 
-def _file_of(number: int) -> Path:
-    # One folder for every launcher of this user on this machine, whatever its Airflow and
-    # its TMPDIR. Launchers of other users begin elsewhere, by their process ids.
-    folder = Path(f"/tmp/aerotrain-ports-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / str(number)
+def _name_of(number: int) -> str:
+    return f"\0aerotrain-port-{number}"
+
+
+def _name_for(number: int, owner: str) -> str:
+    """What says for whom a port is held: a name has 107 bytes, and an owner may be a long path."""
+    return f"{_name_of(number)}-{hashlib.sha256(owner.encode()).hexdigest()[:32]}"
 
 
 def _locked(number: int, owner: str) -> Port | None:
-    lock = os.open(_file_of(number), os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    # The owner's comes first: a port that is held is held for an owner at every moment.
+    locks: list[int] = []
+    for name in (_name_for(number, owner), _name_of(number)):
+        lock = _named(name)
+        if lock is None:
+            release([Port(number, tuple(locks))])
+            return None
+        locks.append(lock)
+    return Port(number, tuple(locks))
+
+
+def _named(name: str) -> int | None:
+    """An open socket of that name; None where there is one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        try:
+            made.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
+        return made.detach()
+
+
+def _is_named(name: str) -> bool:
+    lock = _named(name)
+    if lock is not None:
         os.close(lock)
-        return None
-    os.truncate(lock, 0)
-    os.pwrite(lock, owner.encode(), 0)
-    return Port(number, lock)
+    return lock is None
 
 
 def release(ports: Iterable[Port]) -> None:
     """Let go of ports; they stay held as long as a replica lives that has inherited them."""
     for port in ports:
-        os.close(port.lock)
+        for lock in port.locks:
+            os.close(lock)
 
 
 @contextmanager

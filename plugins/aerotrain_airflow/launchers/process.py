@@ -172,7 +172,7 @@ class ProcessLauncher:
             held[name] = port
         told = replica_environment(of.job, name, addresses, of.attempt, folder.generation + 1)
         # It inherits the reservation of its port, for as long as it lives.
-        keeper = folder.spawn(self._command, {**self._environment, **told}, [held[name].lock])
+        keeper = folder.spawn(self._command, {**self._environment, **told}, held[name].locks)
         self._keepers.append(keeper)
 
     def trigger(self, address: str, until: float | None) -> None:

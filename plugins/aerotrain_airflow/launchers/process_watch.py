@@ -128,7 +128,8 @@ class ProcessWatch:
         for name in self._pulses.silent(beats, trains=self._trains):
             with suppress(FileNotFoundError):  # the set was stopped meanwhile
                 self._set.replica(name).silence(
-                    f"gave no sign of life for {self._job.deadlines.patience:.0f} s, and was ended"
+                    "gave no sign of life for "
+                    f"{self._job.deadlines.progress_timeout:.0f} s, and was ended"
                 )
 
 
@@ -167,7 +168,7 @@ class Pulses:
     """
 
     def __init__(self, job: Job) -> None:
-        self._patience = job.deadlines.patience
+        self._patience = job.deadlines.progress_timeout
         self._start = max(job.deadlines.start, self._patience)
         self._is_gang = Formation.of(job) is Formation.GANG
         self._last: dict[ReplicaName, tuple[float | None, float]] = {}

@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain_airflow.launchers.ports import Port, reserved_ports
+from aerotrain_airflow.local.weed_ports import PORT_FLAGS, closing_environment, listening
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -29,21 +30,7 @@ _REGION = "us-east-1"
 #: The identities that the server knows; the first is its user's own.
 CREDENTIALS = "credential.json"
 _LOG = "weed.log"
-_SOCKETS = Path("/tmp")  # where weed makes its Unix sockets, whatever TMPDIR says
-
-#: Every port that ``weed mini`` opens, S3's last; those it is not told are fixed numbers.
-_PORT_FLAGS = (
-    "master.port",
-    "master.port.grpc",
-    "volume.port",
-    "volume.port.grpc",
-    "filer.port",
-    "filer.port.grpc",
-    "admin.port",
-    "admin.port.grpc",
-    "s3.port.grpc",
-    "s3.port",
-)
+_SOCKETS = Path("/tmp")  # where weed makes its Unix sockets for gRPC, whatever TMPDIR says
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -107,7 +94,8 @@ class S3Server:
             self.process.wait()
         for port in self.ports:
             for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
-                left.unlink(missing_ok=True)
+                with suppress(OSError):  # it is another user's
+                    left.unlink(missing_ok=True)
 
     def _client(self) -> "S3Client":
         return boto3.client(
@@ -146,9 +134,10 @@ def s3_server(folder: Path, port: int | None = None) -> Iterator[S3Server]:
 
 def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
     """Start a server as ``s3_server`` does, for the caller to stop."""
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = _credential(folder)
-    with reserved_ports(len(_PORT_FLAGS)) as reserved:
+    with reserved_ports(len(PORT_FLAGS)) as reserved:
         ports = [each.number for each in reserved]
         if port is not None:
             _check_free(port)
@@ -169,7 +158,6 @@ def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
 
 def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
     """The command line of a server that listens on loopback alone and reports to nobody."""
-    listening = [f"-{flag}={port}" for flag, port in zip(_PORT_FLAGS, ports, strict=True)]
     return [
         str(weed),
         "mini",
@@ -185,23 +173,27 @@ def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
         "-master.telemetry=false",
         "-admin.ui=false",
         "-webdav=false",
-        *listening,
+        # Sockets of its working directory, not of a folder that other users write to.
+        "-filer.localSocket=filer.sock",
+        "-s3.localSocket=s3.sock",
+        *listening(ports),
     ]
 
 
 def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subprocess.Popen[bytes]:
     (folder / "objects").mkdir(exist_ok=True)
-    # weed would take whose key stands in its environment for the one that may do everything.
-    others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment = closing_environment(folder, os.environ)
     with (folder / _LOG).open("ab") as log:
         return subprocess.Popen(
             weed_arguments(_weed(), folder, ports),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            cwd=folder,
+            umask=0o077,
             # With 256 MiB its garbage collector takes a fifth of a core after 500 MB of uploads.
-            env={**others, "GOMEMLIMIT": "512MiB"},
-            pass_fds=[port.lock for port in reserved],
+            env={**environment, "GOMEMLIMIT": "512MiB"},
+            pass_fds=[lock for port in reserved for lock in port.locks],
             # Ctrl-C is for its caller, who then stops it in its turn.
             start_new_session=True,
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.job import ReplicaName
 
 #: The label that all objects of a set carry, and those that tell its pods apart.
 JOB_LABEL = "aerotrain/job"
@@ -28,20 +28,24 @@ CONTAINER = "replica"
 
 @dataclass(frozen=True)
 class Address:
-    """Where a set is: its namespace, its job's name, and the launch that made it."""
+    """Where a set is: its namespace, its job's name, and the launch that made it.
+
+    ``uid`` is its owner's, once that was made: no other object of its name ever has it.
+    """
 
     namespace: str
     name: str
     attempt: str
+    uid: str = ""
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}/{self.attempt}"
+        return "/".join(filter(None, (self.namespace, self.name, self.uid, self.attempt)))
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what ``str()`` wrote."""
-        namespace, name, attempt = text.split("/")
-        return cls(namespace, name, attempt)
+        namespace, name, *uid, attempt = text.split("/")
+        return cls(namespace, name, attempt, *uid)
 
     def pod(self, replica: ReplicaName) -> str:
         """The name of a replica's pod."""
@@ -53,7 +57,6 @@ def annotations(manifest: Mapping[str, Any]) -> Mapping[str, str]:
     return manifest["metadata"].get("annotations") or {}
 
 
-def replica_of(pod: Mapping[str, Any]) -> ReplicaName:
-    """Which replica a pod of ours is."""
-    labels = pod["metadata"]["labels"]
-    return ReplicaName(Role(labels[ROLE_LABEL]), int(labels[INDEX_LABEL]))
+def generation_of(pod: Mapping[str, Any]) -> int:
+    """How often the replica came back until it was this pod."""
+    return int(annotations(pod).get(GENERATION, "0"))

@@ -7,7 +7,7 @@ because to build them takes longer than everything else that a trigger does.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError
 from aerotrain_airflow.pods.access import Access
+from aerotrain_airflow.pods.lines import LONGEST, Line, LineSplitter, readable
 
 Manifest = Mapping[str, Any]
 
@@ -30,6 +31,10 @@ _CONNECTIONS = 64
 
 #: Objects of one answer to a list.
 _PAGE = 200
+
+#: Bytes of a stream that are read at once; of the time before a line, at most; and of an event:
+#: several times as many as an object may have.
+_PIECE, _LONGEST_STAMP, _LONGEST_EVENT = 64 * 1024, 64, 8 << 20
 
 #: Seconds until an answer, and until a connection.
 _ANSWER, _CONNECT = 30.0, 5.0
@@ -142,21 +147,28 @@ class Cluster:
                 return
             query["continue"] = metadata["continue"]
 
-    async def patch(self, kind: str, name: str, change: Manifest) -> dict[str, Any]:
-        """Merge ``change`` into the object, as RFC 7386 says."""
-        return await self._json("PATCH", self._path(kind, name), body=change)
+    async def patch(
+        self, kind: str, name: str, uid: str, version: str = "", **change: Manifest
+    ) -> dict[str, Any]:
+        """Merge ``change`` into the object with this uid, as RFC 7386 says.
+
+        One of another uid has another version: it is a 409, or a 422 where no ``version`` is
+        given. So is one that was changed since that ``version``.
+        """
+        identity = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
+        return await self._json("PATCH", self._path(kind, name), body=body)
 
     async def delete(
-        self, kind: str, name: str, *, conditions: Manifest | None = None, force: bool = False
+        self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
     ) -> bool:
         """Delete the object and, behind its back, all that it owns; False where it is gone.
 
-        ``conditions`` (uid, resourceVersion) must hold, or it is a 409. ``force`` drops the
-        object without waiting for the node that runs it.
+        Where it has another uid, or was changed since that ``version``, it is a 409 and stays.
+        ``force`` drops the object without waiting for the node that runs it.
         """
-        body: dict[str, Any] = {"propagationPolicy": "Background"}
-        if conditions:
-            body["preconditions"] = conditions
+        conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": conditions}
         if force:
             body["gracePeriodSeconds"] = 0
         try:
@@ -186,7 +198,7 @@ class Cluster:
 
     async def watch(
         self, kind: str, *, labels: str, version: str, seconds: int
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any]]:
         """The events since ``version``, for ``seconds``; the first try only.
 
         Raises:
@@ -200,8 +212,11 @@ class Cluster:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        async for line in self._lines(self._path(kind), query, silence=seconds + 10.0):
-            event = json.loads(line)
+        splitter = LineSplitter(_LONGEST_EVENT)
+        async for line in self._lines(self._path(kind), query, splitter, silence=seconds + 10.0):
+            if line.cut:
+                raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
+            event = json.loads(line.head)
             if event["type"] == "ERROR":
                 status = event["object"]
                 raise ApiError(
@@ -216,6 +231,8 @@ class Cluster:
 
         ``since`` is a time as this gives it; the API knows seconds only, so lines of that
         second come again. ``tail`` is how many of the last lines there are to be, 0 for all.
+        A line that is too long is cut, and says so. One without an end is a line where the
+        log is not to be followed; where it is, its end may be still to come.
 
         Raises:
             ApiError, AwayError: as for ``watch``.
@@ -225,9 +242,13 @@ class Cluster:
             query["tailLines"] = str(tail)
         if since:
             query["sinceTime"] = since[:19] + "Z"
-        async for line in self._lines(self._path("Pod", pod) + "/log", query, silence=None):
-            stamp, _, text = line.decode(errors="replace").partition(" ")
-            yield stamp, text.rstrip("\n")
+        splitter = LineSplitter(LONGEST + _LONGEST_STAMP)
+        path = self._path("Pod", pod) + "/log"
+        async for line in self._lines(path, query, splitter, silence=None):
+            yield _stamped(line)
+        rest = splitter.rest()
+        if rest is not None and not follow:
+            yield _stamped(rest)
 
     async def _json(
         self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
@@ -252,15 +273,16 @@ class Cluster:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _lines(
-        self, path: str, query: Mapping[str, str], *, silence: float | None
-    ) -> AsyncIterator[bytes]:
+        self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
+    ) -> AsyncIterator[Line]:
         try:
             response = await self._ask("GET", path, query, None, (_CONNECT, silence))
             async with response:
                 if response.status >= 400:
                     await _answer(response)
-                async for line in response.content:
-                    yield line
+                async for piece in response.content.iter_chunked(_PIECE):
+                    for line in splitter.feed(piece):
+                        yield line
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise AwayError(f"{error or type(error).__name__}") from error
 
@@ -301,6 +323,12 @@ class Cluster:
         group, plural = _PLACES[kind]
         path = f"{group}/namespaces/{quote(self.namespace, safe='')}/{plural}"
         return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def _stamped(line: Line) -> tuple[str, str]:
+    """The time of a line, and what it says."""
+    stamp, _, text = line.head.partition(b" ")
+    return stamp.decode(errors="replace"), readable(Line(text, line.cut))
 
 
 async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -8,44 +8,36 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
+from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import Observation, State, job_state
+from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.base import LogLine
 from aerotrain_airflow.pods.address import (
-    ATTEMPT,
     CONTAINER,
     JOB_LABEL,
     Address,
-    annotations,
-    replica_of,
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
-from aerotrain_airflow.pods.deadlines import nearest_deadline
+from aerotrain_airflow.pods.deadlines import Deadline, deadlines, missed, next_of, to_be_looked_at
+from aerotrain_airflow.pods.identity import is_at, uid_of
 from aerotrain_airflow.pods.logs import PodLogs
-from aerotrain_airflow.pods.renewal import GoneError, KeptLedger, Renewal, generation_of
-from aerotrain_airflow.pods.states import observe_pod
-from aerotrain_airflow.recovery.ended import Ended, job_ended
+from aerotrain_airflow.pods.observed import ObservedSet
+from aerotrain_airflow.pods.renewal import GoneError, KeptLedger, Renewal
+from aerotrain_airflow.pods.states import created_at
+from aerotrain_airflow.pods.watching import PodWatch
+from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Decision, Recovery, Restart
 
 Emit = Callable[[LogLine], None]
 Say = Callable[[str], None]
 
-#: Seconds of one watch: a connection that died in silence is noticed after as long.
-WATCH_SECONDS = 60
-
-#: Seconds between two lists of all pods, which find what a watch may have missed.
-RESYNC_SECONDS = 300
-
 #: Replicas of which more is told when the job failed, and lines of each failed side-car.
 _TOLD_CAUSES, _LAST_LINES = 5, 20
-
-#: Seconds between two tries to reach an API that is away, the shortest and the longest.
-_PAUSES = (0.5, 5.0)
 
 
 class Following:
@@ -64,33 +56,39 @@ class Following:
         self._say = say
         self._until = until
         self._emit = emit
-        self._logs = PodLogs(cluster, address, self._tell, self._spawn)
-        self._seen: dict[ReplicaName, Observation] = {}
         self._changed = asyncio.Event()
         self._broken: BaseException | None = None
+        self._ignored: set[str] = set()  # pods of others
+        self._is_caught_up = False  # with what another follower had decided
         self._step: int | None = None
-        self._renewed: set[ReplicaName] = set()  # whose pods are just being made again
         self._news: list[Entry] = []  # of the ledger, not kept as yet
 
     async def run(self) -> Ended:
         """Wait for the end of the job, and say how it was."""
         owner = await self._cluster.get("ConfigMap", self._address.name)
-        if owner is None or annotations(owner).get(ATTEMPT) != self._address.attempt:
+        if owner is None or not is_at(owner, self._address):
             return Ended(
                 state=State.LOST,
                 reason=f"the set {self._address} is gone: its ConfigMap was deleted by hand, or "
                 "another try of the task has replaced it",
             )
         job = Job.from_json(owner["data"]["job.json"])
-        self._seen = {name: Observation(state=State.PENDING) for name in job.names()}
-        born = _time(owner["metadata"]["creationTimestamp"])
-        self._logs.go_on_from(owner, self._seen)
+        born = created_at(owner)
+        self._address = replace(self._address, uid=uid_of(owner))
+        self._logs = PodLogs(self._cluster, self._address, self._tell, self._spawn)
+        self._logs.go_on_from(owner, job.names())
         self._ledger = KeptLedger(self._cluster, owner)
-        self._renewal = Renewal(self._cluster, self._address, owner, job)
+        self._renewal = Renewal(self._cluster, self._address, owner)
         self._recovery = Recovery(job, self._ledger.entries, self._news.append)
         if not self._ledger.entries:
             self._news.append(Entry(event=What.START, at=born))
-        watching = self._spawn(self._watch())
+        pods = {self._address.pod(name): name for name in job.names()}
+        self._observed = ObservedSet(
+            pods, uid_of(owner), lambda name: self._recovery.generation(name)
+        )
+        labels = f"{JOB_LABEL}={self._address.name}"
+        self._watch = PodWatch(self._cluster, labels, self._take, self._taken_all, self._say)
+        watching = self._spawn(self._watch.run())
         try:
             ended = await self._end_of(job, born)
             with suppress(GoneError):  # whoever has ended the set has no use for its ledger
@@ -117,41 +115,50 @@ class Following:
 
     async def _end_of(self, job: Job, born: float) -> Ended:
         """The job's end: its replicas', or a deadline's."""
-        starts = born
-        await self._catch_up(job)
-        while True:
-            self._changed.clear()
-            if self._broken is not None:
-                raise self._broken
-            decision = self._decide()
-            if isinstance(decision, Ended):
-                return decision
-            deadline = nearest_deadline(job, self._seen, born, starts, self._until)
-            wait = deadline.at
-            if wait <= time.time():
-                for name in deadline.waiting:
-                    self._recovery.has_no_place(name, self._seen[name], time.time())
-                return Ended(state=State.LOST, reason=deadline.message)
-            if decision is not None:
-                if decision.not_before <= time.time():
-                    starts = time.time()
-                    try:
+        try:
+            while True:
+                self._changed.clear()
+                if self._broken is not None:
+                    raise self._broken
+                decision = await self._decide()
+                if isinstance(decision, Ended):
+                    return decision
+                given = deadlines(job, self._observed.replicas, born, self._until)
+                ended = self._by_deadline(given)
+                if ended is not None:
+                    return ended
+                wait = next_of(given, time.time())
+                if decision is not None:
+                    if decision.not_before <= time.time():
                         await self._restart(job, decision)
-                    except GoneError as error:
-                        return Ended(state=State.LOST, reason=str(error))
-                    continue
-                wait = min(wait, decision.not_before)
-            try:
-                async with asyncio.timeout(wait - time.time()):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+                        continue
+                    wait = min(wait, decision.not_before)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait - time.time()):
+                        await self._changed.wait()
+        except TemporaryError as error:  # such as a set that is gone
+            return Ended(state=State.LOST, reason=str(error))
 
-    def _decide(self) -> Decision:
-        if self._renewal.possible:
-            return self._recovery.decide(self._seen, time.time(), self._step)
-        # Made by hand, and nobody knows what of.
-        return job_ended(self._seen) if job_state(self._seen).ended else None
+    async def _decide(self) -> Decision:
+        """What to do about the replicas: nothing before all of them were seen once."""
+        if self._observed.looked is None:
+            return None
+        if not self._is_caught_up:
+            await self._catch_up()
+            self._is_caught_up = True
+        return self._recovery.decide(self._observed.seen, time.time(), self._step)
+
+    def _by_deadline(self, given: Iterable[Deadline]) -> Ended | None:
+        """The end by a deadline that was missed; where only a look tells, that is had taken."""
+        now = time.time()
+        deadline = missed(given, now, self._observed.looked)
+        if deadline is not None:
+            for name in deadline.waiting:
+                self._recovery.has_no_place(name, self._observed.replicas[name].seen, now)
+            return Ended(state=State.LOST, reason=deadline.message)
+        if to_be_looked_at(given, now):
+            self._watch.look_again()
+        return None
 
     async def _restart(self, job: Job, decision: Restart) -> None:
         """Keep what was decided, and carry it out; or what another follower has decided."""
@@ -162,108 +169,72 @@ class Following:
             self._say(f"{decision.because}; starting anew: {names}")
         else:
             self._recovery = Recovery(job, self._ledger.entries, self._news.append)
-        await self._catch_up(job, decision.names)
+        await self._catch_up()
 
-    async def _catch_up(self, job: Job, names: Iterable[ReplicaName] = ()) -> None:
-        """Have the pods be as the ledger says, whoever wrote it: of these, or of all replicas."""
-        wanted = {name: self._recovery.generation(name) for name in names or job.names()}
-        self._renewed = {name for name, generation in wanted.items() if generation}
+    async def _catch_up(self) -> None:
+        """Have the pods be as the ledger says, also where another follower wrote it."""
+        wanted = {name: self._recovery.generation(name) for name in self._observed.behind()}
         # Before anything is waited for: another follower may be quicker, and its pods run by then.
-        self._seen |= dict.fromkeys(self._renewed, Observation(state=State.PENDING))
-        await self._logs.begin_anew(self._renewed)
+        self._observed.making(wanted, time.time())
+        await self._logs.begin_anew(wanted)
         entries = self._ledger.entries
-        await asyncio.gather(
-            *(self._renewal.renew(name, wanted[name], entries) for name in self._renewed)
-        )
-        self._renewed = set()
+        await asyncio.gather(*(self._renewal.renew(name, wanted[name], entries) for name in wanted))
+        self._observed.made(wanted, time.time())
 
     def _tell(self, line: LogLine) -> None:
         progress = Progress.parse(line.text)
         self._step = progress.step if progress else self._step
         self._emit(line)
 
-    async def _watch(self) -> None:
-        """Keep ``_seen`` true, whatever the API does meanwhile."""
-        labels = f"{JOB_LABEL}={self._address.name}"
-        version, listed, pause, away = "", 0.0, _PAUSES[0], 0.0
-        while True:
-            try:
-                if not version or time.monotonic() > listed + RESYNC_SECONDS:
-                    version = await self._list(labels)
-                    listed = time.monotonic()
-                if away:
-                    self._say(f"the Kubernetes API is back after {time.monotonic() - away:.0f} s")
-                    away, pause = 0.0, _PAUSES[0]
-                began = time.monotonic()
-                async for event in self._cluster.watch(
-                    "Pod", labels=labels, version=version, seconds=WATCH_SECONDS
-                ):
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] != "BOOKMARK":
-                        self._take(event["object"], gone=event["type"] == "DELETED")
-                if time.monotonic() < began + _PAUSES[0]:  # some proxies let no watch live
-                    await asyncio.sleep(_PAUSES[1])
-            except (ApiError, AwayError) as error:
-                version = ""
-                if not (isinstance(error, ApiError) and error.status == 410):
-                    if not away:
-                        away = time.monotonic()
-                        self._say(f"the Kubernetes API is away ({error}); the replicas go on")
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _PAUSES[1])
-
-    async def _list(self, labels: str) -> str:
-        """Take all pods as they are now; the version to watch on from."""
-        there: set[ReplicaName] = set()
-        version = ""
-        async for pods, version in self._cluster.pages("Pod", labels=labels):  # noqa: B007
-            for pod in pods:
-                there.add(replica_of(pod))
-                self._take(pod)
-        for name in self._seen.keys() - there - self._renewed:
-            self._see(name, observe_pod(None))
-        return version
-
-    def _take(self, pod: Mapping[str, Any], *, gone: bool = False) -> None:
-        name = replica_of(pod)
-        if generation_of(pod) < self._recovery.generation(name):
-            return  # on its way out, and its next life is what counts
-        seen = observe_pod(pod)
-        if gone and not seen.state.ended:
-            seen = observe_pod(None)
-        self._see(name, seen)
+    def _take(self, pod: Mapping[str, Any], gone: bool) -> ReplicaName | None:
+        if not self._observed.is_own(pod):
+            self._ignore(pod["metadata"]["name"])
+            return None
+        change = self._observed.take(pod, gone=gone)
+        if change is None:
+            return None
+        name, now = change.name, change.now.seen
+        before = change.before.seen if change.before else None
+        if now != before:
+            if now.state is State.PENDING and now.reason not in ("", before and before.reason):
+                self._say(f"{name} {now.reason}")
+            self._changed.set()
         if not gone:
-            self._logs.follow(name, seen, began=_has_begun(pod))
+            self._logs.follow(name, now, began=_has_begun(pod))
+        return name
 
-    def _see(self, name: ReplicaName, seen: Observation) -> None:
-        before = self._seen.get(name)
-        if before == seen or (before is not None and before.state.ended):
-            return  # the first end is the true one: what comes after it is its removal
-        self._seen[name] = seen
-        if (
-            seen.state is State.PENDING
-            and seen.reason
-            and (not before or before.reason != seen.reason)
-        ):
-            self._say(f"{name} {seen.reason}")
+    def _ignore(self, pod: str) -> None:
+        if pod not in self._ignored:
+            self._ignored.add(pod)
+            self._say(
+                f"the pod {pod} has the label {JOB_LABEL} of {self._address.name} and is none "
+                "of its replicas; it is ignored"
+            )
+
+    def _taken_all(self, there: set[ReplicaName], began: float) -> None:
+        self._observed.looked_at_all(there, began)
         self._changed.set()
 
     async def _tell_causes(self, ended: Ended) -> None:
         """What there is to know of the replicas that the job ended with, beside their own lines."""
         for name in ended.causes[:_TOLD_CAUSES]:
-            pod = self._address.pod(name)
+            pod, uid = self._address.pod(name), self._observed.replicas[name].uid
+            if not uid:
+                continue  # no pod of it was ever seen
             try:
-                events, _ = await self._cluster.list("Event", fields=f"involvedObject.name={pod}")
+                events, _ = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
                 for event in events:
                     if event.get("type") == "Warning":
                         self._say(f"{name} {event.get('reason')}: {event.get('message')}")
-                await self._tell_side_cars(name, await self._cluster.get("Pod", pod))
+                there = await self._cluster.get("Pod", pod)
+                if there is not None and uid_of(there) == uid:
+                    await self._tell_side_cars(name, there)
             except (ApiError, AwayError) as error:
                 self._say(f"no more can be told of {pod}: {error}")
 
-    async def _tell_side_cars(self, name: ReplicaName, pod: Mapping[str, Any] | None) -> None:
+    async def _tell_side_cars(self, name: ReplicaName, pod: Mapping[str, Any]) -> None:
         """The last lines of the containers beside the replica that have failed."""
-        status = pod["status"] if pod else {}
+        status = pod["status"]
         for each in (
             *(status.get("initContainerStatuses") or ()),
             *(status.get("containerStatuses") or ()),
@@ -283,7 +254,3 @@ def _has_begun(pod: Mapping[str, Any]) -> bool:
         status["name"] == CONTAINER and status["state"].keys() & {"running", "terminated"}
         for status in pod["status"].get("containerStatuses") or ()
     )
-
-
-def _time(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()

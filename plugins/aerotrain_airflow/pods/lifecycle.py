@@ -23,12 +23,20 @@ from aerotrain_airflow.pods.address import (
     STARTED,
     Address,
     annotations,
-    replica_of,
 )
 from aerotrain_airflow.pods.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.pods.identity import (
+    in_the_way,
+    is_an_owner,
+    is_at,
+    is_of_a_job,
+    is_owned_by,
+    reference_to,
+    uid_of,
+)
+from aerotrain_airflow.pods.observed import ObservedSet
 from aerotrain_airflow.pods.plan import PodPlan
-from aerotrain_airflow.pods.renewal import TEMPLATES, KeptLedger, templates
-from aerotrain_airflow.pods.states import observe_pod
+from aerotrain_airflow.pods.renewal import TEMPLATES, KeptLedger, delete_pod, templates
 from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.recovery.recovery import Recovery
 
@@ -68,6 +76,7 @@ async def refuse_what_is_refused(cluster: Cluster, plans: Sequence[PodPlan]) -> 
             except ApiError as error:
                 if error.reason != "AlreadyExists":
                     raise
+                await _refuse_another(cluster, manifest)
 
 
 async def start(cluster: Cluster, plan: PodPlan, holder: str) -> Address:
@@ -84,10 +93,11 @@ async def start(cluster: Cluster, plan: PodPlan, holder: str) -> Address:
             found = await cluster.get("ConfigMap", plan.job.name)
             if found is None:
                 continue
+            if not is_an_owner(found, plan.job.name):
+                raise FinalError(in_the_way(found, plan.namespace))
             if await _can_be_taken_over(cluster, plan, found):
                 if await _hold(cluster, found, holder):
-                    attempt = annotations(found)[ATTEMPT]
-                    return Address(plan.namespace, plan.job.name, attempt)
+                    return _address(plan, found)
             elif annotations(found).get(ATTEMPT) == plan.attempt and _is_held(found, holder):
                 return await _make_rest(cluster, plan, found)  # our own, half made
             else:
@@ -99,32 +109,42 @@ async def end(cluster: Cluster, address: Address, holder: str) -> None:
     async with _explained(cluster):
         while True:
             owner = await cluster.get("ConfigMap", address.name)
-            if (
-                owner is None
-                or annotations(owner).get(ATTEMPT) != address.attempt
-                or not _is_held(owner, holder)
-            ):
+            if owner is None or not is_at(owner, address) or not _is_held(owner, holder):
                 return
+            version = owner["metadata"]["resourceVersion"]
             try:
-                await cluster.delete("ConfigMap", address.name, conditions=_as_seen(owner))
+                await cluster.delete("ConfigMap", address.name, uid_of(owner), version)
                 return
             except ApiError as error:
                 if error.status != 409:  # changed meanwhile: perhaps by its next holder
                     raise
 
 
-async def _make_owner(cluster: Cluster, plan: PodPlan, holder: str) -> dict[str, Any] | None:
-    """The owner, or None where its name is taken."""
+async def _refuse_another(cluster: Cluster, manifest: Manifest) -> None:
+    """Refuse to start where something has the manifest's name that is not of the job's making."""
+    name, job = manifest["metadata"]["name"], manifest["metadata"]["labels"][JOB_LABEL]
+    there = await cluster.get(manifest["kind"], name)
+    is_ours = is_an_owner if manifest["kind"] == "ConfigMap" else is_of_a_job
+    if there is not None and not is_ours(there, job):
+        raise FinalError(in_the_way(there, cluster.namespace))
+
+
+def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
+    """The owner of the set of that plan, as a task makes it, which is its ``holder``."""
     metadata = plan.owner["metadata"]
     marks = {**metadata["annotations"], HOLDER: holder}
     pods = [each for each in plan.others if each["kind"] == "Pod"]
-    owner = {
+    return {
         **plan.owner,
         "metadata": {**metadata, "annotations": marks},
         "data": {**plan.owner["data"], TEMPLATES: templates(pods)},
     }
+
+
+async def _make_owner(cluster: Cluster, plan: PodPlan, holder: str) -> dict[str, Any] | None:
+    """The owner, or None where its name is taken."""
     try:
-        return await cluster.create(owner)
+        return await cluster.create(owner_of(plan, holder))
     except ApiError as error:
         if error.reason == "AlreadyExists":
             return None
@@ -144,27 +164,22 @@ async def _make_rest(cluster: Cluster, plan: PodPlan, owner: Manifest) -> Addres
     try:
         for manifests in (before, pods):
             await _together(map(make, manifests))
-        await cluster.patch(
-            "ConfigMap", plan.job.name, {"metadata": {"annotations": {STARTED: "true"}}}
-        )
+        marks = {"annotations": {STARTED: "true"}}
+        await cluster.patch("ConfigMap", plan.job.name, uid_of(owner), metadata=marks)
     except BaseException:  # half a set is of no use to anybody
-        await cluster.delete(
-            "ConfigMap", plan.job.name, conditions={"uid": owner["metadata"]["uid"]}
-        )
+        await cluster.delete("ConfigMap", plan.job.name, uid_of(owner))
         raise
-    return Address(plan.namespace, plan.job.name, plan.attempt)
+    return _address(plan, owner)
+
+
+def _address(plan: PodPlan, owner: Manifest) -> Address:
+    return Address(plan.namespace, plan.job.name, annotations(owner)[ATTEMPT], uid_of(owner))
 
 
 async def _make(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
     """One object of the set; one of that name which is not the owner's is on its way out."""
-    uid = owner["metadata"]["uid"]
-    reference = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": owner["metadata"]["name"],
-        "uid": uid,
-    }
-    owned = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
+    references = [reference_to(owner)]
+    owned = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": references}}
     until = time.monotonic() + _GOING
     while True:
         try:
@@ -173,16 +188,11 @@ async def _make(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            name = manifest["metadata"]["name"]
-            there = await cluster.get(manifest["kind"], name)
-            owners = there["metadata"].get("ownerReferences") or [] if there else []
-            if any(each["uid"] == uid for each in owners):
+            there = await cluster.get(manifest["kind"], manifest["metadata"]["name"])
+            if there is not None and is_owned_by(there, uid_of(owner)):
                 return
             if time.monotonic() > until:
-                raise TemporaryError(
-                    f"there is a {manifest['kind']} {name} in {cluster.namespace} that is not "
-                    "of this set; delete it"
-                ) from error
+                raise TemporaryError(in_the_way(manifest, cluster.namespace)) from error
             await asyncio.sleep(_LOOK_EVERY)
 
 
@@ -198,25 +208,27 @@ async def _can_be_taken_over(cluster: Cluster, plan: PodPlan, owner: Manifest) -
         or marks.get(DESCRIPTION) != plan.description
     ):
         return False
+    recovery = Recovery(plan.job, KeptLedger(cluster, owner).entries, lambda _entry: None)
+    address, now = _address(plan, owner), time.time()
+    pods_of = {address.pod(name): name for name in plan.job.names()}
+    observed = ObservedSet(pods_of, address.uid, recovery.generation)
     pods, _ = await cluster.list("Pod", labels=f"{JOB_LABEL}={plan.job.name}")
-    seen = dict.fromkeys(plan.job.names(), observe_pod(None))
-    seen |= {replica_of(pod): observe_pod(pod) for pod in pods}
-    ledger = KeptLedger(cluster, owner).entries
-    decision = Recovery(plan.job, ledger, lambda _entry: None).decide(seen, time.time())
+    changes = [change for pod in pods if (change := observed.take(pod)) is not None]
+    observed.looked_at_all({change.name for change in changes}, now)
+    observed.making(observed.behind(), now)  # which who follows the set will see to
+    seen = observed.seen
+    decision = recovery.decide(seen, now)
     if isinstance(decision, Ended):
         return decision.state is State.SUCCEEDED
-    can_come_back = decision is None or TEMPLATES in owner["data"]
-    return can_come_back and any(not each.state.ended for each in seen.values())
+    return any(not each.state.ended for each in seen.values())
 
 
 async def _hold(cluster: Cluster, owner: Manifest, holder: str) -> bool:
     """Make the set ``holder``'s; False where somebody else changed it at the same moment."""
-    metadata = {
-        "resourceVersion": owner["metadata"]["resourceVersion"],
-        "annotations": {HOLDER: holder},
-    }
+    name, version = (owner["metadata"][each] for each in ("name", "resourceVersion"))
+    marks = {"annotations": {HOLDER: holder}}
     try:
-        await cluster.patch("ConfigMap", owner["metadata"]["name"], {"metadata": metadata})
+        await cluster.patch("ConfigMap", name, uid_of(owner), version, metadata=marks)
     except ApiError as error:
         if error.status in (404, 409):
             return False
@@ -227,15 +239,16 @@ async def _hold(cluster: Cluster, owner: Manifest, holder: str) -> bool:
 async def _end_and_wait(cluster: Cluster, owner: Manifest) -> None:
     """Delete a set that cannot be taken over, and wait until its names are free."""
     name = owner["metadata"]["name"]
-    await cluster.delete("ConfigMap", name, conditions={"uid": owner["metadata"]["uid"]})
+    await cluster.delete("ConfigMap", name, uid_of(owner))
     until = time.monotonic() + _GOING
     while True:
-        pods, _ = await cluster.list("Pod", labels=f"{JOB_LABEL}={name}")
+        labelled, _ = await cluster.list("Pod", labels=f"{JOB_LABEL}={name}")
+        pods = [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
         if not pods:
             return
         if time.monotonic() > until:
             for pod in pods:
-                await cluster.delete("Pod", pod["metadata"]["name"], force=True)
+                await delete_pod(cluster, pod, force=True)
         await asyncio.sleep(_LOOK_EVERY)
 
 
@@ -286,10 +299,6 @@ def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
         for each in (plan.owner, *plan.others)
     }
     return alike.values()
-
-
-def _as_seen(owner: Manifest) -> dict[str, str]:
-    return {each: owner["metadata"][each] for each in ("uid", "resourceVersion")}
 
 
 def _is_held(owner: Manifest, holder: str) -> bool:

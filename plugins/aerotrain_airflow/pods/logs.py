@@ -54,6 +54,7 @@ class PodLogs:
         self._told: dict[str, str] = {}  # and of its last that was told
         self._untold: list[tuple[str, LogLine]] = []
         self._live: set[ReplicaName] = set()
+        self._begun: set[ReplicaName] = set()
         self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
         self._ended: dict[ReplicaName, asyncio.Event] = {}
         self._news = asyncio.Event()
@@ -72,6 +73,8 @@ class PodLogs:
         """Stream the replica's lines from when it ``began``; look once more when it has ended."""
         if seen.state.ended:
             self._ended[name].set()
+        if began:
+            self._begun.add(name)
         if began and name not in self._streams and (name in self._live or seen.state.ended):
             self._streams[name] = self._spawn(self._stream(name))
 
@@ -80,6 +83,7 @@ class PodLogs:
         last = [self._streams.pop(name) for name in names if name in self._streams]
         for name in names:
             self._ended[name] = asyncio.Event()
+            self._begun.discard(name)
         if last:
             await asyncio.wait(last, timeout=_LAST_LINES)
         for stream in last:
@@ -88,7 +92,7 @@ class PodLogs:
     async def finish(self) -> None:
         """Wait for the lines of what has ended, and read those that nobody streamed."""
         ended = [stream for name, stream in self._streams.items() if self._ended[name].is_set()]
-        rest = [self._read(name, follow=False) for name in self._ended if name not in self._streams]
+        rest = [self._read(name, follow=False) for name in self._begun - self._streams.keys()]
         waiting = [*ended, *map(asyncio.ensure_future, rest)]
         if waiting:
             await asyncio.wait(waiting, timeout=_REST)
@@ -150,6 +154,7 @@ class PodLogs:
                 self._emit(line)
                 self._told[str(line.replica)] = stamp
         finally:
-            change = {"metadata": {"annotations": {POSITIONS: json.dumps(self._told)}}}
+            marks = {"annotations": {POSITIONS: json.dumps(self._told)}}
             with suppress(ApiError, AwayError):  # the next note holds this one too
-                await self._cluster.patch("ConfigMap", self._address.name, change)
+                name, uid = self._address.name, self._address.uid
+                await self._cluster.patch("ConfigMap", name, uid, metadata=marks)

@@ -135,7 +135,7 @@ def _liveness(job: Job) -> dict[str, Any]:
     beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
     age = f"$(($(date +%s) - $({beat})))"
     return {
-        "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.patience)}"]},
+        "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.progress_timeout)}"]},
         **({"initialDelaySeconds": int(job.deadlines.start)} if forms else {}),
         "periodSeconds": 5,
         "timeoutSeconds": 10,

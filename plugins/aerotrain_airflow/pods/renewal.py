@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.ledger import Entry, What, read
 from aerotrain.contract.status import Loss
 from aerotrain_airflow.pods.address import (
@@ -20,9 +20,10 @@ from aerotrain_airflow.pods.address import (
     INDEX_LABEL,
     ROLE_LABEL,
     Address,
-    annotations,
+    generation_of,
 )
 from aerotrain_airflow.pods.cluster import ApiError, Cluster
+from aerotrain_airflow.pods.identity import in_the_way, is_owned_by, reference_to, uid_of
 
 Manifest = Mapping[str, Any]
 
@@ -34,6 +35,9 @@ LEDGER, TEMPLATES = "ledger.jsonl", "pods.json"
 GOING = 20.0
 
 _LOOK_EVERY = 0.5
+
+#: The losses after which a replica had better be on another node.
+_ELSEWHERE = (Loss.NODE, Loss.PREEMPTED, Loss.HANG, Loss.START)
 
 #: How much more memory a replica gets each time that it ran out.
 _ROOMIER = 1.5
@@ -49,11 +53,6 @@ def templates(pods: Iterable[Manifest]) -> str:
     for pod in pods:
         by_role.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)
     return json.dumps(by_role)
-
-
-def generation_of(pod: Manifest) -> int:
-    """How often the replica came back until it was this pod."""
-    return int(annotations(pod).get(GENERATION, "0"))
 
 
 def pod_again(
@@ -110,7 +109,7 @@ class KeptLedger:
     def __init__(self, cluster: Cluster, owner: Manifest) -> None:
         self._cluster = cluster
         self._name = owner["metadata"]["name"]
-        self._uid = owner["metadata"]["uid"]
+        self._uid = uid_of(owner)
         self._version = owner["metadata"]["resourceVersion"]
         self._text = owner["data"].get(LEDGER, "")
 
@@ -126,9 +125,10 @@ class KeptLedger:
         """
         text = self._text + "".join(f"{each.to_json()}\n" for each in entries)
         while text != self._text:
-            change = {"metadata": {"resourceVersion": self._version}, "data": {LEDGER: text}}
             try:
-                owner = await self._cluster.patch("ConfigMap", self._name, change)
+                owner = await self._cluster.patch(
+                    "ConfigMap", self._name, self._uid, self._version, data={LEDGER: text}
+                )
             except ApiError as error:
                 if error.status not in (404, 409):
                     raise
@@ -151,7 +151,7 @@ async def the_owner(cluster: Cluster, name: str, uid: str) -> dict[str, Any]:
         GoneError: it is gone, or another set's by now.
     """
     found = await cluster.get("ConfigMap", name)
-    if found is None or found["metadata"]["uid"] != uid:
+    if found is None or uid_of(found) != uid:
         raise GoneError(
             f"the set {name} is gone: its ConfigMap was deleted, or another try of the task has "
             "replaced it"
@@ -162,23 +162,18 @@ async def the_owner(cluster: Cluster, name: str, uid: str) -> dict[str, Any]:
 class Renewal:
     """Makes pods again, from what their set's owner knows of them."""
 
-    def __init__(self, cluster: Cluster, address: Address, owner: Manifest, job: Job) -> None:
+    def __init__(self, cluster: Cluster, address: Address, owner: Manifest) -> None:
         self._cluster = cluster
         self._address = address
-        self._templates: dict[str, Manifest] = json.loads(owner["data"].get(TEMPLATES, "{}"))
-        self._reference = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "name": owner["metadata"]["name"],
-            "uid": owner["metadata"]["uid"],
-        }
-        self.possible = {name.role.value for name in job.names()} <= self._templates.keys()
+        self._templates: dict[str, Manifest] = json.loads(owner["data"][TEMPLATES])
+        self._reference = reference_to(owner)
 
     async def renew(self, name: ReplicaName, generation: int, ledger: Iterable[Entry]) -> None:
-        """Have the replica's pod be of that generation, whoever has begun with it.
+        """Have the replica's pod be of that generation, also where another has begun with it.
 
         Raises:
             GoneError: the set is no longer there.
+            TemporaryError: a pod that is not of the set has the name, and stays.
         """
         losses = [
             each for each in ledger if each.event is What.DETECT and each.replica == str(name)
@@ -190,31 +185,45 @@ class Renewal:
             # First of all: under the same names there may be pods of another set.
             await the_owner(self._cluster, self._reference["name"], self._reference["uid"])
             there = await self._cluster.get("Pod", self._address.pod(name))
+            is_late = time.monotonic() > until
             if there is None:
-                break
-            if generation_of(there) >= generation:
-                return
-            node = there["spec"].get("nodeName", "")
-            if "deletionTimestamp" not in there["metadata"] or time.monotonic() > until:
-                await self._cluster.delete(
-                    "Pod",
-                    self._address.pod(name),
-                    conditions={"uid": there["metadata"]["uid"]},
-                    force=time.monotonic() > until or last is Loss.NODE,
+                pod = pod_again(
+                    self._templates[name.role.value],
+                    self._address,
+                    name,
+                    generation,
+                    not_on=node if last in _ELSEWHERE else "",
+                    memory_losses=sum(each.kind == Loss.MEMORY for each in losses),
                 )
+                if await self._create(pod):
+                    return
+            elif not is_owned_by(there, self._reference["uid"]):
+                if is_late:
+                    raise TemporaryError(in_the_way(there, self._address.namespace))
+            elif generation_of(there) >= generation:
+                return
+            else:
+                node = there["spec"].get("nodeName", "")
+                if is_late or "deletionTimestamp" not in there["metadata"]:
+                    await delete_pod(self._cluster, there, force=is_late or last is Loss.NODE)
             await asyncio.sleep(_LOOK_EVERY)
-        elsewhere = last in (Loss.NODE, Loss.PREEMPTED, Loss.HANG, Loss.START)
-        pod = pod_again(
-            self._templates[name.role.value],
-            self._address,
-            name,
-            generation,
-            not_on=node if elsewhere else "",
-            memory_losses=sum(each.kind == Loss.MEMORY for each in losses),
-        )
+
+    async def _create(self, pod: dict[str, Any]) -> bool:
+        """Whether the name was free."""
         pod["metadata"]["ownerReferences"] = [self._reference]
         try:
             await self._cluster.create(pod)
         except ApiError as error:
-            if error.reason != "AlreadyExists":  # another follower was quicker
+            if error.reason != "AlreadyExists":
                 raise
+            return False
+        return True
+
+
+async def delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
+    """Delete this very pod; another one that has its name by now stays."""
+    try:
+        await cluster.delete("Pod", pod["metadata"]["name"], uid_of(pod), force=force)
+    except ApiError as error:
+        if error.status != 409:
+            raise

@@ -8,6 +8,7 @@ still an end or a wait; but a phase that nobody knows is an error.
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from aerotrain.contract.errors import ExitCode, FinalError
@@ -25,7 +26,13 @@ _WRONG_IMAGE = {
 }
 
 #: How a replica ends by its own choice.
-_OWN_CODES = (ExitCode.OK, ExitCode.FINAL, ExitCode.TEMPORARY, ExitCode.FROZEN)
+_OWN_CODES = (
+    ExitCode.OK,
+    ExitCode.FINAL,
+    ExitCode.TEMPORARY,
+    ExitCode.FROZEN,
+    ExitCode.SUPERSEDED,
+)
 
 #: How it ends when its pod is deleted: by SIGTERM, or SIGKILL where it does not listen.
 _TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
@@ -68,6 +75,23 @@ def observe_pod(pod: Part | None) -> Observation:
     if "running" in own:
         return Observation(state=State.RUNNING)
     return _waiting(status, own, others)
+
+
+def created_at(pod: Part) -> float:
+    """When the pod was made, as a time of ``time.time()``."""
+    return _time(pod["metadata"]["creationTimestamp"])
+
+
+def started_at(pod: Part) -> float | None:
+    """When the replica in the pod began to run; None where it never did."""
+    own, _ = _containers(pod.get("status") or {})
+    stamps = [state.get("startedAt") for kind, state in own.items() if kind != "waiting"]
+    # One that could not be started has the beginning of all time.
+    return next((at for stamp in stamps if stamp and (at := _time(stamp)) > 0), None)
+
+
+def _time(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def _containers(status: Part) -> tuple[Part, dict[str, Part]]:

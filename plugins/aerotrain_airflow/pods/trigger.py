@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.status import State
 from aerotrain_airflow.launchers.base import log_line
 from aerotrain_airflow.pods.address import Address
@@ -57,6 +58,8 @@ class JobTrigger(BaseTrigger):
         began = time.monotonic()
         try:
             ended = await self._follow()
+        except AerotrainError as error:
+            ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {error}")
         except Exception as error:  # noqa: BLE001 -- without an event nobody would end the set
             reason = "".join(traceback.format_exception(error))
             ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")

@@ -19,6 +19,10 @@ class SpecError(FinalError):
     """The description of a job cannot run as it is written."""
 
 
+class SupersededError(FinalError):
+    """Another chief has taken over the place in the store where this one trained."""
+
+
 class ExitCode(IntEnum):
     """How a replica ends. The values of ``sysexits.h`` where it has one, 128 + signal else."""
 
@@ -26,4 +30,5 @@ class ExitCode(IntEnum):
     FINAL = 65  # EX_DATAERR: a FinalError, or an exception of the user's own code
     TEMPORARY = 75  # EX_TEMPFAIL
     FROZEN = 76  # made no progress, and ended itself
+    SUPERSEDED = 77  # a SupersededError: to start it again would be a fight with its successor
     TERMINATED = 143  # 128 + SIGTERM: told to go, and went

@@ -11,9 +11,10 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.given import check_types, known
 from aerotrain.contract.limits import Deadlines, Restarts
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
+from aerotrain.contract.options import Kind, Section, option
 from aerotrain.contract.strategy import StrategyRules, nearest, rules_of
 
-VERSION = 1
+VERSION = 2
 
 #: A number of bytes: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
@@ -147,8 +148,6 @@ class Job:
     ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``), ``run`` and
     ``task`` are the segments under it that are this job's alone. ``code`` is the folder that
     holds the user's own modules. ``arguments`` is JSON and belongs to the module.
-    ``min_workers`` is with how few workers a next try may go on, where others found no place;
-    None asks for all of them each time.
 
     Raises:
         SpecError: the description cannot run; one sentence says why and what to do.
@@ -160,7 +159,15 @@ class Job:
     run: str
     task: str
     strategy: str = "one_device"
-    min_workers: int | None = None
+    min_workers: int | None = option(
+        None,
+        title="Minimum workers",
+        help="Number of workers with which a retry of the task may go on, where the others could "
+        "not be scheduled. Empty: all of them.",
+        section=Section.RECOVERY,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
     replicas: tuple[Replica, ...] = field(default_factory=lambda: (Replica(role=Role.CHIEF),))
     arguments: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None

@@ -4,27 +4,31 @@ from dataclasses import dataclass, fields
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.given import check_types
+from aerotrain.contract.options import Section, check_options, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Seconds a job may take: to have every replica running, and altogether.
-
-    ``patience`` is how many seconds a replica may give no sign of life, or make no progress,
-    before it counts as frozen.
-    """
+    """Seconds a job may take: to have every replica running, and altogether."""
 
     start: float = 600.0
     run: float = 24 * 3600.0
-    patience: float = 60.0
+    progress_timeout: float = option(
+        60.0,
+        title="Progress timeout (seconds)",
+        help="Time without a heartbeat or a training step after which a replica counts as "
+        "unresponsive and is restarted.",
+        section=Section.RECOVERY,
+        above=0,
+    )
 
     def __post_init__(self) -> None:
-        check_types(self, **dict.fromkeys(("start", "run", "patience"), (int, float)))
-        if min(self.start, self.run, self.patience) <= 0:
+        check_types(self, **dict.fromkeys(("start", "run"), (int, float)))
+        if min(self.start, self.run) <= 0:
             raise SpecError(
-                f"deadlines are seconds above zero, got start={self.start}, run={self.run}, "
-                f"patience={self.patience}"
+                f"deadlines are seconds above zero, got start={self.start} and run={self.run}"
             )
+        check_options(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from aerotrain.contract.arguments import Arguments
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.options import Section, check_options, option
 from aerotrain.contract.strategy import nearest
 
 #: How records are divided into splits, and what each way needs beside the shares.
@@ -17,7 +18,7 @@ SPLIT_WAYS: Mapping[str, frozenset[str]] = {
     "time": frozenset({"column", "until"}),
 }
 
-_COUNTS = ("shards", "shard_bytes", "part_bytes")
+_COUNTS = ("shard_bytes", "part_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +40,9 @@ class PlanArguments(Arguments):
     a value for what is missing, ``ranges`` the least and the greatest value that is taken.
     ``label`` is the column whose values are counted as classes, and may never be missing.
     ``max_rejected`` is how many records may go to quarantine before the run fails.
-    ``shards`` is the least number of shards of every split; each replica that reads it needs
-    one of its own. ``shard_bytes`` is the size that they are near to, ``part_bytes`` what one
-    mapped task writes, ``seed`` the order of the records. ``drift`` is how far a column may be
-    from the last run's before this one fails, as a share of all records; ``accept`` takes new
-    data as it is.
+    ``shard_bytes`` is the target size of a shard, ``part_bytes`` what one mapped task writes,
+    ``seed`` the order of the records. ``drift`` is how far a column may be from the last run's
+    before this one fails, as a share of all records.
     """
 
     source: Mapping[str, Any]
@@ -57,14 +56,28 @@ class PlanArguments(Arguments):
     fill: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     max_rejected: int = 0
-    shards: int = 4
+    shards: int = option(
+        4,
+        title="Shards",
+        help="Least number of TFRecord files of each split. Each worker, or each data worker, "
+        "reads files of its own.",
+        section=Section.DATA,
+        minimum=1,
+    )
     shard_bytes: int = 128 * 2**20
     part_bytes: int = 2**30
     seed: int = 0
     drift: float = 0.25
-    accept: bool = False
+    allow_drift: bool = option(
+        False,
+        title="Allow drift",
+        help="Accept data that differ from those of the last run, and compare later runs with "
+        "these.",
+        section=Section.DATA,
+    )
 
     def __post_init__(self) -> None:
+        check_options(self)
         if "kind" not in self.source:
             raise SpecError("the source names no kind; add one, such as {'kind': 'python'}")
         if any(share <= 0 for share in self.splits.values()) or (
@@ -82,12 +95,19 @@ class PlanArguments(Arguments):
                 "max_rejected must be 0 or more and drift above 0 and at most 1, got "
                 f"{self.max_rejected} and {self.drift}"
             )
+        self._check_names()
+        self._check_ranges()
+        self._check_split_by()
+
+    def _check_names(self) -> None:
         if isinstance(self.key, str):
             raise SpecError(
                 f"key must be a list of columns, got {self.key!r}; write [{self.key!r}]"
             )
-        self._check_ranges()
-        self._check_split_by()
+        if not all(isinstance(each, str) for each in self.key):
+            raise SpecError(f"key must be a list of columns, got {self.key!r}; name each by a text")
+        if not isinstance(self.label, str):
+            raise SpecError(f"label must be the name of a column, got {self.label!r}")
 
     def _check_ranges(self) -> None:
         for column, limits in self.ranges.items():

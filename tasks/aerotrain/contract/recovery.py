@@ -72,10 +72,10 @@ MATRIX: tuple[Row, ...] = (
         "it saves a checkpoint, leaves, and resumes elsewhere", "nothing"),
     Row(Formation.ANY, "a replica that is alive and makes no progress",
         "it is found by its heartbeat or its step, ended, and treated as lost",
-        "`deadlines.patience` (60 s)"),
+        "`deadlines.progress_timeout` (60 s)"),
     Row(Formation.ANY, "a node that falls silent, nothing closed", "the chief's own watchdog "
         "ends it, or the one outside does; what is silent is replaced, never waited for",
-        "`deadlines.patience` (60 s)"),
+        "`deadlines.progress_timeout` (60 s)"),
     Row(Formation.ANY, "Airflow's worker, scheduler or triggerer", "training goes on; the task "
         "adopts it when it is back", "nothing"),
     Row(Formation.ANY, "the object store, away or slow", "training goes on; uploads wait and "

@@ -55,6 +55,7 @@ OF_EXIT: Mapping[int, tuple[State, Loss | None]] = {
     ExitCode.FINAL: (State.FAILED, None),
     ExitCode.TEMPORARY: (State.LOST, Loss.TEMPORARY),
     ExitCode.FROZEN: (State.LOST, Loss.HANG),
+    ExitCode.SUPERSEDED: (State.FAILED, None),
     ExitCode.TERMINATED: (State.LOST, Loss.PREEMPTED),
 }
 

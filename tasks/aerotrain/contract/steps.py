@@ -7,11 +7,12 @@ from typing import Any, Self
 
 from aerotrain.contract.arguments import Arguments
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.options import Kind, Section, check_options, option
 from aerotrain.contract.preparing import PartArguments, PlanArguments, SealArguments
 from aerotrain.contract.strategy import nearest
 
-#: What layers compute in, as Keras names it; their weights are float32 under all of them.
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+#: Keras dtype policies that a training may ask for.
+DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 #: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
@@ -21,9 +22,6 @@ COMMUNICATIONS = ("auto", "ring", "nccl")
 GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
 
 
-#: The interval between checkpoints that is set from what they cost and how often they are needed.
-AUTO = "auto"
-
 #: The axes of every mesh: batches are cut along the first, variables along either.
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 
@@ -32,52 +30,174 @@ BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 class TrainArguments(Arguments):
     """Train the model that the user's module ``model`` builds, on the data set ``data``.
 
-    ``batch_size`` is the global batch, over all workers. ``hparams`` goes to the user's
-    ``build_model``, together with epochs, batch_size and seed. ``checkpoint_seconds`` is
-    the time between two checkpoints, or "auto" for the one that costs least; ``keep`` is how
-    many of them stay in the store, beside the one of the best validation loss.
-    ``store_seconds`` is for how long the store may be away before the training fails.
-    How replicas exchange gradients: ``communication`` is one of ``COMMUNICATIONS``,
-    ``gradient_dtype`` of ``GRADIENT_DTYPES``, ``bytes_per_pack`` the bytes that travel at once
-    (0 leaves it to TensorFlow). ``jit_compile`` has XLA compile what a replica computes by
-    itself. ``accumulate_steps`` is into how many pieces a replica cuts its part of a batch,
-    to compute one after another and exchange their sum.
-    ``precision`` is one of ``PRECISIONS``. ``validate`` measures the validation split at each
-    epoch's end, which is done anyway where a callback asks for it. ``class_weight`` gives
-    examples of a class, a whole number as text, more or less weight than 1. ``disk_bytes`` is
-    how many bytes of a replica's disk shards may take while it reads them; 0 is for all.
-    The order of records is the seed's in any case; ``deterministic`` has what is computed of
-    them, and the random numbers of a transform, be the same in each run too, to the last bit.
-    For ``dtensor`` alone: ``mesh`` gives each of ``MESH_AXES`` its number of devices, over all
-    processes; empty, all devices are along ``model`` where there is a layout, else ``batch``.
-    ``layout`` maps patterns of variables' paths to an axis or None for each dimension. For
-    ``tpu`` alone: ``tpu`` is the TPU's name or address, which must answer in ``tpu_seconds``.
+    ``hparams`` goes to the user's ``build_model``, together with epochs, batch_size and seed.
+    All other fields are options, and say by themselves what they mean.
+
+    Raises:
+        SpecError: a value cannot be; the message says what was expected.
     """
 
     model: str
     data: str
-    epochs: int = 10
-    batch_size: int = 32
-    seed: int = 0
-    steps_per_execution: int = 50
-    checkpoint_seconds: float | str = 60.0
-    store_seconds: float = 3600.0
-    keep: int = 3
-    communication: str = COMMUNICATIONS[0]
-    gradient_dtype: str = GRADIENT_DTYPES[0]
-    bytes_per_pack: int = 0
-    jit_compile: bool = False
-    accumulate_steps: int = 1
-    precision: str = PRECISIONS[0]
-    validate: bool = False
-    class_weight: Mapping[str, float] = field(default_factory=dict)
     hparams: Mapping[str, Any] = field(default_factory=dict)
-    mesh: Mapping[str, int] = field(default_factory=dict)
-    layout: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    disk_bytes: int = 0
-    deterministic: bool = False
-    tpu: str = "local"
-    tpu_seconds: float = 15.0
+
+    epochs: int = option(
+        10,
+        title="Epochs",
+        help="Number of times that training reads the whole train split.",
+        section=Section.TRAINING,
+        minimum=1,
+    )
+    batch_size: int = option(
+        32,
+        title="Batch size",
+        help="Records of one training step, over all workers.",
+        section=Section.TRAINING,
+        minimum=1,
+    )
+    seed: int = option(
+        0,
+        title="Seed",
+        help="Seed of the initial weights and of the order of the records.",
+        section=Section.TRAINING,
+        minimum=0,
+    )
+    deterministic: bool = option(
+        False,
+        title="Deterministic",
+        help="Compute the same bits in each run, at some cost in time. Not available under "
+        "parameter_server, nor with data workers.",
+        section=Section.TRAINING,
+    )
+    validate: bool = option(
+        False,
+        title="Validate",
+        help="Measure the validation split at the end of each epoch. Callbacks that monitor a "
+        "val_ metric turn it on by themselves.",
+        section=Section.TRAINING,
+    )
+    class_weight: Mapping[str, float] = option(
+        {},
+        title="Class weights",
+        help="Weight of the examples of a class in the loss, by class number; 1 where a class is "
+        'not named. Example: {"3": 2.5}.',
+        section=Section.TRAINING,
+        in_form=False,
+    )
+    mesh: Mapping[str, int] = option(
+        {},
+        title="Mesh",
+        help='dtensor only: number of devices along each axis, over all processes, as {"batch": '
+        '1, "model": 2}. Empty: all devices along model where there is a layout, else along batch.',
+        section=Section.CLUSTER,
+        keys=MESH_AXES,
+    )
+    layout: Mapping[str, Sequence[str | None]] = option(
+        {},
+        title="Layout",
+        help="dtensor only: patterns of variables' paths, each with an axis or null for each "
+        'dimension, as {"dense/kernel": [null, "model"]}. Other variables are replicated.',
+        section=Section.CLUSTER,
+    )
+    tpu: str = option(
+        "local",
+        title="TPU",
+        help="tpu only: name of the TPU, or its address as grpc://host:port.",
+        section=Section.CLUSTER,
+    )
+    tpu_seconds: float = option(
+        15.0,
+        title="TPU timeout (seconds)",
+        help="tpu only: time in which the TPU must answer.",
+        section=Section.CLUSTER,
+        above=0,
+        in_form=False,
+    )
+    shard_cache_bytes: int = option(
+        0,
+        title="Shard cache (bytes)",
+        help="Disk space of each replica for shards of the data set, at least the size of the "
+        "largest shard. Shards are downloaded while training reads. 0: keep all shards.",
+        section=Section.DATA,
+        minimum=0,
+    )
+    steps_per_execution: int = option(
+        50,
+        title="Steps per execution",
+        help="Training steps in one call of a compiled function. Progress is reported and "
+        "checkpoints are saved between two calls.",
+        section=Section.PERFORMANCE,
+        minimum=1,
+    )
+    dtype_policy: str = option(
+        DTYPE_POLICIES[0],
+        title="Dtype policy",
+        help="Keras dtype policy of the layers; weights are float32 under all of them. On a CPU, "
+        "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
+        section=Section.PERFORMANCE,
+        choices=DTYPE_POLICIES,
+    )
+    jit_compile: bool = option(
+        False,
+        title="XLA compilation",
+        help="Compile the computation of each replica with XLA.",
+        section=Section.PERFORMANCE,
+    )
+    gradient_accumulation_steps: int = option(
+        1,
+        title="Gradient accumulation steps",
+        help="Number of microbatches into which each replica divides its part of a batch. "
+        "Gradients are exchanged once for all of them.",
+        section=Section.PERFORMANCE,
+        minimum=1,
+    )
+    communication: str = option(
+        COMMUNICATIONS[0],
+        title="All-reduce implementation",
+        help="multi_worker_mirrored only: TensorFlow's choice, a ring over gRPC, or NCCL.",
+        section=Section.PERFORMANCE,
+        choices=COMMUNICATIONS,
+    )
+    gradient_dtype: str = option(
+        GRADIENT_DTYPES[0],
+        title="Gradient dtype",
+        help="Dtype in which synchronous strategies send gradients. 16 bits halve the traffic.",
+        section=Section.PERFORMANCE,
+        choices=GRADIENT_DTYPES,
+    )
+    bytes_per_pack: int = option(
+        0,
+        title="Bytes per pack",
+        help="Bytes of gradients that one all-reduce sends. 0: TensorFlow's choice.",
+        section=Section.PERFORMANCE,
+        minimum=0,
+    )
+    checkpoint_interval: float | None = option(
+        60.0,
+        title="Checkpoint interval (seconds)",
+        help="Time between two checkpoints: the most that a failure loses. Empty: the interval "
+        "of least cost, from the measured time of a save and the failures of this training.",
+        section=Section.RECOVERY,
+        kind=Kind.NUMBER,
+        above=0,
+        optional=True,
+    )
+    keep: int = option(
+        3,
+        title="Checkpoints to keep",
+        help="Newest checkpoints that stay in the store. The one of the best validation loss "
+        "stays, too.",
+        section=Section.RECOVERY,
+        minimum=1,
+        in_form=False,
+    )
+    store_timeout: float = option(
+        3600.0,
+        title="Store timeout (seconds)",
+        help="How long the store may be unavailable before the training fails.",
+        section=Section.RECOVERY,
+        above=0,
+    )
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
@@ -89,35 +209,8 @@ class TrainArguments(Arguments):
         return super().of(data)
 
     def __post_init__(self) -> None:
+        check_options(self)
         _check_mesh(self.mesh, self.layout)
-        if not self.tpu_seconds > 0:
-            raise SpecError(f"tpu_seconds must be above zero, got {self.tpu_seconds}")
-        for name in (
-            "epochs",
-            "batch_size",
-            "steps_per_execution",
-            "keep",
-            "accumulate_steps",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SpecError(f"{name} must be a whole number of 1 or more, got {value!r}")
-        _check_seconds(self.checkpoint_seconds, self.store_seconds)
-        for name in ("bytes_per_pack", "disk_bytes"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise SpecError(f"{name} must be a whole number of 0 or more, got {value!r}")
-        for name, known in (
-            ("communication", COMMUNICATIONS),
-            ("gradient_dtype", GRADIENT_DTYPES),
-            ("precision", PRECISIONS),
-        ):
-            value = getattr(self, name)
-            if value not in known:
-                raise SpecError(
-                    f"there is no {name} {value!r}{nearest(str(value), list(known))}; "
-                    f"use one of {', '.join(known)}"
-                )
         for each, weight in self.class_weight.items():
             if not str(each).isdecimal() or not weight >= 0:
                 raise SpecError(
@@ -134,19 +227,6 @@ class TrainArguments(Arguments):
             "seed": self.seed,
             **self.hparams,
         }
-
-
-def _check_seconds(checkpoint: object, store: object) -> None:
-    if checkpoint != AUTO and not (_is_number(checkpoint) and checkpoint > 0):  # type: ignore[operator]
-        raise SpecError(
-            f"checkpoint_seconds must be a number above zero or {AUTO!r}, got {checkpoint!r}"
-        )
-    if not (_is_number(store) and store > 0):  # type: ignore[operator]
-        raise SpecError(f"store_seconds must be a number above zero, got {store!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_mesh(mesh: Mapping[str, int], layout: Mapping[str, Sequence[str | None]]) -> None:

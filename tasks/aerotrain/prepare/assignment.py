@@ -37,6 +37,11 @@ def content_hashes(checksums: NDArray[np.uint32], lengths: NDArray[np.int64]) ->
     return mixed(checksums.astype(np.uint64) << np.uint64(32) ^ lengths.astype(np.uint64))
 
 
+def place_hashes(file: str, offsets: NDArray[np.int64]) -> Hashes:
+    """One hash for each record by where it lies: equal records have different ones."""
+    return mixed(hashes_of([file])[0] + offsets.astype(np.uint64))
+
+
 def points_of(hashes: Hashes) -> NDArray[np.float64]:
     """Where each record lies on the line from 0 to 1."""
     return (hashes >> np.uint64(64 - _FLOAT_BITS)) / 2.0**_FLOAT_BITS

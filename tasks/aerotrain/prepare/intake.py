@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.dataset import Schema
-from aerotrain.prepare.assignment import Hashes, content_hashes, hashes_of
+from aerotrain.prepare.assignment import Hashes, content_hashes, hashes_of, place_hashes
 from aerotrain.prepare.conform import Conformed, conformed
 from aerotrain.prepare.plan import check_columns
 from aerotrain.prepare.quarantine import Quarantine
@@ -58,9 +58,13 @@ class Intake:
             labels=self._labels(fit.columns),
             strata=self._strata(fit.columns),
         )
-        self._add(batch, fit, frames, facts)
+        # A sample of records that repeat must not be one of what they hold.
+        sampled = hashes if keys is not None else place_hashes(batch.file, batch.offsets[fit.rows])
+        self._add(batch, fit, frames, facts, sampled)
 
-    def _add(self, batch: Batch, fit: Conformed, frames: Frames, facts: Facts) -> None:
+    def _add(
+        self, batch: Batch, fit: Conformed, frames: Frames, facts: Facts, sampled: Hashes
+    ) -> None:
         """Add what has a split and fits a shard to the scatter."""
         columns = fit.columns
         most = self._rules.shard_bytes
@@ -79,11 +83,11 @@ class Intake:
             )
             kept = np.flatnonzero(~wrong)
             frames = Frames(frames.rows.take(pa.array(kept)), frames.checksums[kept])
-            facts = facts.taken(kept)
+            facts, sampled = facts.taken(kept), sampled[kept]
             columns = {name: column.take(kept) for name, column in columns.items()}
         if len(facts.hashes):
             self._scatter.add(frames, facts)
-            self.statistics.add(columns, fit.missing, facts.hashes)
+            self.statistics.add(columns, fit.missing, sampled)
 
     def _why(self, length: int) -> str:
         if length > self._rules.shard_bytes:

@@ -8,7 +8,7 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.strategy import nearest
-from aerotrain.dataset import VERSION, Schema, schema_to_dict
+from aerotrain.dataset import VERSION, Feature, Schema, schema_to_dict
 from aerotrain.prepare.assignment import shards_per_part
 from aerotrain.prepare.grouping import grouped
 from aerotrain.prepare.latest import latest_of
@@ -47,7 +47,7 @@ def run(replica: Replica) -> dict[str, Any]:
         print(f"already sealed: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "parts": []}
     baseline = latest_of(root, arguments.name)
-    if baseline and plan.schema is not None and not arguments.accept:
+    if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
     for number, part in enumerate(parts):
         store.put(pieces_key(number), part.to_json().encode())
@@ -124,10 +124,10 @@ def _planned(group: list[Piece]) -> PlannedPart:
 
 
 def check_columns(rules: PlanArguments, schema: Schema) -> None:
-    """Make sure that every column that a rule names is there.
+    """Make sure that every column that a rule names is there, and holds what the rule takes.
 
     Raises:
-        SpecError: one is not; the message holds the nearest that is.
+        SpecError: one does not; the message holds the nearest that is there.
     """
     named = {"key": rules.key, "fill": rules.fill, "ranges": rules.ranges}
     if "column" in rules.split_by:
@@ -139,3 +139,17 @@ def check_columns(rules: PlanArguments, schema: Schema) -> None:
                     f"{rule} names a column {column!r}, which does not exist"
                     f"{nearest(column, list(schema))}; the columns are {', '.join(schema)}"
                 )
+            wrong = _why_not(rule, schema[column])
+            if wrong:
+                raise SpecError(
+                    f"{rule} names the column {column!r}, which is {schema[column]}; {wrong}"
+                )
+
+
+def _why_not(rule: str, feature: Feature) -> str:
+    """Why a rule cannot be for such a column; empty where it can."""
+    if rule in ("key", "split_by") and feature.shape:
+        return "it takes one value of each record"
+    if rule == "ranges" and feature.dtype == "string":
+        return "it takes numbers"
+    return ""

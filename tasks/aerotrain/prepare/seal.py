@@ -59,7 +59,7 @@ def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
         statistics.merge(Statistics.from_json(store.get(part_statistics_key(number))))
     summary = statistics.summary()
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
-    if before and not plan.rules.accept:
+    if before and not plan.rules.allow_drift:
         check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
     store.put(SCHEMA, schema_text(statistics.schema()).encode())
     store.put(PAGE, page(store.url, summary, dataset.splits).encode())

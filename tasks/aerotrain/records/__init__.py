@@ -8,13 +8,16 @@ for many records at once; nothing that is done for one of them alone takes a mic
 
 from aerotrain.records.columns import Column, Columns, RecordError, column_of
 from aerotrain.records.encoding import encode
-from aerotrain.records.framing import Frames, encoded_frames, framed, read_frames
+from aerotrain.records.framing import Frames, encoded_frames, framed
+from aerotrain.records.reading import Damage, FramingError, read_frames
 from aerotrain.records.single import check_fits, schema_of, stacked
 
 __all__ = [
     "Column",
     "Columns",
+    "Damage",
     "Frames",
+    "FramingError",
     "RecordError",
     "check_fits",
     "column_of",

@@ -1,17 +1,15 @@
-"""TFRecord: each record between its length and its checksum, both of them checked."""
+"""TFRecord: each record between its length and its checksum, and the checksums of both."""
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise, starmap
-from typing import IO
 
 import google_crc32c
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import FinalError
 from aerotrain.records.columns import Columns
 from aerotrain.records.encoding import (
     as_piece,
@@ -75,35 +73,40 @@ def framed(records: pa.LargeBinaryArray) -> Frames:
     return Frames(joined([_heads(lengths), as_piece(records), feet]), checksums)
 
 
-class TruncatedError(FinalError):
-    """A TFRecord file ends within a record, or holds one whose checksum is another."""
-
-    def __init__(self, message: str, offset: int) -> None:
-        super().__init__(message)
-        self.offset = offset
+def masked_checksum(data: bytes) -> int:
+    """The CRC-32C of one record, or of a length, as it stands in a file."""
+    checksum = google_crc32c.value(data)
+    return ((checksum >> 15 | checksum << 17) + _CRC_MASK) & 0xFFFFFFFF
 
 
-def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The offset and the bytes of each record of a TFRecord file, as far as they are whole.
+def right_heads(content: bytes) -> list[int]:
+    """The places at which a length below 4 GiB is followed by the checksum that is right."""
+    count = len(content) - HEAD + 1
+    if count < 1:
+        return []
+    # Numbers of four bytes that begin at each byte.
+    upper, stored = (np.ndarray(count, "<u4", content, first, (1,)) for first in (4, 8))
+    places = np.flatnonzero(upper == 0)
+    values = np.frombuffer(content, np.uint8)
+    checksums = np.full(len(places), google_crc32c.value(bytes(8)), np.uint32)
+    for byte, table in enumerate(_checksum_tables()):
+        checksums ^= table.take(values[places + byte])
+    return places[_masked(checksums) == stored[places]].tolist()
 
-    Raises:
-        TruncatedError: the file ends within a record, or a checksum is wrong; no record that
-            follows can be found.
+
+@cache
+def _checksum_tables() -> NDArray[np.uint32]:
+    """What each of the first four bytes changes of the checksum of eight zeros.
+
+    A CRC is linear, so that the changes of all of them together are those of a length.
     """
-    offset = 0
-    while head := file.read(HEAD):
-        length = int.from_bytes(head[:8], "little")
-        if len(head) < HEAD or _masked_one(head[:8]) != int.from_bytes(head[8:], "little"):
-            raise TruncatedError("it is no TFRecord file from here on: a length is damaged", offset)
-        record, foot = file.read(length), file.read(FOOT)
-        if len(record) < length or len(foot) < FOOT:
-            raise TruncatedError(
-                f"the file ends within this record of {length} bytes; it was cut off", offset
-            )
-        if _masked_one(record) != int.from_bytes(foot, "little"):
-            raise TruncatedError("the checksum of this record is wrong; it is damaged", offset)
-        yield offset, record
-        offset += HEAD + length + FOOT
+    zeros = google_crc32c.value(bytes(8))
+    changes = [
+        google_crc32c.value(bytes(place) + bytes([byte]) + bytes(7 - place)) ^ zeros
+        for place in range(4)
+        for byte in range(256)
+    ]
+    return np.array(changes, np.uint32).reshape(4, 256)
 
 
 def _checksums(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -130,14 +133,10 @@ def _heads(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
 def _head(length: int) -> NDArray[np.uint8]:
     """What stands before records of that length, as one row."""
     encoded = int(length).to_bytes(8, "little")
-    return np.frombuffer(encoded + _masked_one(encoded).to_bytes(4, "little"), np.uint8)[None]
+    return np.frombuffer(encoded + masked_checksum(encoded).to_bytes(4, "little"), np.uint8)[None]
 
 
 def _masked(checksums: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Checksums rotated and shifted: a CRC of data that holds CRCs is weak."""
     rotated = checksums >> np.uint32(15) | checksums << np.uint32(17)
     return (rotated + np.uint32(_CRC_MASK)).astype("<u4")
-
-
-def _masked_one(data: bytes) -> int:
-    return int(_masked(np.array([google_crc32c.value(data)], np.uint32))[0])

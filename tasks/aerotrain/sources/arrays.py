@@ -103,7 +103,11 @@ class ArraySource:
     def _header(self, file: InputFile) -> Header:
         with file.stream() as stream:
             beginning = io.BytesIO(stream.read(_LONGEST_HEADER))
-            return header_of(file.url, self.description["kind"], beginning)
+        header = header_of(file.url, self.description["kind"], beginning)
+        end = header.begin + header.shape[0] * header.row_bytes if header.shape else 0
+        if file.compression is None and end > file.size:
+            raise _cut_off(file.url, header)
+        return header
 
     def described(self) -> Mapping[str, Any]:
         return self.description
@@ -154,12 +158,9 @@ class Rows:
     def take(self, count: int) -> NDArray[Any]:
         """The next rows, in this machine's byte order."""
         header = self.header
-        data = self.stream.read(count * header.row_bytes)
+        data = _read(self.stream, count * header.row_bytes)
         if len(data) < count * header.row_bytes:
-            raise SourceError(
-                f"{self.url} ends before the last of the {header.shape[0]} records that its "
-                "header tells of; it was cut off: write it again"
-            )
+            raise _cut_off(self.url, header)
         rows = np.frombuffer(data, header.dtype).reshape(count, *header.shape[1:])
         return rows.astype(_native(header.dtype), copy=False)
 
@@ -176,6 +177,24 @@ def batches_of(arrays: Mapping[str, Rows], first: int, last: int, url: str) -> I
             offsets=np.arange(row, end),
             unit="row",
         )
+
+
+def _cut_off(url: str, header: Header) -> SourceError:
+    return SourceError(
+        f"{url} ends before the last of the {header.shape[0]} records that its header tells of; "
+        "it was cut off: write it again"
+    )
+
+
+def _read(stream: IO[bytes], count: int) -> bytes:
+    """So many bytes, or all that there are: memory is not taken for what a header says."""
+    read = stream.read(min(count, _BATCH_BYTES))
+    if len(read) == count or not read:
+        return read
+    parts = [read]
+    while (count := count - len(read)) and (read := stream.read(min(count, _BATCH_BYTES))):
+        parts.append(read)
+    return b"".join(parts)
 
 
 def _skip(stream: IO[bytes], count: int) -> None:
@@ -201,14 +220,15 @@ def header_of(url: str, kind: str, stream: IO[bytes]) -> Header:
 
 def feature_of(name: str, header: Header) -> Feature:
     """What a row of the array is in a record."""
-    return column_of(name, np.zeros((0, *header.shape[1:]), _native(header.dtype))).feature
+    dtype = column_of(name, np.zeros(0, _native(header.dtype))).feature.dtype
+    return Feature(dtype, header.shape[1:])
 
 
 def check_counts(headers: Mapping[str, Header]) -> int:
     """How many records all arrays have.
 
     Raises:
-        SourceError: they differ, or there is none.
+        SourceError: they differ, or there is none, or none has a value.
     """
     counts = {name: header.shape[0] if header.shape else 0 for name, header in headers.items()}
     if len(set(counts.values())) > 1:
@@ -217,6 +237,8 @@ def check_counts(headers: Mapping[str, Header]) -> int:
     count = next(iter(counts.values()), 0)
     if not count:
         raise SourceError("the source is empty: its arrays have no record")
+    if not any(header.row_bytes for header in headers.values()):
+        raise SourceError(f"the source is empty: its records hold no value, all {count} of them")
     return count
 
 

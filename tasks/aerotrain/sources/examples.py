@@ -10,8 +10,9 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from aerotrain.dataset import Feature, Schema
-from aerotrain.records import read_frames
-from aerotrain.records.framing import TruncatedError
+from aerotrain.records import Damage, FramingError, read_frames
+from aerotrain.sources.files import InputFile
+from aerotrain.sources.first_bytes import check_beginning
 from aerotrain.sources.naming import renewed
 from aerotrain.sources.protocol import Batch, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
@@ -25,10 +26,10 @@ class ExampleSource(WholeFiles):
     """TFRecord files below a URL, each a piece. Lists of one value are taken for that value."""
 
     def schema(self) -> Schema:
-        """By the first record."""
+        """By the first record that is whole."""
         for file in self.files:
-            with file.stream() as stream:
-                for _, record in read_frames(stream):
+            for _, record in _frames(file):
+                if isinstance(record, bytes):
                     features = _parsed(record)
                     return {name: _feature_of(*features[name]) for name in features}
         raise SourceError(f"the source is empty: its {len(self.files)} files have no record")
@@ -37,16 +38,25 @@ class ExampleSource(WholeFiles):
         assert schema is not None
         file, _ = renewed(description)
         taken = _Taken(file.url, schema)
-        with file.stream() as stream:
-            try:
-                for offset, record in read_frames(stream):
-                    taken.add(offset, record)
-                    if len(taken.offsets) == _BATCH_RECORDS:
-                        yield taken.batch()
-                        taken = _Taken(file.url, schema)
-            except TruncatedError as error:
-                taken.reject(error.offset, str(error))
+        for offset, record in _frames(file):
+            if isinstance(record, Damage):
+                taken.reject(offset, record.reason, record.records)
+            else:
+                taken.add(offset, record)
+            if len(taken) == _BATCH_RECORDS:
+                yield taken.batch()
+                taken = _Taken(file.url, schema)
         yield taken.batch()
+
+
+def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
+    """The records of a file, and what is damaged in it. Raises ``SourceError``."""
+    with file.stream() as stream:
+        try:
+            yield from read_frames(stream)
+        except FramingError as error:
+            check_beginning(file, "tfrecord")
+            raise SourceError(f"{file.url} is no TFRecord file: {error}") from error
 
 
 class _Taken:
@@ -58,6 +68,9 @@ class _Taken:
         self._schema = schema
         self._values: dict[str, list[Any]] = {name: [] for name in schema}
         self._rejected: list[Rejected] = []
+
+    def __len__(self) -> int:
+        return len(self.offsets) + len(self._rejected)
 
     def add(self, offset: int, record: bytes) -> None:
         try:
@@ -74,8 +87,8 @@ class _Taken:
             self._values[name].append(features[name][1])
         self.offsets.append(offset)
 
-    def reject(self, offset: int, reason: str) -> None:
-        self._rejected.append(Rejected(self._url, offset, "byte", reason))
+    def reject(self, offset: int, reason: str, records: int = 1) -> None:
+        self._rejected.append(Rejected(self._url, offset, "byte", reason, records))
 
     def batch(self) -> Batch:
         return Batch(

@@ -20,7 +20,7 @@ BLOCK = 8 * 2**20
 #: Bytes that are looked through at once for the end of a line, or of a record.
 _LINE = 2**16
 
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _WILD = re.compile(r"[*?\[]")
 # Not "..", which no name may hold: to read it is refused.
 _DOTTED = re.compile(r"(^|/)\.(?!\.)")
@@ -47,7 +47,8 @@ class InputFile(NamedTuple):
     @property
     def compression(self) -> str | None:
         """The name of the codec that its name ends with, if any."""
-        return next((_COMPRESSED[end] for end in _COMPRESSED if self.key.endswith(end)), None)
+        name = self.key.lower()
+        return next((_COMPRESSED[end] for end in _COMPRESSED if name.endswith(end)), None)
 
     @property
     def partitions(self) -> dict[str, str]:
@@ -184,8 +185,21 @@ def _files_of(url: str) -> list[InputFile]:
             f"the source is empty: no file is at {url}; see whether its input is where the "
             "source looks for it"
         )
+    for file in files:
+        _check_name(file)
     files.sort(key=lambda file: file.key)  # some servers list a folder before "folder.csv"
     return files
+
+
+def _check_name(file: InputFile) -> None:
+    """Refuse a name that is no text: nothing that is written down could name the file."""
+    try:
+        file.key.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"{file.store} holds a file whose name is no UTF-8: {os.fsencode(file.key)!r}; "
+            "rename it"
+        ) from error
 
 
 def _input(folder: str, name: str) -> InputFile:

@@ -61,6 +61,12 @@ def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
         yield from _to_end(stream, file, offset, b"", None if whole else end)
 
 
+def first_line(file: InputFile) -> bytes:
+    """The first line of a file, without its end, and without a mark before it."""
+    with file.stream() as stream:
+        return _line(stream, file).rstrip(b"\r\n").removeprefix(_MARK)
+
+
 def _to_end(
     stream: IO[bytes], file: InputFile, offset: int, left: bytes, end: int | None
 ) -> Iterator[Block]:
@@ -104,6 +110,10 @@ class Parse(Protocol):
 
     def __call__(self, content: bytes) -> pa.Table: ...
 
+    def lines_of_first(self, lines: Iterator[bytes]) -> int:
+        """How many lines the record takes that begins with the first of them."""
+        ...
+
 
 def tables(
     file: InputFile, block: Block, parse: Parse, rejected: list[Rejected]
@@ -111,13 +121,15 @@ def tables(
     """The lines of a block as tables, and where in the file each row lies.
 
     What parses as a whole is one table. Where a line does not, it is found by halves and added
-    to ``rejected``.
+    to ``rejected``, with the lines after it that are of the same record.
     """
     starts = block.starts()
     ahead = [(0, len(starts) - 1)]
+    done = 0
     while ahead:
         first, last = ahead.pop()
-        if first == last:
+        first = max(first, done)
+        if first >= last:
             continue
         try:
             table = parse(block.content[starts[first] : starts[last]])
@@ -127,6 +139,9 @@ def tables(
             if last - first == 1:
                 where = block.offset + int(starts[first])
                 rejected.append(Rejected(file.url, where, "byte", _first_line(error)))
+                edges = pairwise(starts[first:])
+                each = (block.content[begin:end] for begin, end in edges)
+                done = first + parse.lines_of_first(each)
                 continue
             middle = (first + last) // 2
             ahead += [(middle, last), (first, middle)]

@@ -15,6 +15,7 @@ from aerotrain.dataset import Feature, Schema
 from aerotrain.records import RecordError, column_of
 from aerotrain.sources.files import InputFile, constants
 from aerotrain.sources.naming import piece_of, renewed
+from aerotrain.sources.options import check_once
 from aerotrain.sources.protocol import Batch, Piece, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
@@ -65,6 +66,7 @@ class ParquetSource(WholeFiles):
                     f"{file.url} has no column {name!r}{nearest(name, schema.names)}; "
                     f"it has {', '.join(schema.names)}"
                 )
+            check_once(file.url, name, schema.names)
         return [name for name in wanted if name not in file.partitions]
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
@@ -118,6 +120,7 @@ def _check(file: InputFile, found: pa.Schema, schema: Schema) -> None:
                 f"{file.url} has no column {name!r}{nearest(name, found.names)}; give all files "
                 "the same columns, or name those that are wanted in 'columns'"
             )
+        check_once(file.url, name, found.names)
 
 
 def _feature(name: str, values: pa.Array, file: InputFile) -> Feature:

@@ -31,12 +31,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A record that does not parse: where it lies, in ``unit`` from the file's start, and why."""
+    """A record that does not parse: where it lies, in ``unit`` from the file's start, and why.
+
+    ``records`` is about how many there were, where damage hides where one ends.
+    """
 
     file: str
     offset: int
     unit: str
     reason: str
+    records: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,21 +4,30 @@ import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import column_of
 from aerotrain.sources.files import InputFile
-from aerotrain.sources.lines import Block, blocks, content_bytes, parsed, ranges, tables
+from aerotrain.sources.first_bytes import check_beginning
+from aerotrain.sources.formats import Csv, Format, JsonLines, Types
+from aerotrain.sources.lines import (
+    Block,
+    Parse,
+    blocks,
+    content_bytes,
+    first_line,
+    parsed,
+    ranges,
+    tables,
+)
 from aerotrain.sources.naming import piece_of, renewed
-from aerotrain.sources.options import checked
-from aerotrain.sources.protocol import Batch, Piece, SourceError
+from aerotrain.sources.options import check_once, checked
+from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
 #: Bytes of a file that are one piece.
@@ -27,100 +36,11 @@ PIECE_BYTES = 64 * 2**20
 #: How many files are looked into for the types of their columns.
 _LOOKED_INTO = 3
 
+#: Bytes of such a file, after its header.
+_LOOKED_AT = 2**20
+
 #: What a text may be parsed as; everything else stays a string.
 _TYPES = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float64(), "string": pa.string()}
-
-Types = Mapping[str, pa.DataType]
-
-
-class Format(Protocol):
-    """How the lines of one kind of file are parsed."""
-
-    @property
-    def has_header(self) -> bool: ...
-
-    def table(
-        self, header: list[str], content: bytes, types: Mapping[str, pa.DataType]
-    ) -> pa.Table:
-        """Whole lines as a table. Raises ``pa.ArrowInvalid``."""
-        ...
-
-    def header(self, line: str) -> list[str]:
-        """The names in a file's first line."""
-        ...
-
-
-@dataclass(frozen=True)
-class Csv:
-    """Comma-separated values with a header, or with other separators, or ``names`` of its own."""
-
-    delimiter: str = ","
-    names: tuple[str, ...] = ()
-
-    @property
-    def has_header(self) -> bool:
-        return not self.names
-
-    def header(self, line: str) -> list[str]:
-        return next(csv.reader([line], delimiter=self.delimiter))
-
-    def table(
-        self, header: list[str], content: bytes, types: Mapping[str, pa.DataType]
-    ) -> pa.Table:
-        names = header or list(self.names)
-        self._check_last_line(content)
-        return pyarrow.csv.read_csv(
-            pa.BufferReader(content),
-            pyarrow.csv.ReadOptions(
-                use_threads=False, column_names=names, block_size=max(len(content), 1)
-            ),
-            pyarrow.csv.ParseOptions(delimiter=self.delimiter),
-            pyarrow.csv.ConvertOptions(
-                column_types=dict(types),
-                include_columns=list(types) or None,
-                timestamp_parsers=[],
-                strings_can_be_null=True,
-                null_values=["", "NULL", "null", "NA", "N/A", "NaN", "nan"],
-                quoted_strings_can_be_null=False,
-            ),
-        )
-
-    def _check_last_line(self, content: bytes) -> None:
-        """Refuse a last line whose quotes do not end: Arrow takes the line's end for a text's."""
-        last = content[content.rfind(b"\n", 0, -1) + 1 :]
-        if last.count(b'"') % 2 == 0:
-            return
-        try:
-            list(
-                csv.reader([last.decode("utf-8", "replace")], delimiter=self.delimiter, strict=True)
-            )
-        except csv.Error as error:
-            raise pa.ArrowInvalid(
-                f"a value in quotes does not end in its line ({error}); files are cut at line "
-                "ends, so write values without line breaks, or as JSON lines or Parquet"
-            ) from error
-
-
-@dataclass(frozen=True)
-class JsonLines:
-    """One JSON object a line."""
-
-    has_header = False
-
-    def header(self, line: str) -> list[str]:
-        raise NotImplementedError
-
-    def table(
-        self, header: list[str], content: bytes, types: Mapping[str, pa.DataType]
-    ) -> pa.Table:
-        return pyarrow.json.read_json(
-            pa.BufferReader(content),
-            pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(content), 1)),
-            pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(list(types.items())) if types else None,
-                unexpected_field_behavior="ignore" if types else "infer",
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -173,26 +93,44 @@ class TextSource(WholeFiles):
         """By the first block of some of the files; columns that are null there are strings."""
         count = len(self.files)
         numbers = sorted({number * (count - 1) // _LOOKED_INTO for number in range(1, 4)} | {0})
-        votes = self._votes(self.files[number] for number in numbers)
+        rejected: list[Rejected] = []
+        votes = self._votes((self.files[number] for number in numbers), rejected)
         if not votes:  # those have no record; another may
-            votes = next(filter(None, (self._votes([file]) for file in self.files)), votes)
+            each = (self._votes([file], rejected) for file in self.files)
+            votes = next(filter(None, each), votes)
         if not votes:
-            raise SourceError(
-                f"the source is empty: none of {len(self.files)} files, {self.files[0].url} the "
-                "first, has a record; see whether its input is where the source looks for it"
-            )
+            raise self._empty(rejected)
         return self._chosen({name: _elected(each) for name, each in votes.items()})
 
-    def _votes(self, files: Iterable[InputFile]) -> dict[str, Counter[Feature]]:
+    def _empty(self, rejected: list[Rejected]) -> SourceError:
+        """Why no file has a record."""
+        for each in rejected:
+            return SourceError(
+                f"no line of {each.file} that was looked at is a record, the first not at byte "
+                f"{each.offset}: {each.reason}"
+            )
+        return SourceError(
+            f"the source is empty: none of {len(self.files)} files, {self.files[0].url} the "
+            "first, has a record; see whether its input is where the source looks for it"
+        )
+
+    def _votes(
+        self, files: Iterable[InputFile], rejected: list[Rejected]
+    ) -> dict[str, Counter[Feature]]:
         """How many of the first lines of those files have each type, column by column."""
         votes: dict[str, Counter[Feature]] = {}
         for file in files:
-            content = self._without_header(blocks(file, 0, min(file.size, 2**20)))
-            parse = self._parse(self._header(file), {})
-            for table, _ in tables(file, next(content, Block(0, b"")), parse, []):
-                for name in table.column_names:
-                    for_name = votes.setdefault(name, Counter())
-                    for_name[self._inferred(name, table[name])] += len(table)
+            check_beginning(file, self.description["kind"], self.description.get("delimiter"))
+            header = self._header(file)
+            begin = _LOOKED_AT + len(",".join(header).encode())
+            content = self._without_header(blocks(file, 0, min(file.size, begin)))
+            parse = self._parse(header, {})
+            block = next(content, None)
+            for table, _ in tables(file, block, parse, rejected) if block else ():
+                for name, values in zip(table.column_names, table.columns, strict=True):
+                    if name in self.description.get("columns", [name]):
+                        check_once(file.url, name, table.column_names)
+                    votes.setdefault(name, Counter())[self._inferred(name, values)] += len(table)
                 votes |= {name: Counter([Feature("string")]) for name in file.partitions}
         return votes
 
@@ -239,30 +177,25 @@ class TextSource(WholeFiles):
                     f"{', '.join(header) or 'empty'}; give all files the same columns, or name "
                     "those that are wanted in 'columns'"
                 )
+            check_once(file.url, name, header)
 
-    def _parse(self, header: list[str], types: Types) -> Any:
-        encoding = self.description.get("encoding", "utf-8")
-
-        def parse(content: bytes) -> pa.Table:
-            if encoding != "utf-8":
-                try:
-                    content = content.decode(encoding).encode()
-                except UnicodeDecodeError as error:
-                    raise pa.ArrowInvalid(str(error)) from error
-            try:
-                return self.format.table(header, content, types)
-            except KeyError as error:  # a column of a file without a header
-                raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
-
-        return parse
+    def _parse(self, header: list[str], types: Types) -> Parse:
+        return _Parse(self.format, self.description.get("encoding", "utf-8"), header, types)
 
     def _header(self, file: InputFile) -> list[str]:
         if not self.format.has_header:
             return []
-        with file.stream() as stream:
-            line = bytes(stream.read(2**16)).partition(b"\n")[0].removeprefix(b"\xef\xbb\xbf")
-        text = line.decode(self.description.get("encoding", "utf-8"), "replace")
-        return self.format.header(text.rstrip("\r")) if text.strip() else []
+        encoding = self.description.get("encoding", "utf-8")
+        try:
+            text = first_line(file).decode(encoding)
+            return self.format.header(text) if text.strip() else []
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{file.url} is no {encoding.upper()} at byte {error.start} of its first line; set "
+                "'encoding', such as 'latin-1', to what it is in"
+            ) from error
+        except csv.Error as error:
+            raise SourceError(f"the first line of {file.url} is no header: {error}") from error
 
     def _without_header(self, content: Iterator[Block]) -> Iterator[Block]:
         for number, block in enumerate(content):
@@ -272,6 +205,30 @@ class TextSource(WholeFiles):
             cut = block.content.find(b"\n") + 1
             if 0 < cut < len(block.content):
                 yield Block(block.offset + cut, block.content[cut:])
+
+
+@dataclass(frozen=True)
+class _Parse:
+    """Makes a table of whole lines of a file, ``header`` being its columns."""
+
+    format: Format
+    encoding: str
+    header: list[str]
+    types: Types
+
+    def __call__(self, content: bytes) -> pa.Table:
+        if self.encoding != "utf-8":
+            try:
+                content = content.decode(self.encoding).encode()
+            except UnicodeDecodeError as error:
+                raise pa.ArrowInvalid(str(error)) from error
+        try:
+            return self.format.table(self.header, content, self.types)
+        except KeyError as error:  # a column of a file without a header
+            raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
+
+    def lines_of_first(self, lines: Iterator[bytes]) -> int:
+        return self.format.lines_of_first(self.header, lines)
 
 
 def _elected(votes: Counter[Feature]) -> Feature:

@@ -19,6 +19,7 @@ from aerotrain.statistics.sketches import (
     Sample,
     Vocabulary,
     hashes_of_numbers,
+    histogram,
 )
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -63,9 +64,9 @@ class ColumnStatistics:
         else:
             values = column.values.reshape(len(hashes), -1)
             stride = max(1, values.shape[1] // _LOOKED_AT)
-            values = values[:, self.records % stride :: stride].astype(np.float64)
             if not column.feature.shape:
-                self._add_numbers(values.ravel())
+                self._add_numbers(column.values)
+            values = values[:, self.records % stride :: stride]
         # Every string of an array counts as a value of its record.
         self._add_sample(np.asarray(values, np.float64).reshape(len(hashes), -1), hashes)
         self.records += len(hashes)
@@ -199,15 +200,18 @@ class ColumnStatistics:
 
     def histogram(self) -> list[int]:
         """How many values of the sample lie in each of so many stretches, least to greatest."""
-        limits = (self.moments.least, self.moments.greatest)
-        if not all(map(np.isfinite, limits)):
-            return []
-        return np.histogram(self.sample.values, _STRETCHES, limits)[0].tolist()
+        moments = self.moments
+        return histogram(self.sample.values, moments.least, moments.greatest, _STRETCHES)
 
     def quantiles(self) -> dict[str, float]:
         """Quantiles by name, such as ``"0.5"``; the ends are exact."""
         if not len(self.sample.values):
             return {}
-        found = np.quantile(self.sample.values, QUANTILES).tolist()
+        values = self.sample.values
+        with np.errstate(over="ignore", invalid="ignore"):
+            between = np.quantile(values, QUANTILES)
+        # Between a value and infinity there is none.
+        lower = np.quantile(values, QUANTILES, method="lower")
+        found = np.where(np.isfinite(between), between, lower).tolist()
         found[0], found[-1] = self.moments.least, self.moments.greatest
         return {str(name): value for name, value in zip(QUANTILES, found, strict=True)}

@@ -16,6 +16,9 @@ _MOST_CATEGORIES = 200
 #: Samples differ a little by themselves; below so many records they say nothing of drift.
 _FEWEST_RECORDS = 100
 
+#: What infinity is taken for, so that there are values between it and others.
+_INFINITE = 1e300
+
 Summary = Mapping[str, Mapping[str, Any]]
 
 
@@ -92,12 +95,14 @@ def _between_numbers(before: Mapping[str, Any], now: Mapping[str, Any]) -> float
     if "quantiles" not in before or "quantiles" not in now:
         return 0.0
     shares = np.array([float(name) for name in before["quantiles"]])
-    values = [np.array(list(each["quantiles"].values())) for each in (before, now)]
+    values = [
+        np.clip(list(each["quantiles"].values()), -_INFINITE, _INFINITE) for each in (before, now)
+    ]
     distance = 0.0
     for one, other in (values, values[::-1]):
         inside = np.interp(one, other, shares, left=0.0, right=1.0)
         # Of equal values the last alone: so many records are not above it.
-        telling = np.append(np.diff(one) > 0, False) & (shares > 0)
+        telling = np.append(one[1:] > one[:-1], True) & (shares > 0)
         distance = max(distance, float(np.abs(inside - shares)[telling].max(initial=0)))
     return distance
 
@@ -116,5 +121,5 @@ def check_changes(found: list[Change], drift: float) -> None:
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise FinalError(
         f"the data are not like those that were sealed last (drift may be {drift:g}):\n{table}\n"
-        "mend the source, or run once more with accept=True to take them as they are"
+        "mend the source, or run once more with allow_drift=True to take them as they are"
     )

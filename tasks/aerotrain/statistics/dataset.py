@@ -17,7 +17,10 @@ class Statistics:
         self.columns = dict(columns or {})
 
     def add(self, columns: Columns, missing: Mapping[str, int], hashes: Hashes) -> None:
-        """Look at some more records; ``missing`` counts what was filled, by column."""
+        """Look at some more records, each with a hash of its own.
+
+        ``missing`` counts what was filled, by column.
+        """
         for name, column in columns.items():
             statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
             statistics.add(column, missing.get(name, 0), hashes)

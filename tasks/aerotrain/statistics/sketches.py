@@ -2,8 +2,8 @@
 the same for the same records.
 
 Libraries of sketches toss coins, and a manifest must come out the same byte for byte. So what is
-random here is a hash of the records themselves: the values with the smallest hashes are a fair
-sample of all, whatever the order in which they came.
+random here is a hash of each record, by its key, or else by its file and its place in that: the
+values with the smallest hashes are a fair sample of all, whatever the order in which they came.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,9 @@ DISTINCT = 4096
 #: Different values that are counted one by one.
 VOCABULARY = 10_000
 
+#: Integers up to this size are floats too, each another one.
+_EXACT = 2.0**53
+
 
 @dataclass
 class Moments:
@@ -38,19 +41,30 @@ class Moments:
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> Self:
+        """Those of values that are not NaN, of whatever size."""
         if not len(values):
             return cls()
-        mean = float(values.mean())
-        squares = float(((values - mean) ** 2).sum())
-        return cls(len(values), mean, squares, float(values.min()), float(values.max()))
+        least, greatest = float(values.min()), float(values.max())
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mean = (values / len(values)).sum()  # their sum may be more than a float is
+            if np.isfinite(mean):
+                # Large values that are nearly alike would be off by more than they differ.
+                mean = np.clip(mean + ((values - mean) / len(values)).sum(), least, greatest)
+            squares = float(((values - mean) ** 2).sum())
+        return cls(len(values), float(mean), squares, least, greatest)
 
     def merge(self, other: "Moments") -> None:
         count = self.count + other.count
         if not other.count:
             return
-        difference = other.mean - self.mean
-        self.squares += other.squares + difference**2 * self.count * other.count / count
-        self.mean += difference * other.count / count
+        if self.count:
+            # Infinity is not 0 away from itself, but NaN.
+            difference = 0.0 if self.mean == other.mean else other.mean - self.mean
+            weight = self.count * other.count / count
+            self.squares += other.squares + difference * difference * weight
+            self.mean += difference * other.count / count
+        else:
+            self.squares, self.mean = other.squares, other.mean
         self.count = count
         self.least = min(self.least, other.least)
         self.greatest = max(self.greatest, other.greatest)
@@ -127,4 +141,28 @@ class Vocabulary:
 
 def hashes_of_numbers(values: NDArray[Any]) -> Hashes:
     """A hash for each number; equal numbers have equal ones."""
-    return mixed(values.astype(np.float64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    floats = values.astype(np.float64) + 0.0  # -0.0 is 0.0
+    hashes = mixed(floats.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    if values.dtype == np.int64:
+        # Up to so many integers share a float; what tells them apart are their last bits.
+        large = np.abs(floats) > _EXACT
+        hashes[large] ^= mixed(values[large].astype(np.uint64) & np.uint64(0x7FF))
+    return hashes
+
+
+def histogram(
+    values: NDArray[np.float64], least: float, greatest: float, stretches: int
+) -> list[int]:
+    """How many values lie in each of so many stretches of equal length, least to greatest.
+
+    Where all values are one, they lie in the middle. Between infinities there are no stretches:
+    then it is empty.
+    """
+    if not np.isfinite([least, greatest]).all():
+        return []
+    span = greatest - least
+    if np.isinf(span):  # the halves are as far apart as a float can say
+        values, least, span = values / 2, least / 2, greatest / 2 - least / 2
+    shares = (values - least) / span if span else np.full(len(values), 0.5)
+    places = np.minimum((shares * stretches).astype(np.int64), stretches - 1)
+    return np.bincount(places, minlength=stretches).tolist()

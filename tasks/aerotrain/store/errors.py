@@ -64,3 +64,8 @@ def changed(url: str) -> ChangedError:
         f"{url} changed since it was listed; see that nothing writes to it meanwhile, and run "
         "the pipeline again, which lists it anew"
     )
+
+
+def replaced(url: str) -> ChangedError:
+    """The error of an object that is no longer the version which was to be replaced."""
+    return ChangedError(f"{url} changed since it was read; read it again before you replace it")

@@ -1,22 +1,34 @@
 """A store that is a folder: every object is a file that appears at once."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from aerotrain.store.errors import ExistsError, changed, explained
+from aerotrain.store.errors import (
+    ExistsError,
+    StoreUnavailable,
+    changed,
+    explained,
+    replaced,
+)
 from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.protocol import StoredObject
 
 #: What a file is called until it is whole. Listings leave such files out.
 PARTIAL = ".aerotrain-partial-"
+
+#: Seconds to wait for the lock of a folder, which is held for one rename, and between two tries.
+LOCKED_SECONDS = 10.0
+_LOCKED_PAUSE = 0.01
 
 
 class LocalStore:
@@ -52,10 +64,20 @@ class LocalStore:
         with self._explaining(source) as path:
             self.upload(path, key)
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        def name_it(partial: Path, path: Path) -> None:
+            if if_match is not None:
+                _replace_version(partial, path, if_match, f"{self.url}/{key}")
+            elif if_absent:
+                os.link(partial, path)  # unlike a rename, it fails where a file is
+            else:
+                partial.replace(path)
+
         with self._explaining(key) as path:
             try:
-                write_whole(path, lambda file: file.write(data), if_absent=if_absent)
+                return write_whole(path, lambda file: file.write(data), name_it)
             except FileExistsError as error:
                 raise ExistsError(
                     f"{self.url}/{key} is there already; choose another key"
@@ -124,15 +146,14 @@ def _name_in_keys(entry: os.DirEntry[str]) -> str:
 
 
 def write_whole(
-    path: Path, write: Callable[[IO[bytes]], object], *, if_absent: bool = False
-) -> None:
-    """Make the file ``path`` of what ``write`` writes; nobody ever sees half of it.
+    path: Path,
+    write: Callable[[IO[bytes]], object],
+    name_it: Callable[[Path, Path], object] = Path.replace,
+) -> str:
+    """Make the file ``path`` of what ``write`` writes, and return its tag.
 
-    It is written beside, brought to the disk, and then renamed, so neither a kill nor a
-    power cut leaves half a file under its name.
-
-    Raises:
-        FileExistsError: ``if_absent``, and another was first.
+    It is written next to it, brought to the disk, and then given its name by ``name_it``, so
+    neither a kill nor a power cut leaves half a file under its name, and no reader meets one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
@@ -143,13 +164,52 @@ def write_whole(
             file.flush()
             os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide it from other users
             os.fsync(file.fileno())
-        if if_absent:
-            os.link(partial, path)  # unlike a rename, it fails where a file is
-        else:
-            partial.replace(path)
+            tag = _tag(os.fstat(file.fileno()))
+        name_it(partial, path)
     finally:
         partial.unlink(missing_ok=True)
     _sync_folder(path.parent)
+    return tag
+
+
+def _replace_version(partial: Path, path: Path, tag: str, url: str) -> None:
+    """Rename ``partial`` to ``path``, if that is still the version of ``tag``."""
+    with locked(path.parent):
+        try:
+            found = _tag(path.stat())
+        except FileNotFoundError:
+            found = None
+        if found != tag:
+            raise replaced(url)
+        partial.replace(path)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A scope in which no other process, nor thread, replaces versions of files in ``folder``.
+
+    Raises:
+        StoreUnavailable: another one has been in it for very long; it may be stopped.
+    """
+    path = folder / f"{PARTIAL}lock"
+    # Opened for writing: where the folder is a share, the lock is its server's, and that asks so.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        until = time.monotonic() + LOCKED_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise StoreUnavailable(
+                        f"another process has held the lock {path} for {LOCKED_SECONDS:g} s; see "
+                        "which (lslocks), and end it if it is stopped"
+                    ) from None
+                time.sleep(_LOCKED_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ them back checks every byte against it.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -68,11 +68,18 @@ class Manifest:
             raise CorruptError(f"this is no manifest: {error!r}; publish again") from error
 
 
-def publish(store: Store, folder: Path, prefix: str, about: Mapping[str, Any]) -> Manifest:
+def publish(
+    store: Store,
+    folder: Path,
+    prefix: str,
+    about: Mapping[str, Any],
+    may_seal: Callable[[], None] = lambda: None,
+) -> Manifest:
     """Upload every file below ``folder`` to ``prefix``, then the manifest.
 
     What is published there already with the same bytes and the same ``about`` is left as it
     is. Anything else there loses its manifest first, so that no reader meets a mixture.
+    ``may_seal`` is called before the manifest is written, and raises where it may not be.
 
     Raises:
         FinalError: the folder holds no file, or one that is called like the manifest.
@@ -99,6 +106,7 @@ def publish(store: Store, folder: Path, prefix: str, about: Mapping[str, Any]) -
     # and take the file on top for the sign that all is there.
     for key in sorted(paths, key=lambda key: (-key.count("/"), key)):
         target.upload(paths[key], key)
+    may_seal()
     target.put(MANIFEST, content)
     return manifest
 

@@ -50,11 +50,14 @@ class Store(Protocol):
         """
         ...
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-        """Write one object, whole or not at all.
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        """Write one object, whole or not at all, and return its version tag.
 
         With ``if_absent`` only the first of many writers succeeds, the others get
-        ``ExistsError``.
+        ``ExistsError``. With ``if_match`` the object of that tag is replaced, by one of many
+        writers; where it is another version by then, or gone, they get ``ChangedError``.
         """
         ...
 

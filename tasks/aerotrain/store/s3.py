@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from boto3.s3.transfer import TransferConfig
@@ -31,6 +31,7 @@ from aerotrain.store.errors import (
     StoreUnavailable,
     changed,
     explained,
+    replaced,
 )
 from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.local import write_whole
@@ -135,17 +136,24 @@ class S3Store:
                 {"Bucket": self._bucket, "Key": old}, self._bucket, new, Config=_TRANSFER
             )
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> str:
+        conditions = {"IfNoneMatch": "*"} if if_absent else {}
+        if if_match is not None:
+            conditions["IfMatch"] = f'"{if_match}"'
         with self._explaining(key) as full:
-            if not if_absent:
-                self._client.put_object(Bucket=self._bucket, Key=full, Body=data)
-                return
             try:
-                self._client.put_object(Bucket=self._bucket, Key=full, Body=data, IfNoneMatch="*")
+                put: Any = self._client.put_object
+                answer = put(Bucket=self._bucket, Key=full, Body=data, **conditions)
             except ClientError as error:
                 # An attempt whose answer was lost may have written it: then it is our own.
-                if not (_is_second_attempt(error) and self.get(key) == data):
+                answer = self._found(full, data) if _is_second_attempt(error) else None
+                if answer is None and if_match is not None and _is_other_version(error):
+                    raise replaced(f"{self.url}/{key}") from error
+                if answer is None:
                     raise
+        return str(answer["ETag"]).strip('"')
 
     def upload(self, path: Path, key: str) -> None:
         with self._explaining(key) as full, path.open("rb") as source:
@@ -183,6 +191,11 @@ class S3Store:
 
     def child(self, prefix: str) -> "S3Store":
         return S3Store(self._client, self._bucket, self._prefix + checked_prefix(prefix))
+
+    def _found(self, full: str, data: bytes) -> Any:
+        """What the endpoint answers for that object, if ``data`` is its content."""
+        answer = self._client.get_object(Bucket=self._bucket, Key=full)
+        return answer if answer["Body"].read() == data else None
 
     @contextmanager
     def _explaining(self, key: str) -> Iterator[str]:
@@ -237,6 +250,10 @@ class S3Store:
                 return ExistsError(f"{url} is there already; choose another key")
             case HTTPStatus.CONFLICT | HTTPStatus.TOO_MANY_REQUESTS:
                 return StoreUnavailable(f"{url} is busy ({said}); try again")
+        if status == HTTPStatus.NOT_IMPLEMENTED:
+            return FinalError(
+                f"{url} asks for what this store cannot do ({said}); use one with conditional puts"
+            )
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return StoreUnavailable(f"{url} cannot be served now ({said}); try again")
         return FinalError(f"{url} cannot be asked for ({said}); correct the URL or the request")
@@ -251,3 +268,10 @@ def _is_second_attempt(error: ClientError) -> bool:
     about = error.response["ResponseMetadata"]
     failed = about["HTTPStatusCode"] == HTTPStatus.PRECONDITION_FAILED
     return failed and about["RetryAttempts"] > 0
+
+
+def _is_other_version(error: ClientError) -> bool:
+    """Whether the object was another version than the condition names, or gone."""
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    gone = error.response["Error"].get("Code") == "NoSuchKey"
+    return gone or status == HTTPStatus.PRECONDITION_FAILED

@@ -36,9 +36,9 @@ class Agreement:
                 model.optimizer.learning_rate = rates
         return bool(stops)
 
-    def number(self, own: int | None) -> int:
-        """The chief's number; ``own`` is None where this is not the chief."""
-        return round(self._of_chief([float(own or 0)])[0]) if self.has_peers else int(own or 0)
+    def numbers(self, own: Sequence[int]) -> list[int]:
+        """The chief's numbers, where every replica gives as many of its ``own``."""
+        return [round(each) for each in self._of_chief(own)] if self.has_peers else list(own)
 
     def _of_chief(self, values: Sequence[float]) -> list[float]:
         own = [1.0, *values]

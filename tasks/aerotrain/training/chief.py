@@ -10,15 +10,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, SupersededError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.replica import BEGAN, Replica
+from aerotrain.replica import Replica
 from aerotrain.training.agreement import Agreement
 from aerotrain.training.attending.attendants import Attendants
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
 from aerotrain.training.input.batches import batch_spec
@@ -35,7 +36,7 @@ from aerotrain.training.observing.validation import Validation
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.plan import Plan
 from aerotrain.training.saving import Saving
-from aerotrain.training.steps.compiled import refuse_under, warn_of_precision
+from aerotrain.training.steps.compiled import refuse_under, warn_of_slow_dtype_policy
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES, wait_for_all
 from aerotrain.training.trained import KEY, TrainedModel
@@ -50,6 +51,7 @@ def train(replica: Replica) -> str:
 
     Raises:
         FinalError: the job cannot be trained as it is; the message says why.
+        SupersededError: another launch's chief has taken over.
         TemporaryError: another process of the job was lost, or the store is away.
     """
     job = replica.job
@@ -70,15 +72,12 @@ def train(replica: Replica) -> str:
         service=_service(replica),
     )
     explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
-    with explaining, feed.supplied():
-        attendants = Attendants.of(replica, arguments)
-        attendants.chronicle.note(What.IMPORT, seconds=time.time() - BEGAN)
-        with attendants.last_errand(), attendants.leased(replica):
-            strategy = ENGINES[job.strategy].build(arguments)
-            trained = _train(feed, strategy, replica, attendants)
-            if replica.is_chief:
-                attendants.deliver(KEY, trained.to_json().encode())
-            wait_for_all(strategy)
+    with explaining, feed.supplied(), Attendants.of(replica, arguments) as attendants:
+        strategy = ENGINES[job.strategy].build(arguments)
+        trained = _train(feed, strategy, replica, attendants)
+        if replica.is_chief:
+            attendants.deliver(KEY, trained.to_json().encode())
+        wait_for_all(strategy)
     return f"{job.prefix}/{KEY}"
 
 
@@ -96,14 +95,17 @@ def _train(
     arguments, plan, is_chief = feed.arguments, feed.plan, replica.is_chief
     engine = ENGINES[feed.job.strategy]
     agreement = Agreement(strategy, is_chief=is_chief)
-    warn_of_precision(arguments.precision)
+    warn_of_slow_dtype_policy(arguments.dtype_policy)
     with strategy.scope():
         model, counter = _variables(feed)
         step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
     kind = engine.checkpoints if is_chief else engine.peer_checkpoints
     checkpoints = _checkpoints(kind, feed, model, counter, engine.io_device, attendants)
     with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
-        restored = checkpoints.restore(agreement.number(checkpoints.choose() if is_chief else None))
+        token, *name = agreement.numbers(
+            [attendants.lease.token, *(checkpoints.choose() if is_chief else NOTHING)]
+        )
+        restored = checkpoints.restore(Name(*name), token)
     start = int(counter.numpy())
     if start:
         print(f"going on from the checkpoint of step {start}", flush=True)
@@ -142,7 +144,7 @@ def _train(
         step=int(counter.numpy()),
         checkpoint=url,
         metrics=report.metrics,
-        precision=arguments.precision,
+        dtype_policy=arguments.dtype_policy,
     )
 
 
@@ -164,13 +166,14 @@ def _checkpoints(
         setting=setting_of(feed.job),
         io_device=io_device,
         courier=attendants.courier,
+        lease=attendants.lease,
     )
 
 
 def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
     """What decides the course of a training, all but its length and its strategy."""
     hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
-    return {"data": arguments.data, "precision": arguments.precision, **hparams}
+    return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
 
 
 def _variables(feed: Feed) -> tuple[keras.Model, Any]:
@@ -178,7 +181,7 @@ def _variables(feed: Feed) -> tuple[keras.Model, Any]:
     arguments = feed.arguments
     KERAS.seed(arguments.seed)
     batch = batch_spec(feed.dataset.schema, feed.code.transform)
-    model = feed.code.build(arguments.all_hparams, batch, arguments.precision)
+    model = feed.code.build(arguments.all_hparams, batch, arguments.dtype_policy)
     refuse_under(feed.job.strategy, model)
     counter = tf.Variable(
         0,
@@ -204,8 +207,8 @@ def _saving(
     feed: Feed,
     replica: Replica,
 ) -> Saving:
-    asked = feed.arguments.checkpoint_seconds
-    if isinstance(asked, str):
+    asked = feed.arguments.checkpoint_interval
+    if asked is None:
         interval: Every = BestInterval(clock, attendants.chronicle.mean_time_between_failures())
     else:
         interval = Every(asked, clock)
@@ -253,6 +256,8 @@ def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
     """Have a training that stops for good say which checkpoint is whole and sound."""
     try:
         yield
+    except SupersededError:
+        raise  # its checkpoints are its successor's by now
     except FinalError as error:
         newest = checkpoints.newest()
         # What is found in weights that were saved before came first, and led to this.

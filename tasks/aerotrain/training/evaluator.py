@@ -15,7 +15,7 @@ from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
-from aerotrain.training.checkpoints.retention import EVALUATIONS, sealed_checkpoints
+from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, sealed_checkpoints
 from aerotrain.training.failures import explained
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.observing.events import Events
@@ -52,7 +52,7 @@ class Evaluator:
         self._folder = scratch / "evaluated"
         self._events = Events(scratch / _EVENTS)
 
-    def measure(self, name: str) -> None:
+    def measure(self, name: Name) -> None:
         """Measure the checkpoint of that name, unless that is done or it was dropped since."""
         key = f"{EVALUATIONS}/{name}.json"
         if self._store.exists(key):
@@ -64,31 +64,31 @@ class Evaluator:
                 )
             )
         except MissingError:
-            print(f"the checkpoint of step {int(name)} was dropped before its turn", flush=True)
+            print(f"the checkpoint of step {name.step} was dropped before its turn", flush=True)
             return
         except CorruptError as error:
             # Dropped while it was fetched, or damaged: the training does not use it either.
-            print(f"the checkpoint of step {int(name)} is not measured: {error}", flush=True)
+            print(f"the checkpoint of step {name.step} is not measured: {error}", flush=True)
             return
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        self._events.write(int(name), {f"epoch/{each}": metrics[each] for each in metrics})
+        self._events.write(name.step, {f"epoch/{each}": metrics[each] for each in metrics})
         self._events.flush()
         for file in self._events.files():
             self._store.upload(file, f"{_EVENTS}/{file.name}")
         # Last, for whoever sees it takes all of this to be done.
-        self._store.put(key, json.dumps({"step": int(name), "metrics": metrics}).encode())
+        self._store.put(key, json.dumps({"step": name.step, "metrics": metrics}).encode())
         values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
-        print(f"the checkpoint of step {int(name)}: {values}", flush=True)
+        print(f"the checkpoint of step {name.step}: {values}", flush=True)
 
 
-def checkpoints_to_come(store: Store) -> Iterator[str]:
+def checkpoints_to_come(store: Store) -> Iterator[Name]:
     """The names of whole checkpoints as they appear, until the trained model's manifest does.
 
     A manifest that is there before is of an earlier try, and says nothing about this one.
     """
     before = _manifest(store)
-    seen: set[str] = set()
+    seen: set[Name] = set()
     ended = False
     while not ended:
         # Before the list, so that the last checkpoint is in it.

@@ -76,7 +76,7 @@ class Feed:
                 return self._remote_pieces(step, replicas)
             local = replicas // context.num_input_pipelines
             cut = Cut(
-                accumulate=self.arguments.accumulate_steps,
+                accumulate=self.arguments.gradient_accumulation_steps,
                 replicas=replicas,
                 first=context.input_pipeline_id * local,
                 local=local,
@@ -109,7 +109,9 @@ class Feed:
 
     def _remote_pieces(self, step: int, replicas: int) -> tf.data.Dataset:
         """Pieces for any of ``replicas``: all batches are full, so each is as large as another."""
-        cut = Cut(accumulate=self.arguments.accumulate_steps, replicas=replicas, local=replicas)
+        cut = Cut(
+            accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
+        )
         return self._brought(
             lambda: in_pieces(self._read_own(step), self.dataset.schema, self.code.transform, cut)
         )

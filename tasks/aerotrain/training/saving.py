@@ -102,9 +102,9 @@ class Saving:
         whole = seconds / steps * (self._plan.steps - first)
         if self._interval.seconds > max(whole, _SHORT):
             print(
-                f"warning: checkpoint_seconds is {self._interval.seconds:g}, and this training "
+                f"warning: checkpoint_interval is {self._interval.seconds:g}, and this training "
                 f"takes about {whole:.0f} s: a failure would lose all of it; choose a shorter "
-                "interval, or 'auto'",
+                "interval, or leave it empty",
                 flush=True,
             )
 

@@ -95,7 +95,7 @@ def _drive_here(strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, s
     arguments = feed.arguments
     replicas = strategy.num_replicas_in_sync
     refuse_uncut(feed.job.strategy, arguments, replicas)
-    if replicas == arguments.accumulate_steps == 1 and not arguments.jit_compile:
+    if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalDrive(strategy, step, feed.local(start), arguments.steps_per_execution)
     # Where other replicas bring them, all batches are full.
     records = arguments.batch_size if feed.service else feed.plan.records
@@ -155,7 +155,7 @@ def _drive_workers(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
             "other processes; leave it out, or choose a synchronous strategy"
         )
-    if arguments.accumulate_steps == 1:
+    if arguments.gradient_accumulation_steps == 1:
         return CoordinatorDrive(
             strategy, step, lambda: feed.remote(start), arguments.steps_per_execution, workers
         )

@@ -16,7 +16,7 @@ from aerotrain.training.model.code import UserCode
 #: The manifest's key in the store of the training that wrote it.
 KEY = "model.json"
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class TrainedModel:
 
     ``module`` and ``code`` are the user's module and the folder that held it, ``data`` and
     ``checkpoint`` are URLs, ``metrics`` are those of the last epoch of training, and
-    ``precision`` is the one that it was trained in.
+    ``dtype_policy`` is the one that it was trained in.
     """
 
     module: str
@@ -36,7 +36,7 @@ class TrainedModel:
     step: int
     checkpoint: str
     metrics: Mapping[str, float]
-    precision: str = "float32"
+    dtype_policy: str = "float32"
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -64,6 +64,6 @@ class TrainedModel:
 
         ``batch`` is the element spec of the batches that it will be given.
         """
-        model = code.build(self.hparams, batch, self.precision)
+        model = code.build(self.hparams, batch, self.dtype_policy)
         restore_weights(model, open_store(self.checkpoint), scratch / "checkpoint")
         return model

@@ -3,21 +3,22 @@
 import json
 import math
 import os
-import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
+from aerotrain.lease import Lease
 from aerotrain.replica import BEGAN, Replica, last_words
 from aerotrain.store import Store, open_store
 from aerotrain.training.attending.chronicle import Chronicle, NoChronicle
 from aerotrain.training.attending.courier import Courier
-from aerotrain.training.attending.lease import leased
 from aerotrain.training.attending.watchdog import Watchdog
+from aerotrain.training.checkpoints.retention import highest_token
 
 #: Seconds more that workers under ps have, since whoever launched a frozen one ends it first.
 _SERVED_LATER = 3.0
@@ -28,48 +29,56 @@ _LAST_SECONDS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Attendants:
-    """Those of one replica: what goes to the ``store`` of its job goes by them."""
+    """Those of one replica: what goes to the ``store`` of its job goes by them.
+
+    ``lease`` is held by the chief alone.
+    """
 
     store: Store
+    lease: Lease
     courier: Courier
     chronicle: Chronicle
     #: The addresses of the other replicas of its cluster, by their names.
     peers: Mapping[str, str]
 
     @classmethod
-    def of(cls, replica: Replica, arguments: TrainArguments) -> "Attendants":
-        """Begin to attend ``replica``, whose process began some seconds ago."""
-        store = open_store(replica.job.prefix)
-        courier = Courier(arguments.store_seconds)
-        kind = Chronicle if replica.is_chief else NoChronicle
-        chronicle = kind(store, courier, generation=replica.generation)
-        chronicle.note(What.START, at=BEGAN)
-        peers = peers_of(os.environ.get("AEROTRAIN_CLUSTER", "{}"), str(replica.name))
-        return cls(store=store, courier=courier, chronicle=chronicle, peers=peers)
+    @contextmanager
+    def of(cls, replica: Replica, arguments: TrainArguments) -> Iterator["Attendants"]:
+        """Attend ``replica``, whose process began some seconds ago; the chief has the lease then.
+
+        At its end, the courier has had a moment for what it still has.
+
+        Raises:
+            FinalError: another run's chief trains in the job's place in the store.
+        """
+        store, lease = open_store(replica.job.prefix), replica.lease
+        imported = time.time() - BEGAN
+        if replica.is_chief:
+            lease.take(above=highest_token(store))
+        with lease.renewed(_superseded) if replica.is_chief else nullcontext():
+            courier = Courier(arguments.store_timeout, lease.look)
+            kind = Chronicle if replica.is_chief else NoChronicle
+            chronicle = kind(store, courier, lease.put, generation=replica.generation)
+            chronicle.note(What.START, at=BEGAN)
+            chronicle.note(What.IMPORT, at=BEGAN + imported, seconds=imported)
+            peers = peers_of(os.environ.get("AEROTRAIN_CLUSTER", "{}"), str(replica.name))
+            try:
+                yield cls(
+                    store=store, lease=lease, courier=courier, chronicle=chronicle, peers=peers
+                )
+            finally:
+                courier.wait(_LAST_SECONDS)
 
     def deliver(self, key: str, content: bytes) -> None:
         """Write an object, and return when it and all before it is in the store.
 
         Raises:
+            SupersededError: another chief has taken over.
             TemporaryError: the store has been away for too long.
         """
-        self.courier.send(key, lambda: self.store.put(key, content))
+        self.courier.send(key, lambda: self.lease.put(key, content))
         self.courier.wait(math.inf)
         self.courier.check()
-
-    @contextmanager
-    def last_errand(self) -> Iterator[None]:
-        """A scope that nothing leaves before the courier has had a moment for what it has."""
-        try:
-            yield
-        finally:
-            self.courier.wait(_LAST_SECONDS)
-
-    def leased(self, replica: Replica) -> AbstractContextManager[None]:
-        """A scope in which no other run's chief may train in this job's store."""
-        if not replica.is_chief:
-            return nullcontext()
-        return leased(self.store, replica.attempt, socket.gethostname())
 
     def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
         """The watchdog of ``replica``, at work whenever it is not ``excused``."""
@@ -81,7 +90,7 @@ class Attendants:
 
         deadlines, served = replica.job.deadlines, bool(replica.job.rules.ps)
         watchdog = Watchdog(
-            patience=deadlines.patience + served * _SERVED_LATER,
+            patience=deadlines.progress_timeout + served * _SERVED_LATER,
             first=deadlines.start,
             peers=self.peers,
             end=end,
@@ -89,6 +98,12 @@ class Attendants:
         )
         watchdog.start()
         return watchdog
+
+
+def _superseded(because: str) -> None:
+    """End this process at once: whatever its threads still do is not wanted any more."""
+    last_words(because)
+    os._exit(ExitCode.SUPERSEDED)
 
 
 def peers_of(cluster: str, own: str) -> dict[str, str]:

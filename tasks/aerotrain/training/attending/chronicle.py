@@ -14,18 +14,23 @@ KEY = "ledger-chief.jsonl"
 
 
 class Chronicle:
-    """Writes entries, after those that an earlier process of the same training has left."""
+    """Writes entries, after those that an earlier process of the same training has left.
+
+    ``put`` writes the whole ledger to ``store``, if that is not the store's own way.
+    """
 
     def __init__(
         self,
         store: Store,
         courier: Courier,
+        put: Callable[[str, bytes], object] | None = None,
         *,
         generation: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._courier = courier
+        self._put_object = put or store.put
         self._generation = generation
         self._clock = clock
         self._before: bytes | None = None
@@ -81,7 +86,7 @@ class Chronicle:
         return self._before
 
     def _put(self) -> None:
-        self._store.put(KEY, self._past() + "".join(self._lines).encode())
+        self._put_object(KEY, self._past() + "".join(self._lines).encode())
 
 
 class NoChronicle(Chronicle):

@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
+from aerotrain.lease import Lease
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
 from aerotrain.training.attending.courier import Courier
-from aerotrain.training.checkpoints.retention import FOLDER, Retention, sealed_checkpoints
+from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
 from aerotrain.training.checkpoints.sameness import (
     described,
     refuse_another_model,
@@ -34,9 +35,6 @@ _BESIDE = "beside"
 #: Variables of other processes that are copied at once.
 _JOURNEYS = 8
 
-#: The step of no checkpoint at all.
-NO_STEP = -1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
@@ -50,7 +48,7 @@ class Restored:
 class Draft:
     """A checkpoint on its way to the store: in memory, and then in ``folder``."""
 
-    name: str
+    name: Name
     folder: Path
     about: Mapping[str, Any]
     files: Mapping[str, bytes]
@@ -63,7 +61,8 @@ class Checkpoints:
     ``counter`` is the variable that counts the steps. ``recipe`` is what decides the course of
     a training: one does not go on from another's checkpoint. ``setting`` is on what it runs,
     which may change. ``io_device`` is the device that reads and writes for all others; without
-    one, each parameter server would use a disk of its own.
+    one, each parameter server would use a disk of its own. ``lease`` is held by the chief, the
+    only one that publishes.
     """
 
     def __init__(
@@ -78,6 +77,7 @@ class Checkpoints:
         setting: Mapping[str, Any],
         io_device: str | None,
         courier: Courier,
+        lease: Lease,
     ) -> None:
         self._store = store
         self._scratch = scratch / FOLDER
@@ -90,48 +90,52 @@ class Checkpoints:
         self._recipe = recipe
         self._setting = setting
         self._courier = courier
-        self._retention = Retention(store, keep)
+        self._lease = lease
+        self._token = lease.token
+        self._retention = Retention(store, keep, lease.token)
         self._manifest: Manifest | None = None
         #: What is on this machine's disk and not in the store.
         self._local: list[Draft] = []
         #: Seconds for which the last save kept training waiting.
         self.stall = 0.0
 
-    def choose(self) -> int:
-        """Bring the newest checkpoint that is whole to this machine, and return its step.
+    def choose(self) -> Name:
+        """Bring the newest checkpoint that is whole to this machine, and return its name.
 
-        Without any it is ``NO_STEP``. Each that is damaged is named.
+        Without any it is ``NOTHING``. Each that is damaged is named.
         """
         self._retention.name_leftovers()
-        for name in reversed(sealed_checkpoints(self._store)):
+        for name in reversed(self._retention.sealed()):
             try:
                 self._fetch(name)
             except (CorruptError, MissingError) as error:
-                print(f"warning: the checkpoint of step {int(name)} is damaged: {error}")
+                print(f"warning: the checkpoint of step {name.step} is damaged: {error}")
                 print("training goes on from the one before it, if there is one", flush=True)
                 self._retention.doubt(name)
-                shutil.rmtree(self._scratch / name, ignore_errors=True)
+                shutil.rmtree(self._folder(name), ignore_errors=True)
             else:
-                return int(name)
-        return NO_STEP
+                return name
+        return NOTHING
 
-    def restore(self, step: int) -> Restored:
-        """Go on from the checkpoint of that step, and return what is beside it.
+    def restore(self, name: Name, token: int) -> Restored:
+        """Go on from the checkpoint of that name, and return what is beside it.
+
+        What is saved from now on has the chief's ``token`` in its name.
 
         Raises:
             FinalError: the checkpoint is of another training or another model than this one.
             TemporaryError: it is whole where the chief is, and could not be fetched here.
         """
-        if step == NO_STEP:
+        self._token = token
+        if name == NOTHING:
             return Restored()
-        name = _name(step)
         if self._manifest is None:
             try:
                 self._fetch(name)
             except (CorruptError, MissingError) as error:
                 raise TemporaryError(f"{error}, as the chief has just done; try again") from error
         assert self._manifest is not None
-        folder, about = self._scratch / name, self._manifest.about
+        folder, about = self._folder(name), self._manifest.about
         refuse_another_recipe(self.url(name), about.get("recipe", {}), self._recipe)
         refuse_another_model(self.url(name), about, self._setting, self._model)
         tell_changes(about.get("setting", {}), self._setting)
@@ -157,15 +161,16 @@ class Checkpoints:
         """
         began = time.monotonic()
         self.check()
-        name = _name(int(self._counter.numpy()))
+        name = self._name()
         about = {
             **about,
-            "step": int(name),
+            "step": name.step,
+            "token": name.token,
             "recipe": self._recipe,
             "setting": self._setting,
             "model": described(self._model),
         }
-        folder = self._scratch / name
+        folder = self._folder(name)
         snapshot = self._copy(folder)
         draft = Draft(name=name, folder=folder, about=about, files=files, snapshot=snapshot)
         self._courier.send("checkpoint", lambda: self._deliver(draft))
@@ -180,7 +185,7 @@ class Checkpoints:
         self.save(about, files)
         self._courier.wait(math.inf)
         self.check()
-        return self.url(_name(int(self._counter.numpy())))
+        return self.url(self._name())
 
     def hurry(self, seconds: float) -> bool:
         """Wait that long for what was saved to be in the store; whether it is there."""
@@ -207,14 +212,14 @@ class Checkpoints:
         """Where the newest whole checkpoint is, in words."""
         self._courier.wait(5)
         try:
-            sealed = sealed_checkpoints(self._store)
+            sealed = self._retention.sealed()
         except AerotrainError:
             return self._here()
         if not sealed:
             return "no checkpoint was made"
         return f"the last good checkpoint is {self.url(sealed[-1])}"
 
-    def url(self, name: str) -> str:
+    def url(self, name: Name) -> str:
         """Where the checkpoint of that name is."""
         return f"{self._store.url}/{FOLDER}/{name}"
 
@@ -224,8 +229,15 @@ class Checkpoints:
             f"on this machine are the checkpoints {local}" if local else "none is on this machine"
         )
 
-    def _fetch(self, name: str) -> None:
-        self._manifest = fetch(self._store, f"{FOLDER}/{name}", self._scratch / name)
+    def _name(self) -> Name:
+        """The name of a checkpoint of now."""
+        return Name(self._token, int(self._counter.numpy()))
+
+    def _folder(self, name: Name) -> Path:
+        return self._scratch / str(name)
+
+    def _fetch(self, name: Name) -> None:
+        self._manifest = fetch(self._store, f"{FOLDER}/{name}", self._folder(name))
 
     def _copy(self, _folder: Path) -> Snapshot | None:
         """Copy the state of now, or write it into the folder where it cannot be copied."""
@@ -234,7 +246,7 @@ class Checkpoints:
     def _deliver(self, draft: Draft) -> None:
         """Write what was copied, and publish it with all that still waits for the store."""
         if draft.snapshot is not None:
-            self._refuse_bad(draft.snapshot, int(draft.name))
+            self._refuse_bad(draft.snapshot, draft.name.step)
             shutil.rmtree(draft.folder, ignore_errors=True)
             draft.snapshot.write(draft.folder / FILE, self._io_device)
             draft.snapshot = None  # so that its memory is free for the next
@@ -247,11 +259,13 @@ class Checkpoints:
             others.remove(old)
         self._local = [*others, draft]
         for each in reversed(self._local):
-            publish(self._store, each.folder, f"{FOLDER}/{each.name}", each.about)
+            prefix = f"{FOLDER}/{each.name}"
+            publish(self._store, each.folder, prefix, each.about, self._lease.look)
             self._retention.published(each.name, each.about)
             self._local = [other for other in self._local if other is not each]
             shutil.rmtree(each.folder)
-            print(f"the checkpoint of step {int(each.name)} is in the store", flush=True)
+            print(f"the checkpoint of step {each.name.step} is in the store", flush=True)
+        self._lease.look()
         self._retention.drop()
 
     def _refuse_bad(self, snapshot: Snapshot, step: int) -> None:
@@ -260,10 +274,6 @@ class Checkpoints:
             value = snapshot.of_variable(variable)
             if value is not None and not np.isfinite(np.asarray(value, np.float32)).all():
                 raise bad_weights(variable, step)
-
-
-def _name(step: int) -> str:
-    return f"{step:010d}"
 
 
 def bad_weights(variable: Any, step: int) -> FinalError:
@@ -275,7 +285,7 @@ def bad_weights(variable: Any, step: int) -> FinalError:
     )
 
 
-def checkpoint_store(store: Store, name: str) -> Store:
+def checkpoint_store(store: Store, name: Name) -> Store:
     """The part of ``store`` that holds the checkpoint of that name."""
     return store.child(f"{FOLDER}/{name}")
 

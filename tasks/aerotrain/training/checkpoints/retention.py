@@ -1,8 +1,9 @@
-"""Which checkpoints stay in the store: the newest, and the best."""
+"""Which checkpoints there are, and which of them stay in the store: the newest, and the best."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import MANIFEST, Manifest, MissingError, Store
@@ -13,12 +14,42 @@ FOLDER = "checkpoints"
 EVALUATIONS = "evaluations"
 
 
-def sealed_checkpoints(store: Store) -> list[str]:
+class Name(NamedTuple):
+    """The name of a checkpoint, by which the newest comes last: ``0002-0000000120``.
+
+    ``token`` is that of the lease under which it was saved, 0 where there were no tokens yet:
+    such a name is the ``step`` alone. What a chief saved that has lost its lease since is older
+    than all that its successor has, however many steps it has.
+    """
+
+    token: int
+    step: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The name that ``str`` has written as ``text``, if it is one."""
+        found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text)
+        return found and cls(int(found[1] or 0), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.token:04d}-{self.step:010d}" if self.token else f"{self.step:010d}"
+
+
+#: The name of no checkpoint at all.
+NOTHING = Name(0, -1)
+
+
+def sealed_checkpoints(store: Store) -> list[Name]:
     """The names of the whole checkpoints of the training in ``store``, oldest first."""
-    return sorted(_names(store, sealed=True))
+    return sorted(name for name, is_whole in _names(store).items() if is_whole)
 
 
-def kept(names: Iterable[str], losses: Mapping[str, float], keep: int) -> set[str]:
+def highest_token(store: Store) -> int:
+    """The highest token of all checkpoints, whole or not, of the training in ``store``."""
+    return max((name.token for name in _names(store)), default=0)
+
+
+def kept(names: Iterable[Name], losses: Mapping[Name, float], keep: int) -> set[Name]:
     """Of checkpoints by name, the newest ``keep``, and that of the lowest loss, if one is known."""
     names = sorted(names)
     measured = [name for name in names if name in losses]
@@ -30,32 +61,40 @@ class Retention:
     """Drops checkpoints in ``store`` that are neither of the newest ``keep`` nor the best.
 
     The best is the one of the lowest validation loss: of those that were saved where it was
-    measured, and those that an evaluator has measured.
+    measured, and those that an evaluator has measured. Those of a token above ``token`` are a
+    successor's: they are neither counted nor touched.
     """
 
-    def __init__(self, store: Store, keep: int) -> None:
+    def __init__(self, store: Store, keep: int, token: int) -> None:
         self._store = store
         self._keep = keep
+        self._token = token
         #: The validation loss of each checkpoint, None where there is none.
-        self._losses: dict[str, float | None] = {}
+        self._losses: dict[Name, float | None] = {}
         #: Those that were found damaged: training goes on from an older one.
-        self._damaged: set[str] = set()
+        self._damaged: set[Name] = set()
 
-    def doubt(self, name: str) -> None:
+    def sealed(self) -> list[Name]:
+        """The whole checkpoints that are this training's, oldest first."""
+        return [name for name in sealed_checkpoints(self._store) if name.token <= self._token]
+
+    def doubt(self, name: Name) -> None:
         """Have that checkpoint removed, which is damaged, as soon as there is a new one."""
         self._damaged.add(name)
 
     def name_leftovers(self) -> None:
         """Say which checkpoints never became whole."""
-        for name in sorted(_names(self._store, sealed=False)):
+        for name, is_whole in sorted(_names(self._store).items()):
+            if is_whole or name.token > self._token:
+                continue
             print(
-                f"warning: the checkpoint of step {int(name)} was not uploaded to its end; it is "
+                f"warning: the checkpoint of step {name.step} was not uploaded to its end; it is "
                 "not used",
                 flush=True,
             )
             self._damaged.add(name)
 
-    def published(self, name: str, about: Mapping[str, Any]) -> None:
+    def published(self, name: Name, about: Mapping[str, Any]) -> None:
         """A checkpoint of that name is whole in the store now."""
         self._damaged.discard(name)
         self._losses[name] = about.get("val_loss")
@@ -65,12 +104,12 @@ class Retention:
         for name in self._damaged:
             self._remove(name)
         self._damaged.clear()
-        names = sealed_checkpoints(self._store)
+        names = self.sealed()
         losses = {name: loss for name in names if (loss := self._loss(name)) is not None}
         for name in set(names) - kept(names, losses, self._keep):
             self._remove(name)
 
-    def _loss(self, name: str) -> float | None:
+    def _loss(self, name: Name) -> float | None:
         if name not in self._losses:
             try:
                 manifest = Manifest.from_json(self._store.get(f"{FOLDER}/{name}/{MANIFEST}"))
@@ -85,7 +124,7 @@ class Retention:
             self._losses[name] = measured["metrics"].get("loss")
         return self._losses[name]
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: Name) -> None:
         """Remove what was published there, its manifest first: it is never seen in part."""
         remove(self._store, f"{FOLDER}/{name}")
 
@@ -97,7 +136,11 @@ def remove(store: Store, prefix: str) -> None:
         store.delete(key)
 
 
-def _names(store: Store, *, sealed: bool) -> set[str]:
-    parts = [stored.key.split("/") for stored in store.list(FOLDER)]
-    whole = {name for _, name, *rest in parts if rest == [MANIFEST]}
-    return whole if sealed else {name for _, name, *_ in parts if name.isdecimal()} - whole
+def _names(store: Store) -> dict[Name, bool]:
+    """The names of all checkpoints in ``store``, and whether each is whole."""
+    found: dict[Name, bool] = {}
+    for stored in store.list(FOLDER):
+        _, text, *rest = stored.key.split("/")
+        if (name := Name.parse(text)) is not None:
+            found[name] = found.get(name, False) or rest == [MANIFEST]
+    return found

@@ -27,6 +27,8 @@ def refuse_another_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, An
         for key, value in now.items()
         if key in was and was[key] != value
     ]
+    # As of an earlier version, which had another name for it.
+    changes += [f"{key} was {was[key]!r} and is not given" for key in was if key not in now]
     if changes:
         raise FinalError(
             f"the checkpoint {url} is of another training: {'; '.join(changes)}; begin a new run, "

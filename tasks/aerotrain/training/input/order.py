@@ -51,24 +51,24 @@ class Window:
 class Order:
     """The order of ``shards`` by ``seed``, another one in each epoch.
 
-    ``window_bytes`` are held in memory to be shuffled. ``disk_bytes`` is how much of the disk
-    shards may take, 0 for as much as they need: of two groups, one that is read and one that
+    ``window_bytes`` are held in memory to be shuffled. ``shard_cache_bytes`` is how much of the
+    disk shards may take, 0 for as much as they need: of two groups, one that is read and one that
     comes, so that a small budget mixes fewer shards.
 
     Raises:
-        FinalError: the largest shard does not fit into ``disk_bytes``.
+        FinalError: the largest shard does not fit into ``shard_cache_bytes``.
     """
 
     shards: Sequence[Shard]
     seed: int
-    disk_bytes: int = 0
+    shard_cache_bytes: int = 0
     window_bytes: int = WINDOW_BYTES
 
     def __post_init__(self) -> None:
         largest = max(self.shards, key=lambda shard: shard.bytes)
-        if self.disk_bytes and largest.bytes > self.disk_bytes:
+        if self.shard_cache_bytes and largest.bytes > self.shard_cache_bytes:
             raise FinalError(
-                f"disk_bytes is {self.disk_bytes}, but the shard {largest.file} has "
+                f"shard_cache_bytes is {self.shard_cache_bytes}, but the shard {largest.file} has "
                 f"{largest.bytes} bytes, and shards are read whole; give {largest.bytes} bytes "
                 f"or more ({4 * largest.bytes} to have shards come while others are read), or "
                 "prepare smaller shards"
@@ -112,7 +112,7 @@ class Order:
         for shard in sorted(self.shards, key=lambda each: self._place(each, epoch)):
             size += shard.bytes
             mixed = size <= self.window_bytes or len(group) < most
-            fits = not self.disk_bytes or size <= self.disk_bytes // 2
+            fits = not self.shard_cache_bytes or size <= self.shard_cache_bytes // 2
             if group and not (mixed and fits):
                 yield group
                 group, size, most = [], shard.bytes, min(2 * most, MIXED)

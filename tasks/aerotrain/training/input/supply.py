@@ -82,7 +82,7 @@ class Supply:
     def start(self) -> None:
         """Begin to bring shards; what an earlier process has asked for is forgotten."""
         self._requests.open()
-        if self._order.disk_bytes:
+        if self._order.shard_cache_bytes:
             for shard in self._order.shards:
                 self._drop(shard.file)
         self._rewind()
@@ -169,7 +169,7 @@ class Supply:
                 if shard.file in wanted:
                     continue
                 size += shard.bytes
-                if self._order.disk_bytes and size > self._order.disk_bytes:
+                if self._order.shard_cache_bytes and size > self._order.shard_cache_bytes:
                     return list(wanted.values())
                 wanted[shard.file] = shard
         return list(wanted.values())
@@ -194,11 +194,11 @@ class Supply:
 
     def _room(self, wanted: list[Shard]) -> int:
         """Bytes of the budget that are left when all that is wanted is there besides the rest."""
-        if not self._order.disk_bytes:
+        if not self._order.shard_cache_bytes:
             return 0
         sizes = {shard.file: shard.bytes for shard in wanted}
         sizes |= {file: each.shard.bytes for file, each in self._here.items()}
-        return self._order.disk_bytes - sum(sizes.values())
+        return self._order.shard_cache_bytes - sum(sizes.values())
 
     def _bring_one(self, shard: Shard) -> Indexed:
         path = bring(self._store, shard, self._scratch, self._ranges)
@@ -294,10 +294,10 @@ def supply_of(
         indexed=indexed,
         ends=ends,
         begin=begin,
-        patience=arguments.store_seconds,
+        patience=arguments.store_timeout,
     )
 
 
 def order_of(arguments: TrainArguments, shards: Sequence[Shard]) -> Order:
     """The order in which a job reads shards of its train split."""
-    return Order(shards=shards, seed=arguments.seed, disk_bytes=arguments.disk_bytes)
+    return Order(shards=shards, seed=arguments.seed, shard_cache_bytes=arguments.shard_cache_bytes)

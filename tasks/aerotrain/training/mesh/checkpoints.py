@@ -79,13 +79,13 @@ class PeerMeshCheckpoints(MeshCheckpoints):
 
     def save(self, _about: Mapping[str, Any], _files: Mapping[str, bytes]) -> None:
         self._refuse_bad_now()
-        name = f"{int(self._counter.numpy()):010d}"
-        folder = self._scratch / name
+        name = self._name()
+        folder = self._folder(name)
         self._checkpoint.write(str(folder / FILE))
         context.async_wait()  # operations on a mesh return before they are done
         # What every process holds whole, the chief alone has written: this may be all there is.
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _NOTHING).write_text("")
-        publish(self._store, folder, self._part(name, dtensor.client_id()), {})
+        publish(self._store, folder, self._part(str(name), dtensor.client_id()), {})
         shutil.rmtree(folder)
         self._meet("published")

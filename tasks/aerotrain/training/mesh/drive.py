@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import AUTO, BATCH_AXIS, TrainArguments
+from aerotrain.contract.steps import BATCH_AXIS, TrainArguments
 from aerotrain.training.drive import Ran, Told, nobody
 from aerotrain.training.feed import Feed
 from aerotrain.training.mesh.layouts import host, replicated
@@ -36,10 +36,14 @@ def drive_mesh(strategy: MeshStrategy, step: MeshStep, feed: Feed, start: int) -
 def _refuse_arguments(arguments: TrainArguments) -> None:
     several = dtensor.num_clients() > 1
     for name, asked, instead in (
-        ("accumulate_steps", arguments.accumulate_steps > 1, "lower batch_size"),
+        (
+            "gradient_accumulation_steps",
+            arguments.gradient_accumulation_steps > 1,
+            "lower batch_size",
+        ),
         ("jit_compile", arguments.jit_compile, "DTensor compiles its steps in its own way"),
         ("gradient_dtype", arguments.gradient_dtype != "float32", "use mixed_bfloat16"),
-        ("checkpoint_seconds", arguments.checkpoint_seconds == AUTO and several, "give a number"),
+        ("checkpoint_interval", arguments.checkpoint_interval is None and several, "give a number"),
         ("validate", arguments.validate and several, "ask for an evaluator, which is a replica"),
     ):
         if asked:

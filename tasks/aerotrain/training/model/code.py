@@ -68,17 +68,17 @@ class UserCode:
         return replace(self, transform=weighted(self.transform, class_weight))
 
     def build(
-        self, hparams: Mapping[str, Any], batch: Any, precision: str = "float32"
+        self, hparams: Mapping[str, Any], batch: Any, dtype_policy: str = "float32"
     ) -> keras.Model:
         """The user's model with every variable made, those of optimizer and metrics too.
 
         ``batch`` is the element spec of the batches that the model will be given,
-        ``precision`` the Keras dtype policy of the layers that name none.
+        ``dtype_policy`` the Keras dtype policy of the layers that name none.
 
         Raises:
             FinalError: ``build_model`` returned something that this loop cannot train.
         """
-        with _dtype_policy(precision):
+        with _dtype_policy(dtype_policy):
             model = self.build_model(dict(hparams))
             if not KERAS.is_model(model):
                 raise FinalError(
@@ -108,12 +108,12 @@ def _informed(transform: Any, data: str) -> Transform:
 
 
 @contextmanager
-def _dtype_policy(precision: str) -> Iterator[None]:
-    """Give new layers the policy ``precision``; ``float32`` leaves it to the user's module."""
-    if precision == "float32":
+def _dtype_policy(dtype_policy: str) -> Iterator[None]:
+    """Give new layers the policy ``dtype_policy``; ``float32`` leaves it to the user's module."""
+    if dtype_policy == "float32":
         yield
         return
-    with KERAS.dtype_policy(precision):
+    with KERAS.dtype_policy(dtype_policy):
         yield
 
 

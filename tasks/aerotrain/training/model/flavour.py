@@ -29,8 +29,8 @@ class Flavour(Protocol):
     def seed(self, seed: int) -> None:
         """Seed Python, NumPy, TensorFlow, and the initial weights of models."""
 
-    def dtype_policy(self, precision: str) -> AbstractContextManager[None]:
-        """A context that gives new layers the policy ``precision``."""
+    def dtype_policy(self, policy: str) -> AbstractContextManager[None]:
+        """A context that gives new layers that policy."""
 
     def is_model(self, value: Any) -> bool:
         """Whether ``value`` is a model of this Keras."""
@@ -86,9 +86,9 @@ class Keras3:
         keras.utils.set_random_seed(seed)
 
     @contextmanager
-    def dtype_policy(self, precision: str) -> Iterator[None]:
+    def dtype_policy(self, policy: str) -> Iterator[None]:
         before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(precision)
+        keras.config.set_dtype_policy(policy)
         try:
             yield
         finally:

@@ -34,9 +34,9 @@ class LegacyKeras:
         tf_keras.utils.set_random_seed(seed)
 
     @contextmanager
-    def dtype_policy(self, precision: str) -> Iterator[None]:
+    def dtype_policy(self, policy: str) -> Iterator[None]:
         before = tf_keras.mixed_precision.global_policy()
-        tf_keras.mixed_precision.set_global_policy(precision)
+        tf_keras.mixed_precision.set_global_policy(policy)
         try:
             yield
         finally:

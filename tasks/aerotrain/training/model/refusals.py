@@ -35,13 +35,15 @@ def refuse_uncut(strategy: str, arguments: TrainArguments, replicas: int) -> Non
     Raises:
         FinalError: it does not; the message holds the nearest sizes that do.
     """
-    pieces = replicas * arguments.accumulate_steps
+    pieces = replicas * arguments.gradient_accumulation_steps
     size = arguments.batch_size
     if size % pieces == 0:
         return
     below, above = size // pieces * pieces, -(-size // pieces) * pieces
     nearest = f"{below} or {above}" if below else f"{above}"
-    accumulated = f" of {arguments.accumulate_steps} pieces each" * (arguments.accumulate_steps > 1)
+    accumulated = f" of {arguments.gradient_accumulation_steps} pieces each" * (
+        arguments.gradient_accumulation_steps > 1
+    )
     raise FinalError(
         f"a global batch_size of {size} cannot be shared by the {replicas} replicas{accumulated} "
         f"of {strategy!r}; use {nearest}"
@@ -58,15 +60,15 @@ def refuse_unexchanged(
             while the last batch is uneven.
     """
     plain = arguments.gradient_dtype == "float32" and not arguments.jit_compile
-    if has_own_step(model) and not (plain and arguments.accumulate_steps == 1):
+    if has_own_step(model) and not (plain and arguments.gradient_accumulation_steps == 1):
         raise FinalError(
             f"{type(model).__name__} has a train_step of its own, which {strategy!r} runs whole: "
             "it cannot cut it into pieces, compile it in part, or see its gradients; leave "
-            "accumulate_steps, jit_compile and gradient_dtype out, or override compute_loss "
-            "instead of train_step"
+            "gradient_accumulation_steps, jit_compile and gradient_dtype out, or override "
+            "compute_loss instead of train_step"
         )
     last = records % arguments.batch_size
-    if last % (replicas * arguments.accumulate_steps) and sums_its_loss(model):
+    if last % (replicas * arguments.gradient_accumulation_steps) and sums_its_loss(model):
         raise FinalError(
             f"the loss has the reduction 'sum', and the last batch of {last} records cannot be "
             f"shared evenly by the {replicas} replicas of {strategy!r}; use the reduction "

@@ -27,7 +27,7 @@ class Validation:
     ) -> None:
         split = split_of(dataset, VALIDATION_SPLIT)
         spec = batch_spec(dataset.schema, code.transform)
-        self.model = code.build(arguments.all_hparams, spec, arguments.precision)
+        self.model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
         self._batches = every_record(
             download(arguments.data, split.shards, scratch),
             dataset.schema,

@@ -74,9 +74,9 @@ def inner(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def warn_of_precision(precision: str) -> None:
-    """Say so when the precision costs more than it saves on this machine."""
-    if precision == "mixed_float16" and not tf.config.list_physical_devices("GPU"):
+def warn_of_slow_dtype_policy(policy: str) -> None:
+    """Say so when the dtype policy costs more than it saves on this machine."""
+    if policy == "mixed_float16" and not tf.config.list_physical_devices("GPU"):
         print(
             f"warning: mixed_float16 on a CPU takes about {_FLOAT16_ON_CPU} times as long as "
             "mixed_bfloat16, which needs no loss scaling either; choose that one",

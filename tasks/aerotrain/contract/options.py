@@ -1,0 +1,194 @@
+"""Options of a run: each is declared once, as the field of a dataclass.
+
+The declaration holds the title, the help, the bounds and the section. The trigger form, the
+command line, the checks, the schema of the REST API and docs/options.md are made from it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.strategy import nearest
+
+_KEY = "option"
+
+
+class Section(StrEnum):
+    """The sections of the trigger form, in their order."""
+
+    TRAINING = "Training"
+    CLUSTER = "Cluster"
+    DATA = "Data"
+    GATE = "Gate"
+    PERFORMANCE = "Performance"
+    RECOVERY = "Recovery"
+    LAUNCHER = "Launcher"
+
+
+class Kind(StrEnum):
+    """The types of an option's value, as JSON Schema names them."""
+
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    NUMBER = "number"
+    STRING = "string"
+    OBJECT = "object"
+
+
+_PYTHON: Mapping[Kind, type | tuple[type, ...]] = {
+    Kind.BOOLEAN: bool,
+    Kind.INTEGER: int,
+    Kind.NUMBER: (int, float),
+    Kind.STRING: str,
+    Kind.OBJECT: Mapping,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What a person reads of one option, and which values it takes.
+
+    ``minimum`` and ``maximum`` are allowed values themselves; ``above`` is not. ``choices`` are
+    the words that a string may be, ``keys`` the keys that an object may have. An ``optional``
+    one may be null, and ``help`` says what that means. ``in_form`` is false for an option of
+    the command line and of DAG files alone.
+    """
+
+    title: str
+    help: str
+    section: Section
+    kind: Kind
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    optional: bool = False
+    in_form: bool = True
+
+    def json_schema(self) -> dict[str, Any]:
+        """The values as JSON Schema, https://json-schema.org/draft/2020-12."""
+        schema: dict[str, Any] = {"type": ["null", self.kind.value] if self.optional else self.kind}
+        for name, value in (
+            ("minimum", self.minimum),
+            ("exclusiveMinimum", self.above),
+            ("maximum", self.maximum),
+        ):
+            if value is not None:
+                schema[name] = value
+        if self.choices:
+            schema["enum"] = [*([None] if self.optional else []), *self.choices]
+        if self.keys:
+            schema["propertyNames"] = {"enum": list(self.keys)}
+        return schema
+
+    def check(self, name: str, value: Any) -> None:
+        """Check one value of the option called ``name``.
+
+        Raises:
+            SpecError: the option cannot have it; the message says which it can.
+        """
+        if value is None and self.optional:
+            return
+        if self.choices and value not in self.choices:
+            raise SpecError(
+                f"there is no {name} {value!r}{nearest(str(value), list(self.choices))}; use one "
+                f"of {', '.join(self.choices)}"
+            )
+        is_number = self.kind in (Kind.INTEGER, Kind.NUMBER)
+        fits = isinstance(value, _PYTHON[self.kind])
+        if is_number and fits:
+            fits = not isinstance(value, bool) and self._is_within(value)
+        if not fits:
+            raise SpecError(f"{name} must be {self._expected()}, got {value!r}")
+        for key in value if self.keys else ():
+            if key not in self.keys:
+                raise SpecError(
+                    f"{name} has no key {key!r}{nearest(str(key), list(self.keys))}; its keys are "
+                    f"{', '.join(self.keys)}"
+                )
+
+    def _is_within(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.minimum is None or value >= self.minimum)
+            and (self.above is None or value > self.above)
+            and (self.maximum is None or value <= self.maximum)
+        )
+
+    def _expected(self) -> str:
+        words = {
+            Kind.BOOLEAN: "true or false",
+            Kind.INTEGER: "a whole number",
+            Kind.NUMBER: "a number",
+            Kind.STRING: "a string",
+            Kind.OBJECT: "an object",
+        }[self.kind]
+        if self.minimum is not None and self.maximum is not None:
+            words += f" from {self.minimum:g} to {self.maximum:g}"
+        elif self.minimum is not None:
+            words += f" of {self.minimum:g} or more"
+        elif self.above is not None:
+            words += f" above {self.above:g}"
+        return words + (" or null" if self.optional else "")
+
+
+def option(default: Any, *, title: str, help: str, section: Section, **more: Any) -> Any:  # noqa: A002 -- argparse's name for it
+    """A dataclass field that is an option; ``more`` are further fields of ``Option``.
+
+    The kind is that of ``default``, and has to be given where that is None.
+    """
+    kind = more.pop("kind", None) or _kind_of(default)
+    more.setdefault("optional", default is None)
+    declared = Option(title=title, help=help, section=section, kind=kind, **more)
+    metadata = {_KEY: declared}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _kind_of(default: Any) -> Kind:
+    # bool comes first, because it is an int, too, and int before float.
+    return next(kind for kind, python in _PYTHON.items() if isinstance(default, python))
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An option with its name and its default."""
+
+    name: str
+    option: Option
+    default: Any
+
+
+def options_of(*owners: type) -> dict[str, Declared]:
+    """The options that the dataclasses ``owners`` declare, by name, in the form's order."""
+    found = [each for owner in owners for each in _declared(owner)]
+    order = list(Section)
+    found.sort(key=lambda each: order.index(each.option.section))
+    return {each.name: each for each in found}
+
+
+def _declared(owner: type) -> Iterator[Declared]:
+    for each in fields(owner):
+        if _KEY in each.metadata:
+            yield Declared(each.name, each.metadata[_KEY], _default_of(each))
+
+
+def _default_of(declared: Field[Any]) -> Any:
+    if declared.default_factory is not MISSING:
+        return declared.default_factory()
+    return declared.default
+
+
+def check_options(values: Any) -> None:
+    """Check every option of a dataclass instance.
+
+    Raises:
+        SpecError: a value cannot be; the message says what was expected.
+    """
+    for each in _declared(type(values)):
+        each.option.check(each.name, getattr(values, each.name))

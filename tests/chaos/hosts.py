@@ -1,0 +1,94 @@
+"""The same job launched on two hosts: the first froze, was given up, and goes on too late.
+
+Both hosts are this machine: a folder of sets each, and nothing in common but the store.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from benchmarks.mishaps import Outcome, Training, left_behind, mishap
+from benchmarks.workshop import Workshop
+
+from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.status import State
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.store import open_store
+from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
+
+#: Seconds without a sign of life after which a replica is ended: what would do it is frozen too.
+_NEVER = 3600.0
+
+_PUBLISHED = re.compile(r"the checkpoint of step (\d+) is in the store")
+
+
+class TwoHosts:
+    """A training under way on a first host, to be taken over on a second one."""
+
+    def __init__(self, workshop: Workshop, strategy: str, epochs: int) -> None:
+        self._workshop = workshop
+        self.first = workshop.train(strategy, epochs=epochs, deadlines={"progress_timeout": _NEVER})
+        self._names = [str(name) for name in self.first.job.names()]
+
+    def mishap(self, *, lines: int) -> tuple[Outcome, list[str]]:
+        """Freeze the first host, let it go on once the second trains, and follow that to its end.
+
+        Returns:
+            What became of the second host's training, and what of both is wrong.
+        """
+        with self.first as first:
+            first.until_under_way(lines)
+            first.until(lambda: published(first))
+            with ExitStack() as frozen:
+                for name in self._names:
+                    process = first.process(name)
+                    process.suspend()
+                    frozen.callback(process.resume)
+                self.second = self._workshop.again(first.job)
+                outcome = mishap(self.second, lambda _: self._go_on(frozen), lines=lines)
+            ended = first.end.result()
+        wrong, expected = wrong_line(self.second), f"exited with {ExitCode.SUPERSEDED}"
+        if ended.state is not State.FAILED or expected not in ended.reason:
+            wrong.append(f"the first host's {ended.state}: {ended.reason}")
+        left = [*outcome.left, *left_behind(first)]
+        return replace(outcome, verdict=ended.reason, left=left), wrong
+
+    def _go_on(self, frozen: ExitStack) -> None:
+        """Only once the second has published: until then, it might as well be alone."""
+        self.second.until(lambda: published(self.second))
+        frozen.close()
+        self.first.end.result(120)
+
+    def tail(self) -> str:
+        return f"{self.first.tail()}\n{self.second.tail()}"
+
+
+def published(training: Training) -> list[int]:
+    """The steps of the checkpoints that the training says to have brought to the store."""
+    steps = [int(found[1]) for _, line in training.lines if (found := _PUBLISHED.search(line))]
+    return list(dict.fromkeys(steps))
+
+
+def wrong_line(training: Training) -> list[str]:
+    """What of the store is not as ``training`` has left it."""
+    store = open_store(training.job.prefix)
+    names = sealed_checkpoints(store)
+    found = unlike(published(training), names, TrainArguments(model="", data="").keep)
+    if not json.loads(store.get("model.json"))["checkpoint"].endswith(f"/{names[-1]}"):
+        found.append("model.json names another checkpoint than the last")
+    if json.loads(store.get("result.json"))["attempt"] != training.address.rpartition("/")[2]:
+        found.append("result.json is of another launch")
+    if (lease := json.loads(store.get("lease.json")))["token"] != names[-1].token:
+        found.append(f"the lease has token {lease['token']}")
+    return found
+
+
+def unlike(published: Sequence[int], names: Sequence[Name], keep: int) -> list[str]:
+    """How the checkpoints in the store differ from the last that a successor has published."""
+    newest = names[-1].token if names else 0
+    there = [name.step for name in names if name.token == newest]
+    if there == list(published[-keep:]):
+        return []
+    return [f"its last checkpoints are those of steps {published[-keep:]}, and {there} are there"]

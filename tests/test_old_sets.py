@@ -1,0 +1,96 @@
+"""Sets that are older than their start deadline when another process begins to follow them.
+
+A set that trains is followed by one process after the other: a triggerer is upgraded, a task is
+tried again. What the next one decides may depend on the set alone.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aerotrain.contract.status import State
+from aerotrain.store import open_store
+from aerotrain_airflow.pods.states import created_at
+from imagined_sets import ImaginedSet
+from kubernetes_double import KubernetesDouble, statuses
+from kubernetes_worlds import World
+
+HOUR = 3600.0
+SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
+
+
+def test_a_training_goes_on_when_another_follows_it_after_its_start_deadline(world: World) -> None:
+    """Followed for longer than its start deadline; then its follower is replaced."""
+    start = 5.0 if world.double else 60.0
+    job = world.job(
+        arguments={"chief": "await_return", "awaited": {"test": 1}}, deadlines={"start": start}
+    )
+    launcher = world.launcher()
+    address = launcher.start(launcher.plan(job, "try-1"))
+    uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
+    assert launcher.watch(address, lambda line: None, until=None, at_most=start + 2) is None
+    second = world.launcher("try-2")
+    assert second.start(second.plan(job, "try-2")) == address
+    with ThreadPoolExecutor(1) as thread:
+        lines: list[str] = []
+        end = thread.submit(second.watch, address, lambda line: lines.append(str(line)), until=None)
+        open_store(f"{job.prefix}/lives").put("test/1", b"here")
+        assert end.result(120).state is State.SUCCEEDED, lines
+    assert {name: pod.metadata.uid for name, pod in world.pods().items()} == uids
+    second.stop(address)
+
+
+@pytest.mark.process
+class TestAnHourOld:
+    """A set of imagined pods that was made an hour ago, and has 600 s to start."""
+
+    @pytest.fixture
+    def old(self, own: KubernetesDouble) -> ImaginedSet:
+        made = ImaginedSet(own, replicas=SERVED)
+        made.age(HOUR)
+        return made
+
+    def test_who_begins_to_follow_it_leaves_it_as_it_is(self, old: ImaginedSet) -> None:
+        before = old.uids()
+        old.followed().become(statuses.exited(0))
+        assert old.end().state is State.SUCCEEDED
+        assert old.uids() == before
+
+    def test_nothing_is_decided_before_all_pods_were_seen(self, old: ImaginedSet) -> None:
+        old.double.fail(503, verb="list", resource="pods", times=3)
+        old.followed().become(statuses.exited(0))
+        assert old.end().state is State.SUCCEEDED
+
+    def test_one_replica_that_comes_back_has_the_whole_start_deadline(
+        self, old: ImaginedSet
+    ) -> None:
+        old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
+        old.double.delete("pods", "job-worker-1", old.namespace)
+        old.followed().until_life(1, "worker-1")
+        old.follow()  # another one, which finds it waiting
+        old.become(statuses.running(), "worker-1")
+        old.become(statuses.exited(0))
+        assert [each.state for each in old.ends()] == [State.SUCCEEDED] * 2
+
+    def test_one_that_has_waited_for_too_long_ends_it(self, own: KubernetesDouble) -> None:
+        old = ImaginedSet(own, {"worker-1": statuses.unschedulable()}, replicas=SERVED)
+        old.age(HOUR)
+        ended = old.followed().end()
+        assert ended.state is State.LOST
+        assert "1 of 4 replicas of job did not start within 600 s" in ended.reason
+        assert "worker-1 waits, for no node can take it" in ended.reason
+
+
+@pytest.mark.process
+def test_a_deadline_that_passes_while_the_api_is_away_is_judged_by_what_is_then_seen(
+    own: KubernetesDouble,
+) -> None:
+    young = ImaginedSet(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})
+    young.followed()
+    deadline = created_at(young.pod()) + 3
+    with own.away():
+        young.become(statuses.running())
+        own.wait_for(lambda: time.time() > deadline + 1, "the deadline")
+    young.become(statuses.exited(0))
+    assert young.end().state is State.SUCCEEDED

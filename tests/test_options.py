@@ -1,0 +1,93 @@
+"""Options are declared once; form, checks, command line and docs are made from the declarations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.options import Kind, Section, check_options, option, options_of
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.train import parse
+from aerotrain_airflow.params import OPTIONS, reference, training_params
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Few:
+    size: int = option(4, title="Size", help="h", section=Section.DATA, minimum=1, maximum=9)
+    rate: float = option(0.5, title="Rate", help="h", section=Section.TRAINING, above=0)
+    word: str = option("a", title="Word", help="h", section=Section.DATA, choices=("alpha", "a"))
+    most: float | None = option(
+        None, title="Most", help="h", section=Section.DATA, kind=Kind.NUMBER, above=0
+    )
+    on: bool = option(False, title="On", help="h", section=Section.DATA)
+    axes: Mapping[str, int] = option(
+        {}, title="Axes", help="h", section=Section.DATA, keys=("x", "y")
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 0}, "size must be a whole number from 1 to 9, got 0"),
+        ({"size": 2.5}, "size must be a whole number from 1 to 9, got 2.5"),
+        ({"size": True}, "size must be a whole number from 1 to 9, got True"),
+        ({"rate": 0}, "rate must be a number above 0, got 0"),
+        ({"rate": float("nan")}, "rate must be a number above 0, got nan"),
+        ({"rate": float("inf")}, "rate must be a number above 0, got inf"),
+        ({"rate": "0.5"}, "rate must be a number above 0, got '0.5'"),
+        ({"rate": None}, "rate must be a number above 0, got None"),
+        ({"most": -1}, "most must be a number above 0 or null, got -1"),
+        ({"word": "alfa"}, "there is no word 'alfa', did you mean 'alpha'.*one of alpha, a"),
+        ({"on": 1}, "on must be true or false, got 1"),
+        ({"axes": []}, r"axes must be an object, got \[\]"),
+        ({"axes": {"z": 1}}, "axes has no key 'z'; its keys are x, y"),
+    ],
+)
+def test_a_value_outside_the_declaration_is_an_error_that_names_the_option(wrong, message):
+    with pytest.raises(SpecError, match=message):
+        Few(**wrong)
+
+
+def test_values_inside_the_declaration_are_accepted():
+    assert Few(size=9, rate=1, most=None, word="alpha", on=True, axes={"x": 2}).size == 9
+
+
+def test_options_come_in_the_order_of_the_sections_of_the_form():
+    assert list(options_of(Few)) == ["rate", "size", "word", "most", "on", "axes"]
+
+
+def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
+    params = training_params()
+    assert params["epochs"].schema["minimum"] == 1
+    assert params["progress_timeout"].schema["exclusiveMinimum"] == 0
+    assert params["checkpoint_interval"].schema["type"] == ["null", "number"]
+    assert params["launcher"].schema["enum"] == [None, "process", "kubernetes"]
+    assert params["mesh"].schema["propertyNames"] == {"enum": ["batch", "model"]}
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_every_option_has_a_default_that_it_accepts_and_a_sentence_that_says_what_it_is(name):
+    declared = OPTIONS[name]
+    declared.option.check(name, declared.default)
+    assert declared.option.title
+    assert declared.option.help.rstrip("*").endswith((".", "variables"))
+
+
+def test_the_command_line_has_a_flag_for_every_option_of_the_training_step():
+    words = ["--model", "m", "--data", "d", "--store", "s"]
+    given = parse(
+        [*words, "--epochs", "3", "--checkpoint-interval", "auto", "--mesh", '{"batch": 2}']
+    )
+    assert (given.epochs, given.checkpoint_interval, given.mesh) == (3, None, {"batch": 2})
+    assert all(hasattr(given, name) for name in options_of(TrainArguments))
+
+
+def test_the_reference_page_is_what_the_declarations_say():
+    assert (DOCS / "options.md").read_text() == reference(), "run `make docs`"

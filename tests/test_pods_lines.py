@@ -1,0 +1,59 @@
+"""Lines of any length in a stream: what is kept, what is said of the rest, and how much is held."""
+
+import tracemalloc
+
+import pytest
+
+from aerotrain_airflow.pods.lines import Line, LineSplitter, readable
+
+
+def split(*pieces: bytes, longest: int = 8) -> tuple[list[Line], Line | None]:
+    splitter = LineSplitter(longest)
+    return [line for piece in pieces for line in splitter.feed(piece)], splitter.rest()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines", "rest"),
+    [
+        ([b"one\ntwo\n"], [Line(b"one"), Line(b"two")], None),
+        ([b"on", b"e", b"\n", b"\n"], [Line(b"one"), Line(b"")], None),
+        ([b"one\ntw"], [Line(b"one")], Line(b"tw")),
+        ([b"12345678\n"], [Line(b"12345678")], None),
+        ([b"123456789\nnext\n"], [Line(b"12345678", 1), Line(b"next")], None),
+        ([b"12345678", b"9" * 92, b"9\nnext\n"], [Line(b"12345678", 93), Line(b"next")], None),
+        ([b"12345678", b"90"], [], Line(b"12345678", 2)),
+    ],
+)
+def test_a_line_is_one_however_it_comes_and_no_longer_than_is_kept(
+    pieces: list[bytes], lines: list[Line], rest: Line | None
+) -> None:
+    assert split(*pieces) == (lines, rest)
+
+
+def test_a_line_that_does_not_end_takes_no_more_memory_the_longer_it_is() -> None:
+    splitter, piece = LineSplitter(1 << 16), b"x" * (1 << 16)
+    tracemalloc.start()
+    try:
+        for _ in range(4096):  # 256 MiB
+            assert not list(splitter.feed(piece))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert list(splitter.feed(b"\n")) == [Line(piece, 4095 << 16)]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (Line(b"short"), "short"),
+        (Line(b"12345678"), "12345678"),
+        (Line(b"123456789"), "12345678 [1 more bytes of this line were cut]"),
+        (Line(b"123456789", 1000), "12345678 [1001 more bytes of this line were cut]"),
+        # No letter is cut in the middle, and no byte is lost from the count.
+        (Line("1234567é".encode(), 10), "1234567 [12 more bytes of this line were cut]"),
+        (Line(b"1\xff345678", 10), "1\ufffd345678 [10 more bytes of this line were cut]"),
+    ],
+)
+def test_what_was_cut_is_said(line: Line, text: str) -> None:
+    assert readable(line, 8) == text

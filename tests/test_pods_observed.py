@@ -1,0 +1,135 @@
+"""What is known of a set's replicas from what its pods have shown: pure."""
+
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.status import State
+from aerotrain_airflow.pods.observed import ObservedSet
+from kubernetes_double import statuses
+from kubernetes_double.admission import timestamp
+from kubernetes_double.statuses import Edit
+
+CHIEF, WORKER = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.WORKER, 0)
+OWNER = "the owner's uid"
+CREATED = 1_800_000_000.0
+
+
+def pod(
+    name: ReplicaName, *states: Edit, uid: str = "", generation: int = 0, created: float = CREATED
+) -> dict[str, Any]:
+    """A pod as the API shows it."""
+    made: dict[str, Any] = {
+        "metadata": {
+            "name": f"job-{name}",
+            "uid": uid or f"{name}/{generation}",
+            "creationTimestamp": timestamp(created),
+            "annotations": {"aerotrain/generation": str(generation)},
+            "ownerReferences": [{"kind": "ConfigMap", "name": "job", "uid": OWNER}],
+        },
+        "spec": {"containers": [{"name": "replica", "image": "image:1"}]},
+        "status": {"phase": "Pending"},
+    }
+    for state in states:
+        state(made)
+    return made
+
+
+class Seen(ObservedSet):
+    """A chief and a worker, each of which came back as often as ``generations`` says."""
+
+    def __init__(self) -> None:
+        self.generations = {CHIEF: 0, WORKER: 0}
+        pods = {"job-chief": CHIEF, "job-worker-0": WORKER}
+        super().__init__(pods, OWNER, self.generations.__getitem__)
+
+    def lists(self, began: float, *pods: dict[str, Any]) -> None:
+        changes = [self.take(each) for each in pods]
+        self.looked_at_all({each.name for each in changes if each}, began)
+
+    def states(self) -> list[str]:
+        return [self.seen[name].state.value for name in (CHIEF, WORKER) if name in self.seen]
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+def test_before_all_pods_were_seen_it_is_not_known_that_any_is_missing(seen: Seen) -> None:
+    assert (seen.states(), seen.looked) == ([], None)
+    seen.take(pod(CHIEF, statuses.running()))
+    assert (seen.states(), seen.looked) == (["running"], None)
+    seen.lists(5.0, pod(CHIEF, statuses.running()))
+    assert (seen.states(), seen.looked) == (["running", "lost"], 5.0)
+
+
+def test_since_when_a_replica_waits_and_runs_is_what_its_pod_says(seen: Seen) -> None:
+    seen.take(pod(CHIEF))
+    assert (seen.replicas[CHIEF].created, seen.replicas[CHIEF].waits) == (CREATED, True)
+    running = pod(CHIEF, statuses.running())
+    started = running["status"]["containerStatuses"][0]["state"]["running"]
+    started["startedAt"] = timestamp(CREATED + 40)
+    seen.take(running)
+    assert seen.replicas[CHIEF].started == CREATED + 40
+    running["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "Whatever"}}
+    seen.take(running)
+    assert seen.seen[CHIEF].state is State.PENDING
+    assert not seen.replicas[CHIEF].waits
+
+
+def test_what_cannot_be_started_has_not_started(seen: Seen) -> None:
+    failed = statuses.terminated(128, "StartError", "no such file")
+    seen.take(pod(CHIEF, statuses.scheduled(), failed))
+    assert seen.replicas[CHIEF].started is None
+
+
+def test_the_first_end_is_the_true_one_until_the_replica_comes_back(seen: Seen) -> None:
+    seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
+    seen.take(pod(WORKER, statuses.exited(0)), gone=True)
+    assert seen.seen[WORKER].exit_code == 139
+    seen.generations[WORKER] = 1
+    assert seen.behind() == [WORKER]
+    assert seen.take(pod(WORKER, statuses.running())) is None
+    seen.take(pod(WORKER, statuses.running(), generation=1))
+    assert (seen.states(), seen.behind()) == (["running", "running"], [])
+
+
+def test_a_pod_that_is_just_being_made_is_not_missed(seen: Seen) -> None:
+    seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
+    seen.generations[WORKER] = 1
+    seen.making([WORKER], 10.0)
+    seen.lists(11.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
+    assert seen.states() == ["running", "pending"]
+    assert seen.replicas[WORKER].created == 10.0
+    seen.made([WORKER], 12.0)
+    seen.lists(11.5, pod(CHIEF, statuses.running()))  # asked for before, answered after
+    assert seen.states() == ["running", "pending"]
+    seen.lists(13.0, pod(CHIEF, statuses.running()))
+    assert seen.states() == ["running", "lost"]
+
+
+def test_who_came_back_while_it_was_not_followed_is_behind_and_not_lost(seen: Seen) -> None:
+    seen.generations[WORKER] = 2
+    seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.running(), generation=1))
+    assert seen.behind() == [WORKER]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "job-chief-copy"},
+        {"ownerReferences": [{"kind": "ConfigMap", "name": "job", "uid": "of an earlier set"}]},
+        {"ownerReferences": []},
+        {"ownerReferences": None},
+    ],
+)
+def test_a_pod_is_the_sets_by_its_name_and_its_owner_and_by_no_label(
+    seen: Seen, change: dict[str, Any]
+) -> None:
+    another = pod(CHIEF, statuses.exited(0))
+    another["metadata"] |= {"labels": {"aerotrain/role": "chief"}, **change}
+    assert not seen.is_own(another)
+    assert seen.take(another) is None
+    assert seen.states() == []

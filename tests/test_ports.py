@@ -1,0 +1,62 @@
+"""Ports that are reserved: for one owner, on the whole machine, and by nothing that lies around."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from aerotrain_airflow.launchers.ports import PORTS, hold, release, reserve, reserved_ports
+
+
+def test_a_reserved_port_is_given_to_nobody_else() -> None:
+    with reserved_ports(3) as ours, reserved_ports(3) as theirs:
+        assert len({port.number for port in (*ours, *theirs)}) == 6
+
+
+def test_a_port_is_reserved_without_a_file_that_another_user_could_have_made() -> None:
+    watched = """
+import sys
+from aerotrain_airflow.launchers import ports
+opened = []
+sys.addaudithook(
+    lambda event, arguments: opened.append(arguments[0])
+    if event in {"open", "os.mkdir", "os.truncate"}
+    else None
+)
+with ports.reserved_ports(2) as reserved:
+    assert ports.hold(reserved[0].number, "another") is None
+    ports.release([ports.hold(PORT, "its owner")])
+print(opened)
+""".replace("PORT", str(PORTS[-1]))
+    done = subprocess.run(
+        [sys.executable, "-c", watched], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_two_users_never_have_the_same_port() -> None:
+    with reserved_ports(1) as (ours,):
+        other = os.fork()
+        if other == 0:
+            os.setuid(65534)
+            with suppress(BaseException):
+                os._exit(0 if hold(ours.number, "theirs") is None else 1)
+            os._exit(2)
+        assert os.waitpid(other, 0)[1] == 0
+
+
+def test_a_port_is_held_by_whatever_inherits_it() -> None:
+    [port] = reserve(1, "a set")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=port.locks) as heir:
+        release([port])
+        assert hold(port.number, "another set") is None
+        again = hold(port.number, "a set")
+        assert again is not None, "its owner may start another replica there"
+        release([again])
+        heir.communicate()
+    free = hold(port.number, "another set")
+    assert free is not None
+    release([free])

@@ -1,0 +1,175 @@
+"""Objects that have a set's labels or names and are none of its own: neither believed nor deleted.
+
+A namespace has other people in it. They copy pods to look into them, reuse labels, restore
+backups, and have had a name first.
+"""
+
+import copy
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.status import State
+from aerotrain.store import open_store
+from aerotrain_airflow.pods import lifecycle, renewal
+from aerotrain_airflow.pods.address import HOLDER, JOB_LABEL, Address
+from imagined_sets import ImaginedSet
+from kubernetes_double import KubernetesDouble, statuses
+from kubernetes_worlds import ALONE, World
+from test_kubernetes_launcher import eventually
+
+LABELS = {JOB_LABEL: "job"}
+
+
+def looks_like(pod: dict[str, Any], name: str, *command: str) -> dict[str, Any]:
+    """A copy of a pod, with all its labels and owners, that runs something else."""
+    made = copy.deepcopy(pod)
+    made["metadata"]["name"] = name
+    made["spec"]["containers"][0] |= {"command": list(command), "args": []}
+    return made
+
+
+def test_pods_of_others_end_no_training_whatever_labels_they_have(world: World) -> None:
+    launcher = world.launcher()
+    arguments = {"chief": "await_return", "awaited": {"test": 1}}
+    job = world.job(replicas=ALONE, arguments=arguments)
+    plan = launcher.plan(job, "try-1")
+    [chief] = [each for each in plan.others if each["kind"] == "Pod"]
+    address = launcher.start(plan)
+    owner = world.core.read_namespaced_config_map("job", world.namespace)
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "job", "uid": owner.metadata.uid}
+    copied, adopted = (looks_like(chief, name, "true") for name in ("copy", "adopted"))
+    adopted["metadata"]["ownerReferences"] = [reference]
+    labelled = looks_like(chief, "labelled", "true")
+    labelled["metadata"]["labels"] = LABELS
+    with ThreadPoolExecutor(1) as thread:
+        end = thread.submit(launcher.watch, address, lambda line: None, until=None)
+        for each in (copied, adopted, labelled):
+            world.core.create_namespaced_pod(world.namespace, each)
+        eventually(lambda: phases(world, "copy", "adopted", "labelled") == ["Succeeded"] * 3)
+        uid = world.pods()["job-chief"].metadata.uid
+        open_store(f"{job.prefix}/lives").put("test/1", b"here")
+        assert end.result(120).state is State.SUCCEEDED
+    assert open_store(job.prefix).get("result.json")
+    assert world.pods()["job-chief"].metadata.uid == uid
+    launcher.stop(address)
+    eventually(lambda: world.pods().keys() == {"copy", "labelled"})
+
+
+def phases(world: World, *names: str) -> list[str]:
+    pods = world.pods()
+    return [pods[name].status.phase for name in names]
+
+
+@pytest.mark.parametrize("kind", ["config_map", "service"])
+def test_what_has_a_jobs_name_and_is_anothers_stays_and_is_said_to_be_in_the_way(
+    world: World, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_GOING", 1.0)
+    body: dict[str, Any] = {"metadata": {"name": "job", "labels": LABELS}}
+    if kind == "service":
+        body["spec"] = {"ports": [{"port": 80}]}
+    theirs = getattr(world.core, f"create_namespaced_{kind}")(world.namespace, body)
+    launcher = world.launcher()
+    plan = launcher.plan(world.job(), "try-1")
+    name = kind.title().replace("_", "")
+    with pytest.raises(FinalError, match=f"there is a {name} job in {world.namespace} that is not"):
+        launcher.check([plan])
+    with pytest.raises((FinalError, TemporaryError), match=f"there is a {name} job"):
+        launcher.start(plan)
+    now = getattr(world.core, f"read_namespaced_{kind}")("job", world.namespace)
+    assert now.metadata.uid == theirs.metadata.uid
+    assert now.metadata.deletion_timestamp is None
+
+
+@pytest.mark.process
+class TestUnderOurNames:
+    @pytest.fixture
+    def ours(self, own: KubernetesDouble) -> ImaginedSet:
+        return ImaginedSet(own)
+
+    def stranger(self, of: ImaginedSet, name: str) -> str:
+        """A pod of somebody else's, that has all that our chief's has but its owner."""
+        pod = of.pod()
+        for field in ("uid", "resourceVersion", "creationTimestamp", "ownerReferences"):
+            pod["metadata"].pop(field, None)
+        of.double.imagine(name, statuses.running(), of.namespace)
+        pod["metadata"]["name"] = name
+        uid: str = of.double.create(pod, of.namespace)["metadata"]["uid"]
+        return uid
+
+    def test_a_pod_that_took_the_name_of_a_lost_replica_is_not_deleted(
+        self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(renewal, "GOING", 1.0)
+        pod = ours.pod()
+        ours.double.delete("pods", "job-chief", ours.namespace, gracePeriodSeconds=0)
+        ours.double.wait_for(lambda: not ours.pod()["metadata"], "its end")
+        del pod["metadata"]["ownerReferences"]
+        theirs = ours.double.create(pod, ours.namespace)["metadata"]["uid"]
+        ended = ours.followed().end()
+        assert ended.state is State.LOST
+        assert f"there is a Pod job-chief in {ours.namespace} that is not" in ended.reason
+        assert ours.pod()["metadata"]["uid"] == theirs
+
+    def test_the_next_try_deletes_only_what_the_last_one_made(
+        self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lifecycle, "_GOING", 1.0)
+        ours.double.hold("job-chief", ours.namespace)  # so that pods are dropped by force
+        theirs = self.stranger(ours, "theirs")
+        another = ImaginedSet.job_of(arguments={"another": "job"})
+        second = ours.launcher_of("try-2")
+        second.start(second.plan(another, "try-2"))
+        assert ours.uids()["theirs"] == theirs
+
+    def test_an_owner_that_was_restored_from_a_copy_is_another_one(self, ours: ImaginedSet) -> None:
+        owner = ours.double.find("configmaps", "job", ours.namespace)
+        assert owner
+        ours.double.delete("configmaps", "job", ours.namespace)
+        for field in ("uid", "resourceVersion", "creationTimestamp"):
+            del owner["metadata"][field]
+        ours.double.create(owner, ours.namespace)
+        assert ours.launcher.ledger(ours.address) == []
+        ended = ours.followed().end()
+        assert (ended.state, "is gone" in ended.reason) == (State.LOST, True)
+        ours.launcher.stop(ours.address)
+        assert ours.double.find("configmaps", "job", ours.namespace)
+
+    def test_a_set_whose_uid_is_not_known_is_found_by_the_launch_that_made_it(
+        self, ours: ImaginedSet
+    ) -> None:
+        """As where a task is killed while its set is made."""
+        named = Address.parse(ours.address)
+        assert named.uid
+        ours.launcher.stop(str(Address(named.namespace, named.name, named.attempt)))
+        ours.double.wait_for(lambda: not ours.double.all("pods", ours.namespace), "its end")
+
+    def test_what_was_said_of_an_earlier_pod_of_its_name_is_no_cause(
+        self, ours: ImaginedSet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        ours.double.tell("job-chief", "FailedMount", "an old story", namespace=ours.namespace)
+        ours.followed().become(statuses.exited(139))
+        ours.until_life(1)
+        ours.double.tell("job-chief", "FailedMount", "the cause", namespace=ours.namespace)
+        ours.become(statuses.exited(65))
+        assert ours.end().state is State.FAILED
+        assert "chief FailedMount: the cause" in caplog.messages
+        assert "chief FailedMount: an old story" not in caplog.messages
+
+
+def test_an_owner_without_a_holder_was_made_by_no_task(world: World) -> None:
+    """As one that ``kubectl apply`` has made of a dry run."""
+    launcher = world.launcher()
+    plan = launcher.plan(world.job(), "try-1")
+    assert HOLDER not in plan.owner["metadata"]["annotations"]
+    theirs = world.core.create_namespaced_config_map(world.namespace, plan.owner)
+    with pytest.raises(FinalError, match="there is a ConfigMap job"):
+        launcher.start(plan)
+    launcher.stop(plan.address)
+    now = world.core.read_namespaced_config_map("job", world.namespace)
+    assert now.metadata.uid == theirs.metadata.uid

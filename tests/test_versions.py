@@ -1,0 +1,113 @@
+"""The numbers of exported models: each is written by one try alone, whatever else lies there."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from aerotrain.store import Store, open_store, publish
+from aerotrain.versions import claim_version, published_version
+
+MONDAY = {"run": "monday", "task": "export", "model": "m1"}
+TUESDAY = {"run": "tuesday", "task": "export", "model": "m2"}
+
+
+@pytest.fixture
+def store(store_url: str) -> Store:
+    return open_store(store_url)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    folder = tmp_path / "saved"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_text("graph")
+    (folder / "variables" / "variables.index").write_text("index")
+    return folder
+
+
+def test_every_try_has_a_number_of_its_own_and_numbers_rise(store: Store) -> None:
+    tries = [MONDAY, TUESDAY, MONDAY, MONDAY, TUESDAY]
+    assert [claim_version(store, each) for each in tries] == [1, 2, 3, 4, 5]
+
+
+def test_exports_at_once_never_share_a_number(store: Store) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        versions = list(pool.map(lambda _: claim_version(store, MONDAY), range(16)))
+    assert sorted(versions) == list(range(1, 17))
+
+
+def test_no_two_claims_are_alike(store: Store) -> None:
+    """A claim whose answer was lost is known by its bytes, and must not be another try's."""
+    first, second = (store.get(f"claims/{claim_version(store, MONDAY)}.json") for _ in range(2))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        "README.md",
+        ".DS_Store",
+        "1.json.bak",
+        "latest.json",
+        "old/7.json",
+        "-1.json",
+        "0.json",
+        "².json",
+        "9223372036854775808.json",
+    ],
+)
+def test_a_stray_file_among_the_claims_disturbs_no_export(tmp_path: Path, stray: str) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put(f"claims/{stray}", b"not ours")
+    assert [claim_version(store, MONDAY), claim_version(store, TUESDAY)] == [1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"run": "mon', b"[]", b"\xff"])
+def test_a_claim_that_is_half_written_only_costs_its_number(store: Store, content: bytes) -> None:
+    store.put("claims/1.json", content)
+    assert claim_version(store, MONDAY) == 2
+    assert published_version(store, MONDAY) is None
+
+
+def test_a_folder_in_the_place_of_a_claim_only_costs_its_number(tmp_path: Path) -> None:
+    (tmp_path / "claims" / "1.json").mkdir(parents=True)
+    assert claim_version(open_store(tmp_path.as_uri()), MONDAY) == 2
+
+
+def test_a_version_whose_claim_was_lost_is_not_written_to(store: Store, saved: Path) -> None:
+    publish(store, saved, "7", {})
+    store.put("9/variables/variables.index", b"of an upload that died")
+    assert claim_version(store, MONDAY) == 10
+
+
+def test_what_is_published_is_found_by_its_own_export_alone(store: Store, saved: Path) -> None:
+    version = claim_version(store, MONDAY)
+    assert published_version(store, MONDAY) is None, "it is not published as yet"
+    store.put(f"{version}/saved_model.pb", b"half of it")
+    assert published_version(store, MONDAY) is None, "it is not whole"
+    publish(store, saved, str(version), {})
+    assert published_version(store, MONDAY) == version
+    assert published_version(store, TUESDAY) is None
+    assert published_version(store, {**MONDAY, "model": "trained again"}) is None
+
+
+def test_a_try_whose_forerunner_died_or_is_late_publishes_by_itself(
+    store: Store, saved: Path
+) -> None:
+    late, second = claim_version(store, MONDAY), claim_version(store, MONDAY)
+    publish(store, saved, str(second), {})
+    assert published_version(store, MONDAY) == second
+    publish(store, saved, str(late), {})
+    assert {published_version(store, MONDAY) for _ in range(2)} == {late}
+
+
+def test_a_stray_file_among_the_exports_disturbs_nothing(store: Store, saved: Path) -> None:
+    version = claim_version(store, MONDAY)
+    [own] = [each.key for each in store.list("exports")]
+    for stray in ("README.md", "x/12.json", "12.json.bak"):
+        store.put(f"{own.rpartition('/')[0]}/{stray}", b"")
+    publish(store, saved, "12", {})
+    assert published_version(store, MONDAY) is None, "12 is of another export"
+    publish(store, saved, str(version), {})
+    assert published_version(store, MONDAY) == version
