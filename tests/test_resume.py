@@ -77,7 +77,7 @@ def whole(digits):
             with digits.cluster(name, **GANG) as processes:
                 assert processes["chief"].wait(200) == ExitCode.OK
         else:
-            with by_hand(digits, name, strategy, **{"checkpoint-seconds": 3600}) as process:
+            with by_hand(digits, name, strategy, **{"checkpoint-interval": 3600}) as process:
                 read_until(process, "the trained model is")
         return name
 
@@ -86,7 +86,7 @@ def whole(digits):
 
 def by_hand(digits, name, strategy, **arguments):
     """The process of a run by hand, on two devices where the strategy takes several."""
-    given = {"checkpoint-seconds": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
+    given = {"checkpoint-interval": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
     words = ["--run", name, "--strategy", strategy, "--model", "tallying"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
@@ -134,7 +134,7 @@ def test_a_gang_whose_member_is_killed_ends_as_an_uninterrupted_one(digits, whol
 
 
 def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
-    with by_hand(digits, "told-to-go", "one_device", **{"checkpoint-seconds": 3600}) as process:
+    with by_hand(digits, "told-to-go", "one_device", **{"checkpoint-interval": 3600}) as process:
         read_until(process, "epoch 2 of")
         process.terminate()
         said = process.communicate(timeout=60)[0]

@@ -75,7 +75,7 @@ def wire(s3) -> Iterator[Wire]:
 
 def train(digits, wire, store, **arguments):
     """The process of a run by hand whose store is behind the wire."""
-    given = {"epochs": 400, "checkpoint-seconds": 0.5, "steps-per-execution": 10, **arguments}
+    given = {"epochs": 400, "checkpoint-interval": 0.5, "steps-per-execution": 10, **arguments}
     words = ["-m", "aerotrain.train", "--run", "away", "--model", "small"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
@@ -106,7 +106,7 @@ def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_ur
 def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
     digits, s3_url, wire
 ):
-    with train(digits, wire, s3_url, **{"store-seconds": 2}) as process:
+    with train(digits, wire, s3_url, **{"store-timeout": 2}) as process:
         read_until(process, "is in the store")
         wire.cut()
         said = process.communicate(timeout=120)[0]

@@ -148,7 +148,7 @@ def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(d
     words = ["-m", "aerotrain.train", "--run", "killed"]
     words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
     words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
-    words += ["--checkpoint-seconds", "0.2"]
+    words += ["--checkpoint-interval", "0.2"]
     with start_python(words, digits.folder) as process:
         read_until(process, "the checkpoint of step")
         process.kill()
