@@ -6,6 +6,7 @@ many steps were lost or done twice.
 """
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -24,8 +25,9 @@ from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.base import Launcher, LogLine
-from aerotrain_airflow.recovery.ended import Ended
+from aerotrain_airflow.backends.base import LogLine
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.recovery.goodput import Goodput
 from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
 
@@ -93,9 +95,8 @@ class Training:
         return "\n".join(line for _, line in self.lines[-40:])
 
     def process(self, name: str) -> psutil.Process:
-        """The process of a replica: its keeper's child."""
-        keeper = int((Path(self.address) / name / "pid").read_text().split()[0])
-        return psutil.Process(keeper).children()[0]
+        """The process of a replica."""
+        return psutil.Process(replica_pid(self.address, name))
 
     def ledger(self) -> list[Entry]:
         return self.launcher.ledger(self.address)
@@ -212,19 +213,27 @@ def _steps_lost(marks: Sequence[Mark]) -> int:
 def left_behind(training: Training) -> list[str]:
     """Processes and files of a set that was stopped."""
     folder = Path(training.address)
-    return sets_processes(training.address) + [str(folder)] * folder.exists()
+    processes = [f"process {pid}" for pid in processes_of(training.address)]
+    return processes + [str(folder)] * folder.exists()
 
 
-def sets_processes(folder: str) -> list[str]:
-    """The live processes of the sets in ``folder``, or of the one that it is."""
+def replica_pid(folder: str, name: str) -> int:
+    """The process of a local replica, as its supervisor recorded it."""
+    status = json.loads((Path(folder) / "status.json").read_text())
+    return int(status["replicas"][name]["pid"])
+
+
+def processes_of(folder: str) -> list[int]:
+    """The live processes that work in a folder: by where they are, and where they write."""
     found = []
     for process in psutil.process_iter():
         try:
-            mark = process.environ().get("AEROTRAIN_SET", "")
-            if mark.startswith(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"process {process.pid}")
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            is_alive = process.status() != psutil.STATUS_ZOMBIE
+            places = [Path(f"/proc/{process.pid}/{each}").readlink() for each in ("cwd", "fd/1")]
+        except (psutil.NoSuchProcess, OSError):
             continue
+        if is_alive and any(str(each).startswith(folder) for each in places):
+            found.append(process.pid)
     return found
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
 from aerotrain.contract.progress import Progress
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica as Running
 from benchmarks.report import print_report
 
@@ -81,9 +81,9 @@ def _digits(folder: Path) -> str:
 
     source = {"kind": "python", "module": "digits"}
     planned = plan.run(step("prepare.plan", {"source": source, "shards": 2}))
-    for arguments in planned["parts"]:
-        part.run(step("prepare.part", arguments))
-    return seal.run(step("prepare.seal", {"dataset": planned["dataset"]}))
+    for arguments in planned["partitions"]:
+        partition.run(step("prepare.partition", arguments))
+    return finalize.run(step("prepare.finalize", {"dataset": planned["dataset"]}))
 
 
 def _job(folder: Path, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:

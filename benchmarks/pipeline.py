@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job
-from aerotrain.contract.status import Result, State, job_state
+from aerotrain.contract.status import Result, State
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.ports import reserved_ports
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.process.backend import ProcessBackend
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.stack import Stack, running_stack
 from benchmarks.report import print_report
@@ -84,9 +85,11 @@ def _steps_bare(stack: Stack, home: Home, conf: Mapping[str, Any]) -> dict[str, 
     source = {"kind": "python", "module": DAG}
     plan = {"source": source, "shards": conf["shards"]}
     planned = bare.step("prepare.plan", "aerotrain.prepare.plan", plan)
-    for part in planned["parts"]:
-        bare.step("prepare.part", "aerotrain.prepare.part", part)
-    data = bare.step("prepare.seal", "aerotrain.prepare.seal", {"dataset": planned["dataset"]})
+    for partition in planned["partitions"]:
+        bare.step("prepare.partition", "aerotrain.prepare.partition", partition)
+    data = bare.step(
+        "prepare.finalize", "aerotrain.prepare.finalize", {"dataset": planned["dataset"]}
+    )
     training = {"model": DAG, "data": data, "epochs": conf.get("epochs", 12)}
     workers = [{"role": "worker", "count": 2}, {"role": "ps"}]
     model = bare.step(
@@ -109,10 +112,13 @@ class _Bare:
         self._run = run
         self._environment = {**os.environ, **stack.s3.environment}
         paths = [str(PROJECT / "tasks"), str(PROJECT / "plugins")]
-        self._launcher = ProcessLauncher(
-            home.scratch / "bare",
-            {**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
-            holder="bare",
+        self._launcher = Launcher(
+            ProcessBackend(
+                home.scratch / "bare",
+                {**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
+                holder="bare",
+                warm=True,
+            )
         )
 
     def step(self, task: str, module: str, arguments: Mapping[str, Any], **more: Any) -> Any:
@@ -132,10 +138,12 @@ class _Bare:
         begin = time.monotonic()
         address = self._launcher.start(self._launcher.plan(job, "bare"))
         try:
-            while not (state := job_state(self._launcher.observe(address))).ended:
-                time.sleep(LOOK_EVERY)
-            if state is not State.SUCCEEDED:
-                raise RuntimeError("\n".join(map(str, self._launcher.logs(address, {}))))
+            lines: list[str] = []
+            watched = self._launcher.watch(
+                address, lambda line: lines.append(str(line)), until=None
+            )
+            if watched is None or watched.state is not State.SUCCEEDED:
+                raise RuntimeError("\n".join(lines))
         finally:
             self._launcher.stop(address)
         self.seconds[task] = self.seconds.get(task, 0.0) + time.monotonic() - begin

@@ -56,16 +56,16 @@ def report(folder: Path, size: int, files: int, part_bytes: int) -> None:
     two = prepared(folder / "store", rules, at_once=2)
     link_files(folder / "many", folder / "table", files)
     many = {"source": table_at(folder / "many")}
-    plan = told(start((folder / "planned").as_uri(), "plan", many))
+    plan = result(start((folder / "planned").as_uri(), "plan", many))
     rows = [
         {"step": "plan", **one["plan"]},
-        {"step": "parts, one at a time", **one["parts"]},
-        {"step": "parts, two at a time", **two["parts"]},
-        {"step": "seal", **one["seal"]},
+        {"step": "partitions, one at a time", **one["partitions"]},
+        {"step": "partitions, two at a time", **two["partitions"]},
+        {"step": "finalize", **one["finalize"]},
         {"step": f"plan of {files:,} files", **taken([plan])},
     ]
     print(f"{size / GIB:g} GiB of records; load of the machine {os.getloadavg()[0]:.1f}\n")
-    seconds = [each["parts"]["seconds"] for each in (one, two)]
+    seconds = [each["partitions"]["seconds"] for each in (one, two)]
     most = max(row["most MiB"] for row in rows[:-1])
     figures = {
         "prepare_two_over_one": seconds[0] / seconds[1],
@@ -85,18 +85,18 @@ def table_at(folder: Path) -> dict[str, str]:
 
 
 def prepared(folder: Path, rules: dict[str, Any], at_once: int) -> dict[str, dict[str, Any]]:
-    """What each step takes with so many parts at the same time; nothing is left in ``folder``."""
+    """What each step takes, with so many partitions at a time; nothing is left in ``folder``."""
     store = folder.as_uri()
-    plan = told(start(store, "plan", rules))
+    plan = result(start(store, "plan", rules))
     begin = time.monotonic()
-    parts = mapped(store, plan["value"]["parts"], at_once)
+    partitions = mapped(store, plan["value"]["partitions"], at_once)
     seconds = time.monotonic() - begin
-    seal = told(start(store, "seal", {"dataset": plan["value"]["dataset"]}))
+    finalize = result(start(store, "finalize", {"dataset": plan["value"]["dataset"]}))
     shutil.rmtree(folder)
     return {
         "plan": taken([plan]),
-        "parts": {**taken(parts), "seconds": seconds},
-        "seal": taken([seal]),
+        "partitions": {**taken(partitions), "seconds": seconds},
+        "finalize": taken([finalize]),
     }
 
 
@@ -143,13 +143,13 @@ def link_files(folder: Path, table: Path, count: int) -> None:
             (inside / f"{number}.parquet").hardlink_to(inside / "0.parquet")
 
 
-def mapped(store: str, parts: Sequence[dict[str, Any]], at_once: int) -> list[dict[str, Any]]:
-    """What each part took, so many of them at the same time."""
-    waiting, running, ended = list(parts), [], []
+def mapped(store: str, partitions: Sequence[dict[str, Any]], at_once: int) -> list[dict[str, Any]]:
+    """What each partition took, so many of them at the same time."""
+    waiting, running, ended = list(partitions), [], []
     while waiting or running:
         while waiting and len(running) < at_once:
-            running.append(start(store, "part", waiting.pop(0)))
-        ended.append(told(running.pop(0)))
+            running.append(start(store, "partition", waiting.pop(0)))
+        ended.append(result(running.pop(0)))
     return ended
 
 
@@ -159,7 +159,7 @@ def start(store: str, step: str, arguments: dict[str, Any]) -> subprocess.Popen[
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
-def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
     said, _ = process.communicate()
     if process.returncode:
         sys.exit(f"a step failed with exit code {process.returncode}:\n{said}")

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.prepare.conform import conformed
+from aerotrain.prepare.cast import cast_to_schema
 from aerotrain.prepare.memory import keep_freed_memory
 from aerotrain.records import encoded_frames
 from aerotrain.sources import open_source
@@ -104,9 +104,9 @@ def ours(description: dict[str, object], folder: Path) -> float:
     schema = source.schema()  # a matter of the plan, once for all parts
     begin = time.monotonic()
     with (folder / "ours.tfrecord").open("wb") as file:
-        for piece in source.pieces():
-            for batch in source.read(piece.description, schema):
-                file.write(encoded_frames(conformed(batch, schema, rules).columns).content)
+        for fragment in source.fragments():
+            for batch in source.read(fragment.description, schema):
+                file.write(encoded_frames(cast_to_schema(batch, schema, rules).columns).content)
     return time.monotonic() - begin
 
 

@@ -1,9 +1,11 @@
 """What failures cost: local trainings of the digits whose processes are killed.
 
-The import that figures are counted without is that of the process which came back: the chief
-notes its own, and a worker's is measured beside the same training, just before the kill. The
-goodput is that of one training of 15 minutes, with a random process killed every 3. ``--quick``
-kills one process a kind and leaves that run out: it projects its goodput from the kills.
+Replicas are forked from a process that has imported TensorFlow, as is the default; with ``--cold``
+each runs the interpreter. The import that figures are counted without is that of the process which
+came back: the chief notes its own, and that of a worker which is run is measured with the same
+training under way, just before the kill. The goodput is that of one training of 15 minutes, with a
+random process killed every 3. ``--quick`` kills one process a kind and leaves that run out: it
+projects its goodput from the kills.
 """
 
 import argparse
@@ -40,14 +42,16 @@ WHOLE, BETWEEN, SAVED = 900.0, 180.0, 5.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one kill a kind, no long run")
-    quick = parser.parse_args().quick
+    parser.add_argument("--cold", action="store_true", help="no warm start")
+    options = parser.parse_args()
+    quick, warm = options.quick, not options.cold
     # Their sets outlive whoever started them; told to go, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
-        workshop = Workshop.open(stack)
+        workshop = Workshop.open(stack, warm=warm)
         rounds = 1 if quick else 3
         rows = [
-            killed(workshop, strategy, victim, epochs)
+            killed(workshop, strategy, victim, epochs, warm=warm)
             for _ in range(rounds)
             for strategy, victim, epochs in KILLS
         ]
@@ -57,14 +61,16 @@ def main() -> None:
     print_report(rows, figures)
 
 
-def killed(workshop: Workshop, strategy: str, victim: str, epochs: int) -> dict[str, Any]:
+def killed(
+    workshop: Workshop, strategy: str, victim: str, epochs: int, *, warm: bool
+) -> dict[str, Any]:
     """One training with one kill: a row of the table."""
     training = workshop.train(strategy, epochs=epochs)
     imported: list[float] = []
 
     def kill(live: Training) -> None:
         if victim.startswith("worker") and strategy == SERVED:
-            imported.append(seconds_to_import())
+            imported.append(0.0 if warm else seconds_to_import())
         live.harmed = time.time()
         live.process(victim).kill()
 
@@ -81,7 +87,7 @@ def killed(workshop: Workshop, strategy: str, victim: str, epochs: int) -> dict[
         "detect_s": outcome.detect,
         "back_s": back,
         "import_s": own_import,
-        "back_minus_import_s": back - own_import if back and own_import else None,
+        "back_minus_import_s": back - own_import if back and own_import is not None else None,
         "longest_stop_s": outcome.longest_gap,
         "steps_lost": outcome.steps_lost,
         "save_stall_s": max(outcome.stalls, default=None),

@@ -29,8 +29,8 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.pods.lifecycle import owner_of
-from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.backends.kubernetes.lifecycle import owner_of
+from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from benchmarks.report import print_report
 
 PROJECT = Path(__file__).parent.parent
@@ -172,7 +172,7 @@ def _double() -> Iterator[Double]:
 
 async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     """Run the triggers of all jobs from their begin to their end."""
-    from aerotrain_airflow.pods.trigger import JobTrigger
+    from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
     def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
         address = f"default/train-{number}/try-1"

@@ -10,7 +10,7 @@ from typing import Any
 
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica as Running
 
 MODELS = Path(__file__).parent / "models"
@@ -111,6 +111,6 @@ class Jobs:
         asked = {"source": source, "splits": self._splits, "shards": 4}
         with redirect_stdout(sys.stderr):
             planned = plan.run(running("plan", asked))
-            for arguments in planned["parts"]:
-                part.run(running("part", arguments))
-            return seal.run(running("seal", {"dataset": planned["dataset"]}))
+            for arguments in planned["partitions"]:
+                partition.run(running("partition", arguments))
+            return finalize.run(running("finalize", {"dataset": planned["dataset"]}))

@@ -13,11 +13,11 @@ from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.base import Launcher
-from aerotrain_airflow.launchers.process import ProcessLauncher
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.mishaps import ROOT, Training
 
 REPLICAS: Mapping[str, tuple[Copies, ...]] = {
@@ -31,11 +31,11 @@ REPLICAS: Mapping[str, tuple[Copies, ...]] = {
 }
 
 
-def processes_in(sets: Path, python: str = sys.executable) -> ProcessLauncher:
+def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True) -> Launcher[Any]:
     """A launcher of local processes, with its sets in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    return ProcessLauncher(sets, environment, "mishaps", python)
+    return Launcher(ProcessBackend(sets, environment, "mishaps", python, warm=warm))
 
 
 @dataclass
@@ -50,9 +50,10 @@ class Workshop:
     runs: int = 0
 
     @classmethod
-    def open(cls, stack: ExitStack) -> Self:
+    def open(cls, stack: ExitStack, *, warm: bool = True) -> Self:
         """A workshop in a temporary folder, with its data prepared."""
-        return cls.prepared(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return cls.prepared(folder, launcher=processes_in(folder / "sets", warm=warm))
 
     @classmethod
     def prepared(
@@ -75,9 +76,9 @@ class Workshop:
         """The digits as a sealed data set, by its URL."""
         source = {"kind": "python", "module": "digits"}
         planned = plan.run(self._alone("prepare.plan", {"source": source, "shards": 4}))
-        for arguments in planned["parts"]:
-            part.run(self._alone("prepare.part", arguments))
-        return seal.run(self._alone("prepare.seal", {"dataset": planned["dataset"]}))
+        for arguments in planned["partitions"]:
+            partition.run(self._alone("prepare.partition", arguments))
+        return finalize.run(self._alone("prepare.finalize", {"dataset": planned["dataset"]}))
 
     def train(self, strategy: str, *, epochs: int, **more: Any) -> Training:
         """A training of the digits under way; ``more`` is of the job, or of its arguments."""

@@ -9,11 +9,12 @@ from typing import Any, Self
 import pytest
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.launchers.base import LogLine
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
-from aerotrain_airflow.pods.address import generation_of
-from aerotrain_airflow.pods.plan import PodSettings
-from aerotrain_airflow.recovery.ended import Ended
+from aerotrain_airflow.backends.base import LogLine
+from aerotrain_airflow.backends.kubernetes.address import generation_of
+from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.controller.ended import Ended
 from kubernetes_double import KubernetesDouble, statuses
 from kubernetes_double.statuses import Edit
 from kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person
@@ -42,9 +43,9 @@ class ImaginedSet:
         """A job of one replica, unless it is given others."""
         return described("s3://bucket", **{"replicas": ALONE, **job})
 
-    def launcher_of(self, holder: str) -> KubernetesLauncher:
+    def launcher_of(self, holder: str) -> Launcher[Any]:
         settings = PodSettings(namespace=self.namespace, image="imagined:1")
-        return KubernetesLauncher(settings, CONN_ID, holder)
+        return Launcher(KubernetesBackend(settings, CONN_ID, holder))
 
     def follow(self, until: float | None = None) -> Future[Ended]:
         """Follow the set from another thread, as a triggerer does."""

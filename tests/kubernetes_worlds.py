@@ -26,9 +26,10 @@ import pytest
 from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Job
 from aerotrain.store import open_store
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.pods.plan import PodSettings
 from kubernetes_double import KubernetesDouble
 
 JOBS = Path(__file__).parent / "jobs"
@@ -76,8 +77,8 @@ class World:
             **{"namespace": self.namespace, "image": self.image, "store_secret": SECRET, **more}
         )
 
-    def launcher(self, holder: str = "try-1", **settings: Any) -> KubernetesLauncher:
-        return KubernetesLauncher(self.settings(**settings), CONN_ID, holder)
+    def launcher(self, holder: str = "try-1", **settings: Any) -> Launcher[Any]:
+        return Launcher(KubernetesBackend(self.settings(**settings), CONN_ID, holder))
 
     def job(self, **more: Any) -> Job:
         """A job of ``pod_jobs`` whose code and output lie in the world's store."""

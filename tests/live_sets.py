@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import psutil
 import pytest
+from benchmarks.mishaps import processes_of, replica_pid
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
-from aerotrain_airflow.launchers.base import LogLine
-from aerotrain_airflow.launchers.process import ProcessLauncher
-from aerotrain_airflow.recovery.ended import Ended
+from aerotrain_airflow.backends.base import LogLine
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.process.backend import ProcessBackend
+from aerotrain_airflow.backends.process.plan import ProcessPlan
+from aerotrain_airflow.controller.ended import Ended
+
+__all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
 
 
 def replica_environment() -> dict[str, str]:
@@ -25,10 +30,19 @@ def replica_environment() -> dict[str, str]:
     return dict(os.environ, PYTHONPATH=f"{root / 'tasks'}{os.pathsep}{root / 'plugins'}")
 
 
+def process_launcher(
+    root: Path, environment: dict[str, str], holder: str, **how: Any
+) -> Launcher[ProcessPlan]:
+    """A launcher of local processes."""
+    return Launcher(ProcessBackend(root, environment, holder, **how))
+
+
 class Live:
     """A set that is watched in a thread."""
 
-    def __init__(self, launcher: ProcessLauncher, address: str, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, launcher: Launcher[ProcessPlan], address: str, thread: ThreadPoolExecutor
+    ) -> None:
         self.launcher = launcher
         self.address = address
         self.lines: list[str] = []
@@ -65,10 +79,8 @@ class Live:
             self.until_said(f"hello from {each}")
 
     def pid(self, name: str) -> int:
-        """The process of the replica itself: its keeper's child."""
-        keeper = int((Path(self.address) / name / "pid").read_text().split()[0])
-        [child] = psutil.Process(keeper).children()
-        return child.pid
+        """The process of the replica itself."""
+        return replica_pid(self.address, name)
 
     def pids(self) -> dict[str, int]:
         return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
@@ -83,8 +95,8 @@ def watched(tmp_path: Path) -> Iterator[Callable[..., Live]]:
     lives: list[Live] = []
     with ThreadPoolExecutor(4) as thread:
 
-        def start(job: Job, holder: str = "try-1") -> Live:
-            launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), holder)
+        def start(job: Job, holder: str = "try-1", **how: Any) -> Live:
+            launcher = process_launcher(tmp_path / "sets", replica_environment(), holder, **how)
             address = launcher.start(launcher.plan(job, holder))
             lives.append(Live(launcher, address, thread))
             return lives[-1]
@@ -99,8 +111,9 @@ TASK = """
 import os, sys
 from pathlib import Path
 from aerotrain.contract.job import Job
-from aerotrain_airflow.launchers.process import ProcessLauncher
-launcher = ProcessLauncher(Path(sys.argv[1]), dict(os.environ), sys.argv[2])
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.process.backend import ProcessBackend
+launcher = Launcher(ProcessBackend(Path(sys.argv[1]), dict(os.environ), sys.argv[2]))
 address = launcher.start(launcher.plan(Job.from_json(sys.argv[3]), sys.argv[2]))
 print("at", address, flush=True)
 if len(sys.argv) == 4:

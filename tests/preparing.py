@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 
-MODULES = {"plan": plan, "part": part, "seal": seal}
+MODULES = {"plan": plan, "partition": partition, "finalize": finalize}
 
 
 def run_step(step: str, store: str, scratch: Path, **arguments: Any) -> Any:
     """What one step returns, run in this process with a scratch folder of its own."""
-    folder = scratch / f"{step}-{arguments.get('part', 0)}"
+    folder = scratch / f"{step}-{arguments.get('partition', 0)}"
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(
         name=step,
@@ -34,7 +34,7 @@ def prepare(store: str, scratch: Path, module: str, **arguments: Any) -> str:
 def prepare_source(store: str, scratch: Path, source: dict[str, Any], **arguments: Any) -> str:
     """The URL of the sealed data set of any source."""
     planned = run_step("plan", store, scratch, source=source, **arguments)
-    for each in planned["parts"]:
-        run_step("part", store, scratch, **each)
-    url: str = run_step("seal", store, scratch, dataset=planned["dataset"])
+    for each in planned["partitions"]:
+        run_step("partition", store, scratch, **each)
+    url: str = run_step("finalize", store, scratch, dataset=planned["dataset"])
     return url

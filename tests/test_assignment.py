@@ -9,7 +9,7 @@ from aerotrain.prepare.assignment import (
     hashes_of,
     order_of,
     shard_name,
-    shards_per_part,
+    shards_per_partition,
     split_of,
 )
 from aerotrain.prepare.shards import shard_numbers
@@ -80,7 +80,7 @@ def test_shards_are_of_like_size_and_none_is_empty(
 def test_the_parts_write_the_shards_that_were_asked_for_or_more(
     shards: int, parts: int, each: int
 ) -> None:
-    assert shards_per_part(shards, parts) == each
+    assert shards_per_partition(shards, parts) == each
     assert each * parts >= shards
 
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.pods.access import REQUIRED, WITH_VOLCANO, Access
-from aerotrain_airflow.pods.plan import PodSettings, plan_pods
-from aerotrain_airflow.pods.template import read_template
+from aerotrain_airflow.backends.kubernetes.access import REQUIRED, WITH_VOLCANO, Access
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.backends.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
 
 DEPLOY = Path(__file__).parent.parent / "deploy"

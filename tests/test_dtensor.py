@@ -189,7 +189,7 @@ def test_what_a_mesh_cannot_do_is_refused(refusals, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mesh": {"modle": 2}}, "the mesh names an axis 'modle', did you mean 'model'"),
+        ({"mesh": {"modle": 2}}, "mesh has no key 'modle', did you mean 'model'"),
         ({"mesh": {"model": 0}}, "axis 'model' must be a whole number of 1 or more, got 0"),
         ({"layout": {"kernel": ["modle"]}}, "the layout 'kernel' names an axis 'modle'"),
         ({"layout": {"kernel": "model"}}, r"give a list of an axis or null .* \[null, 'model'\]"),

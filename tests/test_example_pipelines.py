@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain import evaluate, export
 from aerotrain import train as training
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from training_fixtures import DIGITS, Pipeline
 
 pytestmark = pytest.mark.process
@@ -41,9 +41,9 @@ def test_a_pipeline_exports_a_model_that_is_good_enough(
     source = {name: each.as_uri() if name == "url" else each for name, each in source.items()}
     pipeline = Pipeline(tmp_path, data="")
     planned = plan.run(pipeline.replica("prepare.plan", "r", source=source, **rules))
-    for arguments in planned["parts"]:
-        part.run(pipeline.replica("prepare.part", "r", **arguments))
-    data = seal.run(pipeline.replica("prepare.seal", "r", dataset=planned["dataset"]))
+    for arguments in planned["partitions"]:
+        partition.run(pipeline.replica("prepare.partition", "r", **arguments))
+    data = finalize.run(pipeline.replica("prepare.finalize", "r", dataset=planned["dataset"]))
     wanted = {"model": module, "data": data, "epochs": epochs, "hparams": {"learning_rate": 1e-3}}
     model = training.run(pipeline.replica("train", "r", **wanted))
     passed = {"model": model, "data": data, "thresholds": {"accuracy": threshold}}

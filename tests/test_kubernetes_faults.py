@@ -7,11 +7,12 @@ import pytest
 
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers import kubernetes as launcher_module
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
-from aerotrain_airflow.pods import watching
-from aerotrain_airflow.pods.lines import LONGEST
-from aerotrain_airflow.pods.plan import PodSettings
+from aerotrain_airflow.backends.kubernetes import backend as backend_module
+from aerotrain_airflow.backends.kubernetes import watching
+from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.lines import LONGEST
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+from aerotrain_airflow.backends.launcher import Launcher
 from imagined_sets import ImaginedSet
 from kubernetes_double import KubernetesDouble, statuses
 from kubernetes_worlds import ALONE, CONN_ID, described
@@ -139,7 +140,7 @@ def test_who_waits_asks_at_most_twelve_times_a_minute(
 def test_a_pod_on_a_silent_node_does_not_keep_the_next_try_waiting(
     followed: ImaginedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aerotrain_airflow.pods import lifecycle
+    from aerotrain_airflow.backends.kubernetes import lifecycle
 
     monkeypatch.setattr(lifecycle, "_GOING", 1.0)
     followed.double.hold("job-chief", followed.namespace)
@@ -154,8 +155,8 @@ def test_a_pod_on_a_silent_node_does_not_keep_the_next_try_waiting(
 def test_an_api_that_stays_away_fails_the_start_for_now(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher_module, "PATIENCE", 0.5)
-    launcher = KubernetesLauncher(PodSettings(image="imagined:1"), CONN_ID, "try-1")
+    monkeypatch.setattr(backend_module, "PATIENCE", 0.5)
+    launcher = Launcher(KubernetesBackend(PodSettings(image="imagined:1"), CONN_ID, "try-1"))
     plan = launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
     with own.away(), pytest.raises(TemporaryError, match="the Kubernetes API does not answer"):
         launcher.start(plan)

@@ -11,9 +11,9 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
-from aerotrain_airflow.pods.lines import LONGEST
-from aerotrain_airflow.recovery.ended import Ended
+from aerotrain_airflow.backends.kubernetes.lines import LONGEST
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from kubernetes_worlds import ALONE, SECRET, World
 
@@ -21,14 +21,14 @@ from kubernetes_worlds import ALONE, SECRET, World
 SECONDS = 60.0
 
 
-def watched(launcher: KubernetesLauncher, address: str) -> tuple[Ended, list[str]]:
+def watched(launcher: Launcher[Any], address: str) -> tuple[Ended, list[str]]:
     """The end of the set, and every line that was passed on."""
     lines: list[str] = []
     ended = launcher.watch(address, lambda line: lines.append(str(line)), until=None)
     return ended, lines
 
 
-def ended_by(launcher: KubernetesLauncher, address: str) -> Ended:
+def ended_by(launcher: Launcher[Any], address: str) -> Ended:
     ended, _ = watched(launcher, address)
     launcher.stop(address)
     return ended
@@ -44,7 +44,7 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-def running(world: World) -> Iterator[tuple[KubernetesLauncher, str]]:
+def running(world: World) -> Iterator[tuple[Launcher[Any], str]]:
     """A set whose replicas all run and would do so for long."""
     launcher = world.launcher()
     address = launcher.start(launcher.plan(world.job(), "try-1"))
@@ -93,7 +93,7 @@ def test_a_replica_that_ends_badly_says_why(
 
 
 def test_a_second_try_takes_over_what_still_runs_and_the_first_can_no_longer_end_it(
-    world: World, running: tuple[KubernetesLauncher, str]
+    world: World, running: tuple[Launcher[Any], str]
 ) -> None:
     first, address = running
     uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
@@ -106,7 +106,7 @@ def test_a_second_try_takes_over_what_still_runs_and_the_first_can_no_longer_end
 
 
 def test_a_set_that_lost_a_replica_meanwhile_is_taken_over_and_made_whole(
-    world: World, running: tuple[KubernetesLauncher, str]
+    world: World, running: tuple[Launcher[Any], str]
 ) -> None:
     _, address = running
     before = world.pods()

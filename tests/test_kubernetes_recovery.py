@@ -8,11 +8,11 @@ import pytest
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
-from aerotrain_airflow.pods import renewal
-from aerotrain_airflow.pods.address import Address, generation_of
-from aerotrain_airflow.pods.cluster import ApiError
-from aerotrain_airflow.pods.plan import PodSettings, plan_pods
-from aerotrain_airflow.pods.renewal import pod_again
+from aerotrain_airflow.backends.kubernetes import renewal
+from aerotrain_airflow.backends.kubernetes.address import Address, generation_of
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.backends.kubernetes.renewal import pod_again
 from imagined_sets import ImaginedSet
 from kubernetes_double import KubernetesDouble, statuses
 from kubernetes_worlds import World, described
@@ -130,7 +130,7 @@ def test_a_pod_comes_back_with_its_name_elsewhere_and_with_more_memory() -> None
     def made(**how: Any) -> dict[str, Any]:
         return pod_again(pods["job-worker-0"], of, ReplicaName(Role.WORKER, 1), 2, **how)
 
-    pod = made(not_on="node-3", memory_losses=1)
+    pod = made(avoid="node-3", memory=1.5)
     assert generation_of(pod) == 2
     container = pod["spec"]["containers"][0]
     assert container["resources"]["limits"]["memory"] == "4608Mi"

@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from aerotrain_airflow.launchers.ports import reserved_ports
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.commands import run_once
 from aerotrain_airflow.local.following import await_dag

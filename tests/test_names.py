@@ -45,7 +45,7 @@ def test_two_run_ids_never_share_a_segment() -> None:
 
 @pytest.mark.parametrize("run_id", [*HOSTILE, "manual__2026"])
 def test_a_jobs_name_is_a_dns_label_with_room_for_the_replicas(run_id: str) -> None:
-    name = job_name("My.DAG_ü", run_id, "prepare.part", 3)
+    name = job_name("My.DAG_ü", run_id, "prepare.partition", 3)
     assert DNS_LABEL.fullmatch(name)
     assert len(name) <= 40
 

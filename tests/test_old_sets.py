@@ -11,7 +11,7 @@ import pytest
 
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.pods.states import created_at
+from aerotrain_airflow.backends.kubernetes.states import created_at
 from imagined_sets import ImaginedSet
 from kubernetes_double import KubernetesDouble, statuses
 from kubernetes_worlds import World

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from benchmarks.mishaps import processes_of
 
 from aerotrain.contract.names import path_segment
 
@@ -64,7 +64,7 @@ def test_a_task_that_fails_says_why_in_one_sentence(
 def test_a_task_past_its_timeout_leaves_no_process(pipelines: DagBag, tmp_path: Path) -> None:
     run = pipelines.dags["with_timeout"].test(run_conf={"chief": "serve"})
     assert run.get_task_instance("job").state == "failed"
-    assert not _replicas_under(tmp_path)
+    assert not processes_of(str(tmp_path))
     assert not list((tmp_path / "scratch").iterdir())
 
 
@@ -74,7 +74,7 @@ def test_a_job_past_its_own_deadline_is_ended_and_says_so(
     run = pipelines.dags["with_deadline"].test(run_conf={"chief": "serve"})
     assert run.get_task_instance("job").state == "failed"
     assert "ran for longer than its deadline of 1 s" in "".join(capfd.readouterr())
-    assert not _replicas_under(tmp_path)
+    assert not processes_of(str(tmp_path))
 
 
 def test_a_try_after_one_that_found_no_place_for_a_worker_does_without_it(
@@ -148,15 +148,3 @@ def test_a_store_that_does_not_answer_is_named_before_anything_starts(
     run = pipelines.dags["well_described"].test()
     assert run.get_task_instance("check").state == "failed"
     assert "http://127.0.0.1:9" in "".join(capfd.readouterr())
-
-
-def _replicas_under(folder: Path) -> list[int]:
-    """The live processes that belong to a set in this folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("AEROTRAIN_SET", "").startswith(str(folder)):
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found

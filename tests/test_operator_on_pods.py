@@ -8,11 +8,12 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 
 from aerotrain_airflow import operator
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.backends.kubernetes import trigger
+from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.pods import trigger
-from aerotrain_airflow.pods.plan import PodSettings
-from aerotrain_airflow.pods.trigger import JobTrigger
 from kubernetes_double import KubernetesDouble
 from kubernetes_worlds import SECRET, connection, described, make_namespace, person
 
@@ -102,7 +103,7 @@ def test_killing_a_deferred_task_ends_its_set_and_no_later_trys(
     namespace: str, double: KubernetesDouble, holder: str, left: int
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")
-    launcher = KubernetesLauncher(settings, "kubernetes_default", holder)
+    launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
     address = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
     asyncio.run(JobTrigger(address, "kubernetes_default", "try-1").on_kill())
     double.wait_for(lambda: len(double.all("pods", namespace)) == left)

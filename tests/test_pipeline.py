@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from benchmarks.mishaps import processes_of
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
@@ -16,6 +17,7 @@ from aerotrain.contract.status import State
 from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
+from aerotrain_airflow.local.processes import marked
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.s3_server import S3Server
 from aerotrain_airflow.local.stack import Stack, running_stack
@@ -59,7 +61,7 @@ def stack(home: Home) -> Iterator[Stack]:
         with running_stack(home, PROJECT, free_port(), print) as running:
             await_dag(running.api, DAG, since, running.check)
             yield running
-    assert not _processes_with("AEROTRAIN_LOCAL", str(home.root))
+    assert not marked(home.root)
 
 
 @pytest.fixture
@@ -122,8 +124,8 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert pipeline.states(run) == {
         "prepare.check": "success",
         "prepare.plan": "success",
-        "prepare.part": "skipped",
-        "prepare.seal": "success",
+        "prepare.partition": "skipped",
+        "prepare.finalize": "success",
         "train": "success",
         "evaluate": "failed",
         "export": "upstream_failed",
@@ -135,7 +137,7 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
 
 
 def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
-    pipeline: Runs, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Runs, store: Store, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "dags" / "models"))
     shards = 60  # so many objects of each part that it cannot be whole when the first is seen
@@ -145,18 +147,19 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
     run = pipeline.trigger({"shards": shards, "strategy": "one_device"})
     wait_for("a first shard", lambda: shards_but(before, store), seconds=300, every=_MOMENT)
     with _stopped(pipeline.stack.s3):
-        killed = _under_way(pipeline, run, "prepare.part")
+        killed = _under_way(pipeline, run, "prepare.partition")
         for task in killed.values():
             psutil.Process(task).kill()  # Airflow's first, which would bring the part's back
-        parts = _processes_with("AWS_ENDPOINT_URL", pipeline.stack.s3.endpoint)
+        parts = processes_of(str(home.scratch))
         for part in parts:
             psutil.Process(part).kill()
     assert killed
     assert parts
 
-    until("the seal", lambda: pipeline.states(run)["prepare.seal"] in (*ENDED, "upstream_failed"))
+    ended = (*ENDED, "upstream_failed")
+    until("the end of finalize", lambda: pipeline.states(run)["prepare.finalize"] in ended)
     pipeline.api.fail_run(DAG, run)  # what comes then is other tests' matter
-    sealed = pipeline.result(run, "prepare.seal")
+    sealed = pipeline.result(run, "prepare.finalize")
     assert sealed, pipeline.errors(run)
     again = open_store(sealed, pipeline.stack.s3.environment)
     assert again.get(MANIFEST) == whole.get(MANIFEST)
@@ -164,19 +167,17 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
     tries = {
         each["map_index"]: each["try_number"]
         for each in pipeline.instances(run)
-        if each["task_id"] == "prepare.part"
+        if each["task_id"] == "prepare.partition"
     }
     assert {part for part, count in tries.items() if count > 1} == set(killed)
 
 
 def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_seconds(
-    pipeline: Runs,
+    pipeline: Runs, home: Home
 ) -> None:
     run = pipeline.trigger({"epochs": 100_000})
     until("progress", lambda: "progress step=" in pipeline.log(run, "train"))
-    training = _processes_with(
-        "AWS_ENDPOINT_URL", pipeline.stack.s3.environment["AWS_ENDPOINT_URL"]
-    )
+    training = processes_of(str(home.scratch))
     assert len(training) >= 4
 
     pipeline.mark_failed(run, "train")
@@ -230,16 +231,3 @@ def _under_way(pipeline: Runs, run: str, task: str) -> dict[int, int]:
         for each in pipeline.instances(run)
         if each["task_id"] == task and each["state"] == "running" and each["pid"]
     }
-
-
-def _processes_with(variable: str, value: str) -> list[int]:
-    """The live replicas that have the variable in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            environment = process.environ()
-            if environment.get(variable) == value and "AEROTRAIN_SET" in environment:
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found

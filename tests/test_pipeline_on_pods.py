@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from aerotrain.contract.job import Job
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
-from aerotrain_airflow.pods.plan import PodSettings, plan_pods
 from airflow_runs import Runs, free_port, until
 from kubernetes_worlds import SECRET, connection, forwarded_to_pods, given, make_namespace, person
 

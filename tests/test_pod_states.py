@@ -8,8 +8,9 @@ import yaml
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.status import Loss, Observation, State
-from aerotrain_airflow.pods.reasons import TABLE, Place
-from aerotrain_airflow.pods.states import observe_pod
+from aerotrain.contract.termination import TerminationMessage
+from aerotrain_airflow.backends.kubernetes.reasons import TABLE, Place
+from aerotrain_airflow.backends.kubernetes.states import observe_pod
 
 ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
 
@@ -62,3 +63,12 @@ def test_every_reason_of_the_table_is_found_where_it_stands(row: Any) -> None:
     assert (seen.state, seen.loss) == (row.state, row.loss)
     assert seen.reason.startswith(f"{row.what} ({row.reason})")
     assert seen.reason.endswith(row.todo)
+
+
+def test_whom_a_replica_names_as_it_ends_is_in_its_termination_message() -> None:
+    said = TerminationMessage(reason="no progress for 61 s", unresponsive=frozenset({"ps-0"}))
+    ended = {"terminated": {"exitCode": 76, "message": said.to_text()}}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "replica", "state": ended}]}
+    seen = observe_pod({"metadata": {"name": "train-chief"}, "status": status})
+    assert (seen.loss, seen.unresponsive) == (Loss.HANG, {"ps-0"})
+    assert seen.reason == "exited with 76: no progress for 61 s"

@@ -6,7 +6,7 @@ import pytest
 
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.pods.observed import ObservedSet
+from aerotrain_airflow.backends.kubernetes.observed import ObservedSet
 from kubernetes_double import statuses
 from kubernetes_double.admission import timestamp
 from kubernetes_double.statuses import Edit
@@ -67,7 +67,7 @@ def test_before_all_pods_were_seen_it_is_not_known_that_any_is_missing(seen: See
 
 def test_since_when_a_replica_waits_and_runs_is_what_its_pod_says(seen: Seen) -> None:
     seen.take(pod(CHIEF))
-    assert (seen.replicas[CHIEF].created, seen.replicas[CHIEF].waits) == (CREATED, True)
+    assert seen.seen[CHIEF].waits_since == CREATED
     running = pod(CHIEF, statuses.running())
     started = running["status"]["containerStatuses"][0]["state"]["running"]
     started["startedAt"] = timestamp(CREATED + 40)
@@ -76,7 +76,7 @@ def test_since_when_a_replica_waits_and_runs_is_what_its_pod_says(seen: Seen) ->
     running["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "Whatever"}}
     seen.take(running)
     assert seen.seen[CHIEF].state is State.PENDING
-    assert not seen.replicas[CHIEF].waits
+    assert seen.seen[CHIEF].waits_since is None
 
 
 def test_what_cannot_be_started_has_not_started(seen: Seen) -> None:
@@ -90,19 +90,19 @@ def test_the_first_end_is_the_true_one_until_the_replica_comes_back(seen: Seen) 
     seen.take(pod(WORKER, statuses.exited(0)), gone=True)
     assert seen.seen[WORKER].exit_code == 139
     seen.generations[WORKER] = 1
-    assert seen.behind() == [WORKER]
     assert seen.take(pod(WORKER, statuses.running())) is None
+    assert seen.seen[WORKER].restarts == 0
     seen.take(pod(WORKER, statuses.running(), generation=1))
-    assert (seen.states(), seen.behind()) == (["running", "running"], [])
+    assert (seen.states(), seen.seen[WORKER].restarts) == (["running", "running"], 1)
 
 
 def test_a_pod_that_is_just_being_made_is_not_missed(seen: Seen) -> None:
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     seen.generations[WORKER] = 1
-    seen.making([WORKER], 10.0)
+    seen.making({WORKER: 1}, 10.0)
     seen.lists(11.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     assert seen.states() == ["running", "pending"]
-    assert seen.replicas[WORKER].created == 10.0
+    assert seen.seen[WORKER].waits_since == 10.0
     seen.made([WORKER], 12.0)
     seen.lists(11.5, pod(CHIEF, statuses.running()))  # asked for before, answered after
     assert seen.states() == ["running", "pending"]
@@ -110,10 +110,20 @@ def test_a_pod_that_is_just_being_made_is_not_missed(seen: Seen) -> None:
     assert seen.states() == ["running", "lost"]
 
 
-def test_who_came_back_while_it_was_not_followed_is_behind_and_not_lost(seen: Seen) -> None:
+def test_of_one_that_was_to_be_restarted_while_it_was_not_followed_nothing_is_known(
+    seen: Seen,
+) -> None:
     seen.generations[WORKER] = 2
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.running(), generation=1))
-    assert seen.behind() == [WORKER]
+    assert seen.seen[WORKER].restarts is None
+
+
+def test_a_replica_is_where_its_pod_is(seen: Seen) -> None:
+    placed = pod(CHIEF, statuses.running())
+    placed["spec"]["nodeName"] = "node-3"
+    seen.take(placed)
+    seen.take(placed, gone=True)
+    assert (seen.states(), seen.seen[CHIEF].node) == (["lost"], "node-3")
 
 
 @pytest.mark.parametrize(

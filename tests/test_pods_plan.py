@@ -14,8 +14,8 @@ import yaml
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
-from aerotrain_airflow.pods.plan import PodPlan, PodSettings, plan_pods
-from aerotrain_airflow.pods.template import merge, read_template
+from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.backends.kubernetes.template import merge, read_template
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

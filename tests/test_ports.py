@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from aerotrain_airflow.launchers.ports import PORTS, hold, release, reserve, reserved_ports
+from aerotrain_airflow.backends.process.ports import PORTS, hold, release, reserve, reserved_ports
 
 
 def test_a_reserved_port_is_given_to_nobody_else() -> None:
@@ -18,7 +18,7 @@ def test_a_reserved_port_is_given_to_nobody_else() -> None:
 def test_a_port_is_reserved_without_a_file_that_another_user_could_have_made() -> None:
     watched = """
 import sys
-from aerotrain_airflow.launchers import ports
+from aerotrain_airflow.backends.process import ports
 opened = []
 sys.addaudithook(
     lambda event, arguments: opened.append(arguments[0])

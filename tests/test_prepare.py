@@ -90,14 +90,14 @@ def test_the_same_input_again_writes_nothing_and_says_so(
     before = list(open_store(store_url).list())
     capsys.readouterr()
     planned = run_step("plan", store_url, tmp_path, source={"kind": "python", "module": module})
-    assert planned == {"dataset": url, "parts": []}
-    assert run_step("part", store_url, tmp_path, dataset=url, part=1)["records"] == 100
-    assert run_step("seal", store_url, tmp_path, dataset=url) == url
-    planned_said, part_said, seal_said = capsys.readouterr().out.splitlines()
+    assert planned == {"dataset": url, "partitions": []}
+    assert run_step("partition", store_url, tmp_path, dataset=url, partition=1)["records"] == 100
+    assert run_step("finalize", store_url, tmp_path, dataset=url) == url
+    planned_said, partition_said, finalize_said = capsys.readouterr().out.splitlines()
     assert planned_said.startswith("already sealed: ")
     assert "nothing to write" in planned_said
-    assert "part 1 is written already" in part_said
-    assert seal_said.startswith("already sealed: ")
+    assert "part 1 is written already" in partition_said
+    assert finalize_said.startswith("already sealed: ")
     assert list(open_store(store_url).list()) == before
 
 
@@ -201,16 +201,16 @@ def test_a_part_whose_scratch_is_full_says_so_and_the_next_try_goes_on(
     store = (tmp_path / "store").as_uri()
     source = {"kind": "python", "module": module}
     planned = run_step("plan", store, tmp_path, source=source)
-    run_step("part", store, tmp_path, **planned["parts"][0])
+    run_step("partition", store, tmp_path, **planned["partitions"][0])
     before = [each.key for each in open_store(store).list()]
 
     job = Job(
-        name="part",
-        module="aerotrain.prepare.part",
+        name="partition",
+        module="aerotrain.prepare.partition",
         store=store,
         run="run",
-        task="part",
-        arguments=planned["parts"][1],
+        task="partition",
+        arguments=planned["partitions"][1],
     )
     (tmp_path / "small").mkdir()
     ended = subprocess.run(
@@ -231,8 +231,8 @@ def test_a_part_whose_scratch_is_full_says_so_and_the_next_try_goes_on(
     assert ended.stdout.splitlines()[-1].startswith(full)
     assert [each.key for each in open_store(store).list()] == before
 
-    run_step("part", store, tmp_path, **planned["parts"][1])
-    sealed = open_store(run_step("seal", store, tmp_path, dataset=planned["dataset"]))
+    run_step("partition", store, tmp_path, **planned["partitions"][1])
+    sealed = open_store(run_step("finalize", store, tmp_path, dataset=planned["dataset"]))
     assert sealed.get(MANIFEST) == whole.get(MANIFEST)
 
 
@@ -240,9 +240,9 @@ def test_a_missing_part_is_named(tmp_path: Path, write_source: Write) -> None:
     source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 4")}
     planned = run_step("plan", tmp_path.as_uri(), tmp_path, source=source)
     for number in (0, 2):
-        run_step("part", tmp_path.as_uri(), tmp_path, **planned["parts"][number])
+        run_step("partition", tmp_path.as_uri(), tmp_path, **planned["partitions"][number])
     with pytest.raises(FinalError, match=r"2 of 4 parts of .* are not written: part 1, 3"):
-        run_step("seal", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
+        run_step("finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
     with pytest.raises(MissingError, match="no data set is sealed"):
         load_dataset(planned["dataset"])
 
@@ -329,7 +329,7 @@ def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Wri
         ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
         ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
         ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),
-        ({"shards": 0}, "shards must be 1 or more, got 0"),
+        ({"shards": 0}, "shards must be a whole number of 1 or more, got 0"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(

@@ -13,11 +13,11 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.dataset import Feature, load_dataset
-from aerotrain.prepare import assignment, duplicates, intake
+from aerotrain.prepare import assignment, batch_writer, duplicates
 from aerotrain.prepare.assignment import Hashes
 from aerotrain.prepare.grouping import grouped
 from aerotrain.records import column_of, encode, framed, read_frames
-from aerotrain.sources import Piece, SourceError
+from aerotrain.sources import Fragment, SourceError
 from aerotrain.sources.examples import _parsed
 from aerotrain.store import MANIFEST, open_store
 from preparing import prepare_source, run_step
@@ -121,17 +121,17 @@ def test_one_changed_file_rewrites_only_the_shards_of_its_part(
 
 
 def test_pieces_are_grouped_by_size_in_an_order_of_the_seed() -> None:
-    pieces = [
-        Piece(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
+    fragments = [
+        Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
     ]
-    groups = list(grouped(pieces, 95, seed=0))
+    groups = list(grouped(fragments, 95, seed=0))
     assert [len(group) for group in groups] == [9] * 11 + [1]
-    assert sorted(piece.name for group in groups for piece in group) == sorted(
-        piece.name for piece in pieces
+    assert sorted(fragment.name for group in groups for fragment in group) == sorted(
+        fragment.name for fragment in fragments
     )
-    assert groups != list(grouped(pieces, 95, seed=1))
-    unknown = [Piece(name="x", fingerprint="x", bytes=None, description={})] * 3
+    assert groups != list(grouped(fragments, 95, seed=1))
+    unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
     assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
 
 
@@ -321,7 +321,7 @@ def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
 def test_two_records_of_different_parts_with_one_key_are_named_before_the_seal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duplicates, "STRETCH", 100)  # so that there are several of them
+    monkeypatch.setattr(duplicates, "RANGE_HASHES", 100)  # so that there are several of them
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(4):
@@ -345,7 +345,7 @@ def test_two_keys_of_one_hash_are_no_duplicates(
     def four(keys: Sequence[str | bytes]) -> Hashes:
         return assignment.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
 
-    monkeypatch.setattr(intake, "hashes_of", four)
+    monkeypatch.setattr(batch_writer, "hashes_of", four)
     monkeypatch.setattr(duplicates, "hashes_of", four)
     url = prepare_source((tmp_path / "s").as_uri(), tmp_path, source(table), key=["id"], splits=TWO)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 1000

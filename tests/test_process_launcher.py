@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,9 @@ import pytest
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.status import Observation, State, job_state
-from aerotrain_airflow.launchers.process import ProcessLauncher
-from live_sets import replica_environment
+from aerotrain.contract.status import Loss, Observation, State, job_state
+from aerotrain_airflow.backends.launcher import Launcher
+from live_sets import process_launcher, processes_of, replica_environment, replica_pid
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
@@ -24,11 +26,11 @@ WORKER = ReplicaName(Role.WORKER, 1)
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[ProcessLauncher]:
-    launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
+def launcher(tmp_path: Path) -> Iterator[Launcher[Any]]:
+    launcher = process_launcher(tmp_path / "sets", replica_environment(), "try-1")
     yield launcher
     for folder in (tmp_path / "sets").glob("*/*"):
-        ProcessLauncher(tmp_path / "sets", {}, (folder / "holder").read_text()).stop(str(folder))
+        process_launcher(tmp_path / "sets", {}, (folder / "holder").read_text()).stop(str(folder))
 
 
 def job(tmp_path: Path, name: str = "job", **does: str) -> Job:
@@ -48,7 +50,7 @@ def job(tmp_path: Path, name: str = "job", **does: str) -> Job:
 
 
 def test_the_plan_names_a_command_for_every_replica_and_starts_none(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     plan = launcher.plan(job(tmp_path), "try-1")
     assert str(plan).count("-m aerotrain.replica") == 4
@@ -56,7 +58,7 @@ def test_the_plan_names_a_command_for_every_replica_and_starts_none(
 
 
 def test_the_job_ends_well_with_its_chief_and_every_line_was_passed_on(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, chief="finish"), "try-1"))
     seen, lines = _to_the_end(launcher, address)
@@ -84,7 +86,7 @@ def test_the_job_ends_well_with_its_chief_and_every_line_was_passed_on(
     ],
 )
 def test_a_replica_that_ends_badly_says_why(
-    launcher: ProcessLauncher, tmp_path: Path, role: str, does: str, state: State, reason: str
+    launcher: Launcher[Any], tmp_path: Path, role: str, does: str, state: State, reason: str
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, **{role: does}), "try-1"))
     seen, _ = _to_the_end(launcher, address)
@@ -93,14 +95,13 @@ def test_a_replica_that_ends_badly_says_why(
 
 
 def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
     lines: list[str] = []
-    positions: dict[str, int] = {}
 
     def have_begun() -> bool:
-        lines.extend(str(line) for line in launcher.logs(address, positions))
+        launcher.observe(address, lambda line: lines.append(str(line)))
         return sum("child " in line for line in lines) == 6
 
     wait_for("six children", have_begun, seconds=60)
@@ -111,36 +112,36 @@ def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
 
     assert time.monotonic() - began < 5, "Airflow gives a killed task five seconds"
     assert not [pid for pid in children if _is_alive(pid)]
-    assert not _processes_naming(address)
+    assert not processes_of(address)
     assert not Path(address).exists()
 
 
 def test_stop_may_be_called_by_another_process_and_twice(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    stranger = ProcessLauncher(tmp_path / "sets", {}, "try-1")
+    stranger = process_launcher(tmp_path / "sets", {}, "try-1")
     assert stranger.observe(address)[WORKER].state is State.RUNNING
     stranger.stop(address)
     stranger.stop(address)
-    assert not _processes_naming(address)
+    assert not processes_of(address)
 
 
 def test_a_start_of_something_else_ends_what_the_first_left(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    first = set(_processes_naming(address))
+    first = set(processes_of(address))
     second = launcher.start(launcher.plan(job(tmp_path, chief="serve"), "try-2"))
-    assert not _processes_naming(address)
-    assert not first & set(_processes_naming(second))
+    assert not processes_of(address)
+    assert not first & set(processes_of(second))
 
 
 def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     earlier = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    second = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-2")
+    second = process_launcher(tmp_path / "sets", replica_environment(), "try-2")
     address = second.start(second.plan(job(tmp_path, chief="serve"), "try-2"))
     launcher.stop(earlier)
     launcher.stop(address)
@@ -148,7 +149,7 @@ def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
 
 
 def test_a_set_that_cannot_start_in_whole_leaves_nothing(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     (tmp_path / "sets").write_text("where a folder should be")
     with pytest.raises(TemporaryError, match="could not be started in"):
@@ -157,7 +158,7 @@ def test_a_set_that_cannot_start_in_whole_leaves_nothing(
 
 
 def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
-    launcher: ProcessLauncher, tmp_path: Path
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     addresses = [
         launcher.start(launcher.plan(job(tmp_path, name=name), "try-1")) for name in ("a", "b")
@@ -165,7 +166,7 @@ def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
     clusters = {
         cluster
         for address in addresses
-        for pid in _processes_naming(address)
+        for pid in processes_of(address)
         if (cluster := psutil.Process(pid).environ().get("AEROTRAIN_CLUSTER"))
     }
     ports = [port for cluster in clusters for port in _ports_of(cluster)]
@@ -174,42 +175,61 @@ def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
     assert launcher.observe(addresses[1])[WORKER].state is State.RUNNING
 
 
-def test_a_replica_that_vanished_with_its_keeper_is_lost(
-    launcher: ProcessLauncher, tmp_path: Path
+def test_a_replica_that_vanished_with_its_reaper_is_lost(
+    launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    keeper = int((Path(address) / "worker-1" / "pid").read_text().split()[0])
-    os.killpg(keeper, 9)
-    psutil.wait_procs([psutil.Process(keeper)] if _is_alive(keeper) else [], timeout=10)
-    assert launcher.observe(address)[WORKER].state is State.LOST
+    replica = psutil.Process(replica_pid(address, "worker-1"))
+    reaper = replica.parent()
+    assert reaper is not None
+    reaper.kill()
+    psutil.wait_procs([replica], timeout=10)
+    seen = launcher.observe(address)[WORKER]
+    assert (seen.state, seen.loss) == (State.LOST, Loss.NODE)
+
+
+def test_a_supervisor_that_is_killed_takes_all_with_it_and_all_are_lost(
+    launcher: Launcher[Any], tmp_path: Path
+) -> None:
+    described = job(tmp_path, worker="leave_grandchildren")
+    address = launcher.start(launcher.plan(described, "try-1"))
+    while len(found := processes_of(address)) < 1 + 4 + 4 + 6:
+        time.sleep(0.01)
+    os.kill(json.loads((Path(address) / "status.json").read_text())["pid"], signal.SIGKILL)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in found if _is_alive(pid)], 10)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+    assert {each.loss for each in launcher.observe(address).values()} == {Loss.NODE}
+
+
+def test_a_folder_of_another_version_is_not_read_but_removed_once_nothing_runs_in_it(
+    launcher: Launcher[Any], tmp_path: Path
+) -> None:
+    plan = launcher.plan(job(tmp_path, chief="finish"), "try-2")
+    old = plan.folder.parent / "try-0" / "chief"
+    old.mkdir(parents=True)
+    (old.parent / "started").write_text(plan.description)
+    with subprocess.Popen(["sleep", "600"]) as keeper:
+        birth = psutil.Process(keeper.pid).create_time()
+        (old / "pid").write_text(f"{keeper.pid} {birth}")
+        with pytest.raises(TemporaryError, match=f"end them .kill {keeper.pid}"):
+            launcher.start(plan)
+        keeper.kill()
+    assert launcher.start(plan) == plan.address
+    assert not old.exists()
 
 
 def _to_the_end(
-    launcher: ProcessLauncher, address: str
+    launcher: Launcher[Any], address: str
 ) -> tuple[dict[ReplicaName, Observation], list[str]]:
     lines: list[str] = []
-    positions: dict[str, int] = {}
     seen: dict[ReplicaName, Observation] = {}
 
     def has_ended() -> bool:
-        seen.update(launcher.observe(address))
-        lines.extend(str(line) for line in launcher.logs(address, positions))
+        seen.update(launcher.observe(address, lambda line: lines.append(str(line))))
         return job_state(seen).ended
 
     wait_for("the end of the job", has_ended, seconds=60)
     return seen, lines
-
-
-def _processes_naming(folder: str) -> list[int]:
-    """The live processes that carry the set's mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("AEROTRAIN_SET") == folder and _is_alive(process.pid):
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
 
 
 def _is_alive(pid: int) -> bool:

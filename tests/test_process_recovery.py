@@ -13,13 +13,17 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.process import ProcessLauncher
-from aerotrain_airflow.launchers.process_set import ProcessSet
-from aerotrain_airflow.launchers.process_watch import Pulses
+from aerotrain_airflow.backends.process.folder import JobFolder
 from aerotrain_airflow.operator import JobOperator
-from live_sets import Live, replica_environment, task
+from live_sets import (
+    Live,
+    process_launcher,
+    processes_of,
+    replica_environment,
+    replica_pid,
+    task,
+)
 from support.waiting import wait_for
-from test_process_launcher import CHIEF, _processes_naming
 
 pytestmark = pytest.mark.process
 
@@ -102,19 +106,18 @@ def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
     assert loss.because == "gave no sign of life for 6 s, and was ended"
 
 
-def test_a_gang_that_forms_is_given_the_time_of_its_start(tmp_path: Path) -> None:
-    pulses = Pulses(job(tmp_path, GANG, {}, deadlines={"start": 300, "progress_timeout": 60}))
-    assert not pulses.silent({CHIEF: 1.0}, now=0, trains=False)
-    assert not pulses.silent({CHIEF: 1.0}, now=299, trains=False)
-    assert pulses.silent({CHIEF: 1.0}, now=299, trains=True) == [CHIEF]
-
-
-def test_a_clock_that_jumps_makes_nobody_silent(tmp_path: Path) -> None:
-    pulses = Pulses(job(tmp_path, ALONE, {}, deadlines={"progress_timeout": 60}))
-    assert not pulses.silent({CHIEF: 1000.0}, now=0)
-    assert not pulses.silent({CHIEF: 9_000_000.0}, now=59)
-    assert not pulses.silent({CHIEF: 9_000_000.0}, now=118)
-    assert pulses.silent({CHIEF: 9_000_000.0}, now=120) == [CHIEF]
+def test_a_supervisor_that_is_killed_is_replaced_and_all_are_restarted_below_another(
+    watched: Callable[..., Live], tmp_path: Path
+) -> None:
+    everybody = ("chief", "worker-0", "worker-1")
+    live = watched(job(tmp_path, GANG, {"awaited": dict.fromkeys(everybody, 2)}))
+    live.until_all_run()
+    before = live.pids()
+    supervisor = psutil.Process(before["chief"]).parents()[1]
+    supervisor.kill()
+    assert live.end.result(60).state is State.SUCCEEDED
+    assert set(live.entries(What.RESTART)) == set(everybody)
+    assert not set(before.values()) & set(live.pids().values())
 
 
 def test_a_budget_that_is_used_up_ends_the_job_and_says_so(
@@ -143,7 +146,7 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         said = [first.stdout.readline().strip()]
         while sum("hello" in line for line in said) < 4:
             said.append(first.stdout.readline().strip())
-        kept = ProcessSet(Path(said[0].removeprefix("at ")))
+        kept = JobFolder(Path(said[0].removeprefix("at ")))
         # It notes how far it told right after it has told.
         wait_for("four positions", lambda: sum(map(bool, kept.positions().values())) == 4, 60)
         first.kill()
@@ -157,7 +160,7 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         "[worker-1] hello from worker-1 in work"
     ]
     assert live.entries(What.ADOPT) == [""]
-    stranger = ProcessLauncher(tmp_path / "sets", {}, "try-1")
+    stranger = process_launcher(tmp_path / "sets", {}, "try-1")
     stranger.stop(live.address)
     assert live.pid("worker-0") == before["worker-0"]
 
@@ -166,12 +169,11 @@ def test_what_was_lost_while_nobody_watched_comes_back(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
-    first = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
+    first = process_launcher(tmp_path / "sets", replica_environment(), "try-1")
     address = first.start(first.plan(described, "try-1"))
     log = Path(address) / "worker-1" / "log"
     wait_for("the start of worker-1", lambda: "hello" in log.read_text(), seconds=60)
-    keeper = psutil.Process(int((Path(address) / "worker-1" / "pid").read_text().split()[0]))
-    keeper.children()[0].kill()
+    os.kill(replica_pid(address, "worker-1"), signal.SIGKILL)
     live = watched(described, "try-2")
     assert live.end.result(60).state is State.SUCCEEDED
     assert set(live.entries(What.RESTART)) == {"chief", "worker-0", "worker-1"}
@@ -202,8 +204,8 @@ def test_of_two_tries_at_the_same_moment_one_starts_and_one_adopts(tmp_path: Pat
         address = addresses.pop().removeprefix("at ")
     assert [path.name for path in (tmp_path / "sets" / "job").iterdir()] == [Path(address).name]
     for holder in holders:
-        ProcessLauncher(tmp_path / "sets", {}, holder).stop(address)
-    assert not _processes_naming(address)
+        process_launcher(tmp_path / "sets", {}, holder).stop(address)
+    assert not processes_of(address)
     assert not list((tmp_path / "sets").iterdir())
 
 
@@ -229,7 +231,7 @@ def test_a_task_whose_worker_was_killed_leaves_its_set_to_the_next_try(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(tmp_path, ALONE, {"chief": "serve"})
-    launcher = ProcessLauncher(tmp_path / "sets", replica_environment(), "try-1")
+    launcher = process_launcher(tmp_path / "sets", replica_environment(), "try-1")
     orphan = Unheard(task_id="train", job={})
     orphan._running = (launcher, launcher.start(launcher.plan(described, "try-1")))
     with pytest.raises(TemporaryError, match=r"Airflow's worker is gone: .* Broken pipe"):

@@ -37,8 +37,8 @@ def read(description: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Rej
     again = open_source(json.loads(json.dumps(source.described())))
     columns: dict[str, list[Any]] = {name: [] for name in schema or {}}
     rejected: list[Rejected] = []
-    for piece in source.pieces():
-        for batch in again.read(json.loads(json.dumps(piece.description)), schema):
+    for fragment in source.fragments():
+        for batch in again.read(json.loads(json.dumps(fragment.description)), schema):
             rejected += batch.rejected
             for name, values in columns.items():
                 if len(batch):
@@ -79,25 +79,25 @@ def test_parquet_gives_its_columns_and_the_folders_that_it_lies_in(tmp_path: Pat
 def test_a_big_parquet_file_is_many_pieces_of_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(parquet, "FRAGMENT_BYTES", 1000)
     table = pa.table({"x": np.random.default_rng(0).random(1000)})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=100)
     source = {"kind": "parquet", "url": tmp_path.as_uri()}
-    assert len(list(open_source(source).pieces())) > 3
+    assert len(list(open_source(source).fragments())) > 3
     assert read(source)[0]["x"] == table["x"].to_pylist()
 
 
 def test_csv_and_json_lines_are_cut_at_line_ends_into_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(text, "FRAGMENT_BYTES", 1000)
     monkeypatch.setattr(lines, "BLOCK", 300)
     numbers = list(range(0, 100_000, 97))
     (tmp_path / "x.csv").write_text("n,t\n" + "".join(f'{n},"t {n}"\r\n' for n in numbers))
     (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"n": n}) for n in numbers))
     for kind in ("csv", "jsonl"):
         source = {"kind": kind, "url": f"{tmp_path.as_uri()}/x.{kind}"}
-        assert len(list(open_source(source).pieces())) > 10
+        assert len(list(open_source(source).fragments())) > 10
         columns, rejected = read(source)
         assert columns["n"] == numbers
         assert not rejected
@@ -137,7 +137,7 @@ def test_numpy_and_idx_arrays_are_features_of_the_same_records(
     np.savez_compressed(tmp_path / "all.npz", image=image, label=np.arange(6, dtype=np.int32))
     idx = b"\0\0\x08\x03" + np.array(image.shape, ">u4").tobytes() + image.tobytes()
     (tmp_path / "image.gz").write_bytes(gzip.compress(idx))
-    monkeypatch.setattr("aerotrain.sources.arrays.PIECE_BYTES", 20)
+    monkeypatch.setattr("aerotrain.sources.arrays.FRAGMENT_BYTES", 20)
     url = tmp_path.as_uri()
     arrays = {"image": f"{url}/image.npy", "label": f"{url}/label.npy"}
     for source in ({"kind": "npy", "features": arrays}, {"kind": "npz", "url": f"{url}/all.npz"}):
@@ -195,10 +195,10 @@ def test_an_object_that_changes_before_it_is_read_is_noticed(store_url: str) -> 
     store = open_store(store_url)
     store.put("x.csv", b"n\n1\n")
     source = open_source({"kind": "csv", "url": f"{store_url}/x.csv"})
-    piece, schema = next(source.pieces()), source.schema()
+    fragment, schema = next(source.fragments()), source.schema()
     store.put("x.csv", b"n\n2\n")
     with pytest.raises(ChangedError, match=r"x\.csv changed since it was listed"):
-        list(source.read(piece.description, schema))
+        list(source.read(fragment.description, schema))
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -217,8 +217,8 @@ def test_an_object_that_changes_while_it_is_read_is_noticed(
     store = open_store(store_url)
     store.upload(path, path.name)
     source = open_source({"kind": kind, "url": f"{store_url}/{path.name}"})
-    [piece] = source.pieces()
-    batches = source.read(piece.description, source.schema())
+    [fragment] = source.fragments()
+    batches = source.read(fragment.description, source.schema())
     next(batches)
     store.put(path.name, path.read_bytes()[::-1])
     with pytest.raises(ChangedError, match=rf"x\.{kind} changed since it was listed"):
@@ -501,7 +501,7 @@ def test_a_later_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) ->
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text("a,b,a\n1,2,3\n")
     source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
-    _, second = source.pieces()
+    _, second = source.fragments()
     with pytest.raises(SourceError, match=r"2\.csv has 2 columns that are called 'a'"):
         list(source.read(second.description, {"a": Feature("int64")}))
 
@@ -606,6 +606,6 @@ def test_a_later_file_that_lacks_a_column_is_refused_by_its_name(tmp_path: Path)
         (tmp_path / f"{number}.csv").write_text(f"{name},t\n1,a\n")
     (tmp_path / "1.csv").write_text("n,t\n1,a\n2,b\n")
     source = open_source({"kind": "csv", "url": tmp_path.as_uri()})
-    _, second = source.pieces()
+    _, second = source.fragments()
     with pytest.raises(SourceError, match=r"2\.csv has no column 'n'"):
         list(source.read(second.description, {"n": Feature("int64"), "t": Feature("string")}))

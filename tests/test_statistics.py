@@ -13,8 +13,8 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Feature, load_dataset
 from aerotrain.prepare.assignment import hashes_of
 from aerotrain.records import Column, column_of
-from aerotrain.statistics.comparing import changes
 from aerotrain.statistics.dataset import Statistics
+from aerotrain.statistics.drift import changes
 from aerotrain.statistics.page import page
 from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store

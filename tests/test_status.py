@@ -2,6 +2,7 @@
 
 import pytest
 
+from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import (
@@ -12,6 +13,7 @@ from aerotrain.contract.status import (
     job_state,
     observed_exit,
 )
+from aerotrain.contract.termination import LIMIT, TerminationMessage
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 WORKER = ReplicaName(Role.WORKER, 0)
@@ -80,3 +82,25 @@ def test_a_loss_that_is_no_number_is_still_progress() -> None:
     parsed = Progress.parse(line)
     assert parsed is not None
     assert parsed.loss != parsed.loss
+
+
+def test_a_termination_message_is_a_sentence_for_people_and_names_for_programs() -> None:
+    said = TerminationMessage(reason="no progress for 61 s", unresponsive=frozenset({"worker-0"}))
+    assert said.to_text().splitlines()[0] == "no progress for 61 s"
+    assert TerminationMessage.parse(said.to_text()) == said
+    seen = observed_exit(ExitCode.FROZEN, said.to_text())
+    assert seen.reason == "exited with 76: no progress for 61 s"
+    assert seen.unresponsive == {"worker-0"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "two\nlines", 'a tail of a log\n{"step": 3}', "not\n{whole", "a number\n7"]
+)
+def test_whatever_else_a_replica_leaves_is_its_reason(text: str) -> None:
+    assert TerminationMessage.parse(text) == TerminationMessage(reason=text)
+
+
+def test_a_long_termination_message_keeps_what_programs_read() -> None:
+    said = TerminationMessage(reason="é" * 9000, unresponsive=frozenset({"ps-1"}))
+    assert len(said.to_text().encode()) <= LIMIT
+    assert TerminationMessage.parse(said.to_text()).unresponsive == {"ps-1"}

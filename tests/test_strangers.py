@@ -14,8 +14,8 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.pods import lifecycle, renewal
-from aerotrain_airflow.pods.address import HOLDER, JOB_LABEL, Address
+from aerotrain_airflow.backends.kubernetes import lifecycle, renewal
+from aerotrain_airflow.backends.kubernetes.address import HOLDER, JOB_LABEL, Address
 from imagined_sets import ImaginedSet
 from kubernetes_double import KubernetesDouble, statuses
 from kubernetes_worlds import ALONE, World

@@ -80,6 +80,14 @@ def test_replicas_that_share_a_batch_train_the_same_model_as_one(
         assert_same(replica, alone)
 
 
+def test_workers_train_an_embedding_as_one_replica_does_with_a_short_batch_on_the_way(steps_of):
+    # All in one execution, which ends an epoch, and so has batches of two lengths.
+    setting = {"model": "looking_up", "steps_per_execution": STEPS}
+    [one] = steps_of("one_device", **setting)
+    for replica in steps_of("multi_worker_mirrored", workers=1, **setting):
+        assert_same(replica, one)
+
+
 @pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-10)])
 def test_gradients_of_16_bits_cost_little_accuracy(steps_of, alone, dtype, error):
     one, other = steps_of("multi_worker_mirrored", workers=1, gradient_dtype=dtype)
@@ -214,6 +222,15 @@ def test_a_train_step_of_a_models_own_trains_the_same_model_as_one(
         # What compute_loss returns is a replica's part of the loss, as under fit.
         each["loss"] *= 2
         assert_same(each, one)
+
+
+def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_exchange():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    arguments = TrainArguments(model="m", data="d")
+    refuse_unexchanged("one_device", model, arguments, records=64, replicas=1)
+    with pytest.raises(FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"):
+        refuse_unexchanged("mirrored", model, arguments, records=64, replicas=2)
 
 
 def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():

@@ -46,5 +46,5 @@ def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, re
 
 
 def test_the_time_that_a_tpu_has_to_answer_is_above_zero():
-    with pytest.raises(SpecError, match="tpu_seconds must be above zero, got 0"):
+    with pytest.raises(SpecError, match="tpu_seconds must be a number above 0, got 0"):
         TrainArguments(model="m", data="d", tpu_seconds=0)

@@ -28,7 +28,7 @@ class World:
             patience=60,
             first=600,
             peers=peers or {},
-            end=self.said.append,
+            end=lambda why, _: self.said.append(why),
             excused=lambda: self.excused,
             clock=lambda: self.now,
         )

@@ -1,10 +1,11 @@
 """Fixtures of tests that train: a prepared data set, and jobs on it in real processes."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import Dataset
-from aerotrain.prepare import part, plan, seal
+from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from support.forked import Forked
 
@@ -183,9 +184,9 @@ def digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     empty = Pipeline(tmp_path_factory.mktemp("digits"), data="")
     source = {"kind": "python", "module": "digits"}
     planned = plan.run(empty.replica("prepare.plan", "r", source=source, shards=4))
-    for arguments in planned["parts"]:
-        part.run(empty.replica("prepare.part", "r", **arguments))
-    data = seal.run(empty.replica("prepare.seal", "r", dataset=planned["dataset"]))
+    for arguments in planned["partitions"]:
+        partition.run(empty.replica("prepare.partition", "r", **arguments))
+    data = finalize.run(empty.replica("prepare.finalize", "r", dataset=planned["dataset"]))
     return Pipeline(empty.folder, data)
 
 
@@ -221,6 +222,18 @@ def steps_of_replicas(
             said = process.communicate(timeout=120)[0]
             assert process.returncode == 0, said
     return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+
+
+def said_of_shared_steps(
+    module: str, names: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What ``shared_steps.py`` says of each of the models of those names in ``module``."""
+    script = str(Path(__file__).parent / "shared_steps.py")
+    with start_python([script, module, *names], folder, environment) as process:
+        output = process.communicate(timeout=1500)[0]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"model"')]
+    assert [line["model"] for line in lines] == list(names), output
+    return {line["model"]: line["said"] for line in lines}
 
 
 def feed_of(replica: Replica, dataset: Dataset, code: Any) -> Any:

@@ -17,6 +17,10 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
 from aerotrain.store import MissingError
 from aerotrain_airflow.another_try import ThisTry, UnheardError
+from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
+from aerotrain_airflow.backends.choice import choose_launcher
+from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
     describe,
@@ -24,9 +28,6 @@ from aerotrain_airflow.description import (
     refuse_unknown_conf,
     with_code_packed,
 )
-from aerotrain_airflow.launchers.base import Launcher, LogLine, attempt_of, log_line
-from aerotrain_airflow.launchers.choice import choose_launcher
-from aerotrain_airflow.recovery.ended import Ended
 from aerotrain_airflow.run_ledger import close_ledger
 from aerotrain_airflow.settings import Settings
 

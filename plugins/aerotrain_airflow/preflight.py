@@ -11,9 +11,9 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.store import probe
+from aerotrain_airflow.backends.choice import choose_launcher
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import describe, refuse_unknown_conf, with_code_packed
-from aerotrain_airflow.launchers.choice import choose_launcher
 from aerotrain_airflow.operator import JobOperator, translated
 from aerotrain_airflow.settings import Settings
 

@@ -7,6 +7,8 @@
 Of the launcher of processes:
 
 ``scratch``             the folder of its sets
+``warm_start``          whether replicas are forked from a process that has imported TensorFlow
+                        (default ``True``)
 ``python``              the interpreter with aerotrain's ``tensorflow`` extra (default: Airflow's)
 
 Of the launcher of pods:
@@ -34,11 +36,17 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
 
 if TYPE_CHECKING:
-    from aerotrain_airflow.pods.plan import PodSettings
+    from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 
 _SECTION = "aerotrain"
 
-LAUNCHERS = ("process", "kubernetes")
+_BACKENDS = Path(__file__).parent / "backends"
+
+#: Their names are those of the folders in ``backends``; the first is the default.
+LAUNCHERS = sorted(
+    (path.parent.name for path in _BACKENDS.glob("*/chosen.py")),
+    key=lambda name: (name != "process", name),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,7 @@ class Settings:
     store_conn_id: str
     launcher: str
     scratch: Path
+    warm_start: bool
     python: str
     image: str
     namespace: str
@@ -76,6 +85,7 @@ class Settings:
             store_conn_id=conf.get(_SECTION, "store_conn_id", fallback="store"),
             launcher="process",
             scratch=Path(conf.get(_SECTION, "scratch", fallback=str(home / "scratch"))).resolve(),
+            warm_start=conf.getboolean(_SECTION, "warm_start", fallback=True),
             python=conf.get(_SECTION, "python", fallback=sys.executable),
             image=conf.get(_SECTION, "image", fallback=""),
             namespace=conf.get(_SECTION, "namespace", fallback="default"),
@@ -97,7 +107,7 @@ class Settings:
         """
         if launcher is not None and launcher not in LAUNCHERS:
             raise FinalError(
-                f"there is no launcher {launcher!r}{nearest(launcher, list(LAUNCHERS))}; "
+                f"there is no launcher {launcher!r}{nearest(launcher, LAUNCHERS)}; "
                 f"the launchers are {', '.join(LAUNCHERS)}"
             )
         return replace(self, launcher=launcher or self.launcher)
@@ -108,8 +118,8 @@ class Settings:
         Raises:
             FinalError: the template cannot be read.
         """
-        from aerotrain_airflow.pods.plan import PodSettings
-        from aerotrain_airflow.pods.template import read_template
+        from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+        from aerotrain_airflow.backends.kubernetes.template import read_template
 
         return PodSettings(
             namespace=self.namespace,

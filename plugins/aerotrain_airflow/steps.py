@@ -60,24 +60,27 @@ def prepare(
         plan = JobOperator(
             task_id="plan",
             job={"module": "aerotrain.prepare.plan", "arguments": plan_arguments},
-            return_key="parts",
+            return_key="partitions",
             **_WHERE,
         )
-        parts = JobOperator.partial(
-            task_id="part", job={"module": "aerotrain.prepare.part"}, **_WHERE, **bounded
+        partitions = JobOperator.partial(
+            task_id="partition",
+            job={"module": "aerotrain.prepare.partition"},
+            **_WHERE,
+            **bounded,
         ).expand(arguments=plan.output)
-        seal = JobOperator(
-            task_id="seal",
+        finalize = JobOperator(
+            task_id="finalize",
             job={
-                "module": "aerotrain.prepare.seal",
+                "module": "aerotrain.prepare.finalize",
                 "arguments": {"dataset": XComArg(plan, "dataset")},
             },
-            # No part is left to write where the data set is sealed already.
+            # No partition is left to write where the data set is finalized already.
             trigger_rule="none_failed",
             **_WHERE,
         )
-        check >> plan >> parts >> seal
-    return seal.output
+        check >> plan >> partitions >> finalize
+    return finalize.output
 
 
 def train(

@@ -13,6 +13,7 @@ from aerotrain.training.failures import explained
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.steps.results import numbers
 from aerotrain.training.trained import TrainedModel
 
 #: The metrics' key in the store of the evaluation.
@@ -63,8 +64,7 @@ def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
             records=split.records,
             batch_size=arguments.batch_size,
         )
-        values = model.evaluate(batches, return_dict=True, verbose=0)
-    return {name: float(value) for name, value in values.items()}
+        return numbers(model.evaluate(batches, return_dict=True, verbose=0))
 
 
 def shortfalls(metrics: Mapping[str, float], thresholds: Mapping[str, float]) -> list[str]:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +32,7 @@ from aerotrain.contract.errors import (
 )
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
+from aerotrain.contract.termination import TerminationMessage
 from aerotrain.departure import GRACE, Notice, ToldToGo
 from aerotrain.lease import Lease
 from aerotrain.store import open_store
@@ -45,8 +46,18 @@ TERMINATION_LOG = "/dev/termination-log"
 HEARTBEAT = "heartbeat"
 _SECONDS_BETWEEN_BEATS = 2.0
 
-#: When this process began, as near as Python can say, by ``time.time()``.
-BEGAN = time.time()
+_began = time.time()
+
+
+def began() -> float:
+    """When this process began to be a replica, as near as Python can say, by ``time.time()``."""
+    return _began
+
+
+def begin() -> None:
+    """Have it begin now: it was forked from one that has imported all this before."""
+    global _began
+    _began = time.time()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,12 +206,13 @@ def _line_of(error: BaseException, folder: str) -> str:
     return ""
 
 
-def last_words(message: str) -> None:
-    """Say why this replica ends, to the log and to whoever started it."""
+def last_words(message: str, unresponsive: Iterable[str] = ()) -> None:
+    """Say why this replica ends, and who gave it no answer, to the log and to what started it."""
     print(f"error: {message}", flush=True)
+    said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
     try:
         path = os.environ.get("AEROTRAIN_TERMINATION_LOG", TERMINATION_LOG)
-        Path(path).write_text(message[:4000])
+        Path(path).write_text(said.to_text())
     except OSError:
         pass  # nobody to tell: started by hand, and the log has it
 

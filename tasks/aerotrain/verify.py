@@ -36,7 +36,7 @@ def verify(saved: Path, check: Path) -> list[str]:
                 continue
             value = outputs[file.name]
             expected = _read(tf, file, value.dtype)
-            if not _alike(value.numpy(), expected.numpy(), tolerance):
+            if not _close(value.numpy(), expected.numpy(), tolerance):
                 sentences.append(f"{signature} gives another {file.name!r} than the trained model")
     return sentences
 
@@ -45,7 +45,7 @@ def _read(tf: Any, file: Path, dtype: Any) -> Any:
     return tf.io.parse_tensor(file.read_bytes(), dtype)
 
 
-def _alike(value: Any, expected: Any, tolerance: float) -> bool:
+def _close(value: Any, expected: Any, tolerance: float) -> bool:
     import numpy as np
 
     if value.shape != expected.shape:

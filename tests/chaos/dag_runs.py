@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.mishaps import ROOT, Mark, Outcome, sets_processes
+from benchmarks.mishaps import ROOT, Mark, Outcome, processes_of
 
 from aerotrain.contract.ledger import Entry, What, read
 from aerotrain.contract.names import path_segment
@@ -120,7 +120,8 @@ class DagTraining:
 
     def _left(self) -> list[str]:
         """Processes and folders of sets, once the run has ended."""
-        return sets_processes(str(self.scratch)) + [str(each) for each in self.scratch.iterdir()]
+        processes = [f"process {pid}" for pid in processes_of(str(self.scratch))]
+        return processes + [str(each) for each in self.scratch.iterdir()]
 
     def task(self) -> psutil.Process:
         """The process that runs the task's code; its parent is Airflow's worker."""

@@ -14,7 +14,7 @@ from benchmarks.mishaps import Training
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.process_set import ProcessSet
+from aerotrain_airflow.backends.process.folder import JobFolder
 from chaos import dag_runs
 from chaos.scenes import Place, Scene
 
@@ -71,9 +71,9 @@ def _stop_and_continue(name: str, seconds: float, training: Training, _: Scene) 
     process.resume()
 
 
-def _keeper(name: str, training: Training, _: Scene) -> None:
-    """The whole process group at once, as when a machine goes."""
-    os.killpg(int((Path(training.address) / name / "pid").read_text().split()[0]), signal.SIGKILL)
+def _supervisor(training: Training, _: Scene) -> None:
+    """What is above all replicas, and all of them with it, as when a machine goes."""
+    training.process("chief").parents()[1].kill()
 
 
 def _store_away(seconds: float, training: Training, _: Scene) -> None:
@@ -119,7 +119,7 @@ def _disk_full(seconds: float, _: Training, scene: Scene) -> None:
 def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
     """No packet from or to its port arrives, until it is noticed: as when it gets a new node."""
     assert scene.network is not None
-    address = ProcessSet(Path(training.address)).addresses()[name]
+    address = JobFolder(Path(training.address)).addresses()[name]
     scene.network.drop(int(address.rpartition(":")[2]))
     try:
         training.until(lambda: any(each.event is What.DETECT for each in training.ledger()))
@@ -176,7 +176,7 @@ FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
     Fault("freeze a worker", GANG, partial(_signal, signal.SIGSTOP, "worker-0"), BOTH),
     Fault("terminate a worker", GANG, partial(_signal, signal.SIGTERM, "worker-0"), BOTH),
     Fault("kill the process", ALONE, _killed("chief"), CHIEF),
-    Fault("kill its process group", ALONE, partial(_keeper, "chief"), CHIEF),
+    Fault("kill its supervisor", ALONE, _supervisor, CHIEF),
     Fault("terminate the process", ALONE, partial(_signal, signal.SIGTERM, "chief"), CHIEF),
     Fault("freeze the process", ALONE, partial(_signal, signal.SIGSTOP, "chief"), CHIEF),
     Fault("stop it for 3 s", ALONE, partial(_stop_and_continue, "chief", 3.0), NOBODY),

@@ -17,10 +17,11 @@ from benchmarks.mishaps import Training, mishap
 from benchmarks.workshop import Workshop
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.launchers.kubernetes import KubernetesLauncher
+from aerotrain_airflow.backends.kubernetes.address import JOB_LABEL, Address
+from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.plan import PodSettings
+from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.local.s3_server import s3_server
-from aerotrain_airflow.pods.address import JOB_LABEL, Address
-from aerotrain_airflow.pods.plan import PodSettings
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
 from chaos.trials import Judged, what_is_wrong
 from kubernetes_double import KubernetesDouble
@@ -143,7 +144,7 @@ def _namespace(
     core = person(kubeconfig)
     namespace = make_namespace(core, environment)
     settings = PodSettings(namespace=namespace, image=image, store_secret=SECRET)
-    launcher = KubernetesLauncher(settings, CONN_ID, "mishaps")
+    launcher = Launcher(KubernetesBackend(settings, CONN_ID, "mishaps"))
     try:
         workshop = Workshop.prepared(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
         yield Pods(core, namespace, workshop)

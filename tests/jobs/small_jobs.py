@@ -1,10 +1,12 @@
 """Modules that the launcher's tests run as jobs: what a replica may do, without TensorFlow."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,29 @@ def leave_grandchildren(replica: Replica) -> None:
         child = subprocess.Popen([sys.executable, "-c", deaf], **other)
         print(f"child {child.pid}", flush=True)
     serve(replica)
+
+
+def tell_all(replica: Replica) -> dict[str, Any]:
+    """What a replica finds where it begins, for one to be compared with another."""
+    import numpy as np
+
+    import aerotrain.training  # noqa: F401 -- it settles some variables, wherever it is imported
+
+    signals = (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP)
+    status = Path("/proc/self/status").read_text().splitlines()
+    files = {each.name: str(each.resolve()) for each in Path("/proc/self/fd").iterdir()}
+    return {
+        "same": {
+            "environment": dict(os.environ),
+            "arguments": sys.argv,
+            "path": sys.path,
+            "folder": str(Path.cwd()),
+            "leads its session": os.getsid(0) == os.getpid(),
+            "signals": [repr(signal.getsignal(each)) for each in signals],
+            "status": [line for line in status if line.startswith(("Umask", "SigBlk", "SigIgn"))],
+            "main": sys.modules["__main__"].__spec__.name,  # type: ignore[union-attr]
+            "files": {name: file for name, file in files.items() if "/proc/" not in file},
+        },
+        "fresh": [random.random(), float(np.random.rand()), uuid.uuid4().hex],
+        "imported": "tensorflow" in sys.modules,
+    }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aerotrain_airflow.launchers.ports import reserved_ports
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from kubernetes_double.kinds import CONFIGMAPS, SECRETS, Kind
 from kubernetes_double.objects import Manifest, Objects
 

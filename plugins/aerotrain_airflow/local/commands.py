@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
-from aerotrain_airflow.launchers.ports import reserved_ports
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.following import await_dag, follow, why_failed
 from aerotrain_airflow.local.home import USER, Home, Secrets, held, holder, wait_until_free

@@ -54,7 +54,7 @@ class TaskRow:
 
     @property
     def label(self) -> str:
-        """``prepare.part 3/4`` for a mapped task, ``train`` for another."""
+        """``prepare.partition 3/4`` for a mapped task, ``train`` for another."""
         return f"{self.task} {self.done}/{self.mapped}" if self.mapped else self.task
 
 

@@ -1,5 +1,1 @@
-"""What happens when a replica is lost: who comes back, when, and when it is enough.
-
-Nothing here touches the world: ``verdicts`` judges one loss, ``recovery`` decides for a whole
-set from what was seen and what its ledger remembers, ``goodput`` adds a ledger up.
-"""
+"""What the events of a run add up to: its goodput, and with how many workers a next try begins."""

@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.given import check_types, known
 from aerotrain.contract.limits import Deadlines, Restarts
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
 from aerotrain.contract.options import Kind, Section, option
 from aerotrain.contract.strategy import StrategyRules, nearest, rules_of
+from aerotrain.contract.validation import check_types, known
 
 VERSION = 2
 

@@ -30,7 +30,13 @@ class What(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One thing that happened, at the time ``at`` of ``time.time()``."""
+    """One thing that happened, at the time ``at`` of ``time.time()``.
+
+    ``node`` is where a lost replica was, and which one a restarted replica avoids. ``memory`` is
+    by how much more of it a restarted replica gets, and ``force`` that its former process is
+    replaced without being waited for. ``unresponsive`` are the replicas that a lost one named.
+    An entry may stand for several of its kind, of which it is the last: ``times``.
+    """
 
     event: What
     at: float
@@ -40,6 +46,11 @@ class Entry:
     generation: int = 0
     kind: str = ""
     because: str = ""
+    node: str = ""
+    memory: float = 1.0
+    force: bool = False
+    unresponsive: tuple[str, ...] = ()
+    times: int = 1
 
     def to_json(self) -> str:
         """One line without its end, of what is not as by default."""
@@ -52,7 +63,8 @@ class Entry:
         """Read one entry; what a later version has written beside is left out."""
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
-        return cls(**{**values, "event": What(values["event"])})
+        unresponsive = tuple(values.get("unresponsive", ()))
+        return cls(**{**values, "event": What(values["event"]), "unresponsive": unresponsive})
 
 
 def read(lines: Iterable[str]) -> list[Entry]:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.given import check_types
 from aerotrain.contract.options import Section, check_options, option
+from aerotrain.contract.validation import check_types
 
 
 @dataclass(frozen=True, kw_only=True)

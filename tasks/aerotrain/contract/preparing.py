@@ -139,15 +139,15 @@ class PlanArguments(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartArguments(Arguments):
+class PartitionArguments(Arguments):
     """Write the shards of one part of a planned data set."""
 
     dataset: str
-    part: int
+    partition: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class SealArguments(Arguments):
+class FinalizeArguments(Arguments):
     """Seal a data set whose parts are all written."""
 
     dataset: str

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.termination import TerminationMessage
 
 
 class State(StrEnum):
@@ -38,15 +39,25 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a launcher saw of one replica. ``exit_code`` is None while it runs, or unknown.
+    """What a backend saw of one replica. ``exit_code`` is None while it runs, or unknown.
 
-    ``loss`` is for the state LOST alone, and a loss without one counts as a crash.
+    ``loss`` is for the state LOST alone, and a loss without one counts as a crash. ``restarts``
+    counts how often it was restarted until this was seen of it; None where it is gone and that is
+    not known. ``node`` is the machine it is on. ``heartbeat_age`` is the seconds since its last
+    heartbeat, None where the backend sees none. ``waits_since`` is since when it has yet to start,
+    a time of ``time.time()``; None for what has started once. ``unresponsive`` are the names of
+    the replicas that gave it no answer before it ended, as its termination message has them.
     """
 
     state: State
     exit_code: int | None = None
     reason: str = ""
     loss: Loss | None = None
+    restarts: int | None = 0
+    node: str = ""
+    heartbeat_age: float | None = None
+    waits_since: float | None = None
+    unresponsive: frozenset[str] = frozenset()
 
 
 #: What an exit code says of a replica. Every code that is not here is a crash.
@@ -60,14 +71,21 @@ OF_EXIT: Mapping[int, tuple[State, Loss | None]] = {
 }
 
 
-def observed_exit(exit_code: int) -> Observation:
-    """The observation of a replica that ended with ``exit_code``."""
+def observed_exit(exit_code: int, message: str = "") -> Observation:
+    """The observation of a replica that ended with ``exit_code`` and that termination message."""
     state, loss = OF_EXIT.get(exit_code, (State.LOST, Loss.CRASH))
     if exit_code > 128:
         reason = f"was ended by signal {exit_code - 128}"
     else:
         reason = f"exited with {exit_code}"
-    return Observation(state=state, exit_code=exit_code, reason=reason, loss=loss)
+    said = TerminationMessage.parse(message)
+    return Observation(
+        state=state,
+        exit_code=exit_code,
+        reason=f"{reason}: {said.reason}" if said.reason else reason,
+        loss=loss,
+        unresponsive=said.unresponsive,
+    )
 
 
 def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:

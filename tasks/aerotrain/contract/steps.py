@@ -8,7 +8,7 @@ from typing import Any, Self
 from aerotrain.contract.arguments import Arguments
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import Kind, Section, check_options, option
-from aerotrain.contract.preparing import PartArguments, PlanArguments, SealArguments
+from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.strategy import nearest
 
 #: Keras dtype policies that a training may ask for.
@@ -286,8 +286,8 @@ class ExportArguments(Arguments):
 #: The arguments of every module of ours that a job may name.
 ARGUMENTS: Mapping[str, type[Arguments]] = {
     "aerotrain.prepare.plan": PlanArguments,
-    "aerotrain.prepare.part": PartArguments,
-    "aerotrain.prepare.seal": SealArguments,
+    "aerotrain.prepare.partition": PartitionArguments,
+    "aerotrain.prepare.finalize": FinalizeArguments,
     "aerotrain.train": TrainArguments,
     "aerotrain.evaluate": EvaluateArguments,
     "aerotrain.export": ExportArguments,

@@ -37,7 +37,7 @@ def content_hashes(checksums: NDArray[np.uint32], lengths: NDArray[np.int64]) ->
     return mixed(checksums.astype(np.uint64) << np.uint64(32) ^ lengths.astype(np.uint64))
 
 
-def place_hashes(file: str, offsets: NDArray[np.int64]) -> Hashes:
+def position_hashes(file: str, offsets: NDArray[np.int64]) -> Hashes:
     """One hash for each record by where it lies: equal records have different ones."""
     return mixed(hashes_of([file])[0] + offsets.astype(np.uint64))
 
@@ -74,14 +74,14 @@ def mixed(values: Hashes) -> Hashes:
     return values ^ values >> np.uint64(31)
 
 
-def shards_per_part(shards: int, parts: int) -> int:
-    """How many shards each of ``parts`` parts writes, so that there are ``shards`` or more."""
-    return -(-shards // parts)
+def shards_per_partition(shards: int, partitions: int) -> int:
+    """How many shards each of ``partitions`` parts writes, so that there are ``shards`` or more."""
+    return -(-shards // partitions)
 
 
-def shard_name(split: str, part: int, shard: int) -> str:
+def shard_name(split: str, partition: int, shard: int) -> str:
     """The file of a part's shard, such as ``train-00003-000.tfrecord``."""
-    return f"{split}-{part:05d}-{shard:03d}.tfrecord"
+    return f"{split}-{partition:05d}-{shard:03d}.tfrecord"
 
 
 def _bytes(key: str | bytes) -> bytes:

@@ -11,19 +11,19 @@ import numpy as np
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.prepare.assignment import Hashes, hashes_of
-from aerotrain.prepare.conform import conformed
-from aerotrain.prepare.intake import key_texts, schema_of_columns
-from aerotrain.prepare.layout import Plan, PlannedPart, part_keys_key
+from aerotrain.prepare.batch_writer import key_texts, schema_of_columns
+from aerotrain.prepare.cast import cast_to_schema
+from aerotrain.prepare.layout import Plan, PlannedPartition, partition_keys_key
 from aerotrain.sources import open_source
 from aerotrain.store import Store
 
 #: Hashes of all parts together that are looked at once: 64 MiB of them.
-STRETCH = 2**23
+RANGE_HASHES = 2**23
 
 _LEAST_READ = 2**12
 
 
-def check_unique(plan: Plan, planned: PlannedPart, hashes: Hashes) -> None:
+def check_unique(plan: Plan, planned: PlannedPartition, hashes: Hashes) -> None:
     """Make sure that no two records of a part have one key.
 
     Raises:
@@ -36,45 +36,45 @@ def check_unique(plan: Plan, planned: PlannedPart, hashes: Hashes) -> None:
 
 
 def write_keys(hashes: Hashes, path: Path) -> None:
-    """Leave the hashes of a part's keys for ``check_unique_in_all``."""
+    """Leave the hashes of a part's keys for ``check_unique_across``."""
     np.sort(hashes).astype("<u8").tofile(path)
 
 
-def check_unique_in_all(store: Store, plan: Plan, records: Sequence[int]) -> None:
+def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> None:
     """Make sure that no two parts, of so many records each, have records with one key.
 
     Raises:
         FinalError: two have; it says where the records lie.
     """
-    keys = [_Keys(store, part, count) for part, count in enumerate(records) if count]
-    stretches = max(1, -(-sum(records) // STRETCH))
-    for number in range(1, stretches + 1):
-        end = None if number == stretches else 2**64 * number // stretches
-        found = [each.below(end, stretches) for each in keys]
+    keys = [_Keys(store, partition, count) for partition, count in enumerate(records) if count]
+    ranges = max(1, -(-sum(records) // RANGE_HASHES))
+    for number in range(1, ranges + 1):
+        end = None if number == ranges else 2**64 * number // ranges
+        found = [each.below(end, ranges) for each in keys]
         hashes = np.concatenate([np.zeros(0, np.uint64), *found])
-        parts = np.repeat([each.part for each in keys], [len(each) for each in found])
+        partitions = np.repeat([each.partition for each in keys], [len(each) for each in found])
         order = np.argsort(hashes, kind="stable")
-        hashes, parts = hashes[order], parts[order]
-        places = np.flatnonzero((np.diff(hashes) == 0) & (np.diff(parts) != 0))
+        hashes, partitions = hashes[order], partitions[order]
+        places = np.flatnonzero((np.diff(hashes) == 0) & (np.diff(partitions) != 0))
         for place in places:
-            both = [PlannedPart.read(store, int(parts[at])) for at in (place, place + 1)]
+            both = [PlannedPartition.read(store, int(partitions[at])) for at in (place, place + 1)]
             _check_same(plan, both, hashes[place], len(places))
 
 
 class _Keys:
     """The sorted hashes of one part, read as far as they are asked for."""
 
-    def __init__(self, store: Store, part: int, count: int) -> None:
-        self.part = part
+    def __init__(self, store: Store, partition: int, count: int) -> None:
+        self.partition = partition
         self._store = store
-        self._stored = store.stat(part_keys_key(part))
+        self._stored = store.stat(partition_keys_key(partition))
         self._count = count
         self._read = 0
         self._ahead: Hashes = np.zeros(0, np.uint64)
 
-    def below(self, end: int | None, stretches: int) -> Hashes:
+    def below(self, end: int | None, ranges: int) -> Hashes:
         """The next hashes, up to ``end``, of which one in so many stretches has its share."""
-        at_once = max(_LEAST_READ, self._count // stretches)
+        at_once = max(_LEAST_READ, self._count // ranges)
         while self._read < self._count and (
             end is None or not len(self._ahead) or self._ahead[-1] < end
         ):
@@ -88,10 +88,12 @@ class _Keys:
         return found
 
 
-def _check_same(plan: Plan, parts: Sequence[PlannedPart], wanted: np.uint64, count: int) -> None:
+def _check_same(
+    plan: Plan, partitions: Sequence[PlannedPartition], wanted: np.uint64, count: int
+) -> None:
     """Raise ``FinalError`` if records of that hash have one key, and not just one hash."""
     seen: dict[str | bytes, str] = {}
-    for planned in parts:
+    for planned in partitions:
         for key, place in _found(plan, planned, wanted):
             if key in seen:
                 raise FinalError(
@@ -102,14 +104,14 @@ def _check_same(plan: Plan, parts: Sequence[PlannedPart], wanted: np.uint64, cou
 
 
 def _found(
-    plan: Plan, planned: PlannedPart, wanted: np.uint64
+    plan: Plan, planned: PlannedPartition, wanted: np.uint64
 ) -> Iterator[tuple[str | bytes, str]]:
     """The keys of that hash and where they lie: the pieces are read once more to tell."""
     source, schema = open_source(plan.source), plan.schema
-    for piece in planned.pieces:
-        for batch in source.read(piece, schema):
+    for fragment in planned.fragments:
+        for batch in source.read(fragment, schema):
             schema = schema or schema_of_columns(batch, plan.rules)
-            fit = conformed(batch, schema, plan.rules)
+            fit = cast_to_schema(batch, schema, plan.rules)
             keys = key_texts(batch, fit, plan.rules)
             assert keys is not None
             for place in np.flatnonzero(hashes_of(keys) == wanted):

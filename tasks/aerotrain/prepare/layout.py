@@ -27,32 +27,32 @@ def folder_of(fingerprint: str) -> str:
     return f"datasets/{fingerprint}"
 
 
-def pieces_key(part: int) -> str:
+def fragments_key(partition: int) -> str:
     """What names the pieces that this part is made of."""
-    return f"plan/{part:05d}.json"
+    return f"plan/{partition:05d}.json"
 
 
-def part_key(part: int) -> str:
+def partition_key(partition: int) -> str:
     """What says that this part's shards are all written."""
-    return f"parts/{part:05d}.json"
+    return f"parts/{partition:05d}.json"
 
 
-def part_statistics_key(part: int) -> str:
+def partition_statistics_key(partition: int) -> str:
     """What was counted of this part's records."""
-    return f"parts/{part:05d}.statistics.json"
+    return f"parts/{partition:05d}.statistics.json"
 
 
-def part_keys_key(part: int) -> str:
+def partition_keys_key(partition: int) -> str:
     """The sorted hashes of the keys of this part's records, 8 bytes each, where they have keys."""
-    return f"parts/{part:05d}.keys"
+    return f"parts/{partition:05d}.keys"
 
 
-def quarantine_key(part: int) -> str:
+def quarantine_key(partition: int) -> str:
     """The records of this part that were not taken, a JSON object a line."""
-    return f"quarantine/{part:05d}.jsonl"
+    return f"quarantine/{partition:05d}.jsonl"
 
 
-def known_part_key(fingerprint: str) -> str:
+def known_partition_key(fingerprint: str) -> str:
     """At the top of the store: where a part of that fingerprint was written."""
     return f"parts/{fingerprint}.json"
 
@@ -67,15 +67,15 @@ def fingerprint_of(description: Any) -> str:
 class Plan:
     """What is to be written: the source with all that was settled of it, and by which rules.
 
-    ``schema`` is None where only reading the records shows it. ``parts`` are the fingerprints
+    ``schema`` is None where only reading the records shows it. ``partitions`` are the fingerprints
     of the parts, ``baseline`` the data set that was sealed before, if any.
     """
 
     source: Mapping[str, Any]
     schema: Schema | None
     rules: PlanArguments
-    parts: tuple[str, ...]
-    shards_per_part: int
+    partitions: tuple[str, ...]
+    shards_per_partition: int
     baseline: str | None = None
     version: int = VERSION
 
@@ -87,8 +87,8 @@ class Plan:
                 self.version,
                 dict(self.source),
                 self._written_schema(),
-                written_by(self.rules),
-                self.parts,
+                content_rules(self.rules),
+                self.partitions,
             ]
         )
 
@@ -101,8 +101,8 @@ class Plan:
             "source": dict(self.source),
             "schema": self._written_schema(),
             "rules": asdict(self.rules),
-            "parts": list(self.parts),
-            "shards_per_part": self.shards_per_part,
+            "parts": list(self.partitions),
+            "shards_per_part": self.shards_per_partition,
             "baseline": self.baseline,
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
@@ -129,13 +129,13 @@ class Plan:
             source=data["source"],
             schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
             rules=PlanArguments.of(data["rules"]),
-            parts=tuple(data["parts"]),
-            shards_per_part=data["shards_per_part"],
+            partitions=tuple(data["parts"]),
+            shards_per_partition=data["shards_per_part"],
             baseline=data["baseline"],
         )
 
 
-def written_by(rules: PlanArguments) -> dict[str, Any]:
+def content_rules(rules: PlanArguments) -> dict[str, Any]:
     """Of the rules those that decide the bytes of the shards."""
     names = ("splits", "split_by", "key", "label", "fill", "ranges", "seed", "shard_bytes")
     data = asdict(rules)
@@ -143,22 +143,23 @@ def written_by(rules: PlanArguments) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedPart:
+class PlannedPartition:
     """The pieces that one part is made of, and about how many bytes its records take."""
 
-    pieces: Sequence[Mapping[str, Any]]
+    fragments: Sequence[Mapping[str, Any]]
     bytes: int | None
 
     def to_json(self) -> str:
-        return json.dumps({"bytes": self.bytes, "pieces": list(self.pieces)}) + "\n"
+        return json.dumps({"bytes": self.bytes, "pieces": list(self.fragments)}) + "\n"
 
     @classmethod
-    def read(cls, store: Store, part: int) -> Self:
-        return cls(**json.loads(store.get(pieces_key(part))))
+    def read(cls, store: Store, partition: int) -> Self:
+        data = json.loads(store.get(fragments_key(partition)))
+        return cls(fragments=data["pieces"], bytes=data["bytes"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenPart:
+class WrittenPartition:
     """What one part has come to: its schema, None where it had no record, and its shards.
 
     ``rejected`` counts the records that were not taken, ``first_rejected`` are some of them.

@@ -9,22 +9,22 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import VERSION, Feature, Schema, schema_to_dict
-from aerotrain.prepare.assignment import shards_per_part
+from aerotrain.prepare.assignment import shards_per_partition
 from aerotrain.prepare.grouping import grouped
 from aerotrain.prepare.latest import latest_of
 from aerotrain.prepare.layout import (
     PLAN,
     Plan,
-    PlannedPart,
+    PlannedPartition,
+    content_rules,
     fingerprint_of,
     folder_of,
-    pieces_key,
-    written_by,
+    fragments_key,
 )
 from aerotrain.replica import Replica
-from aerotrain.sources import Piece, open_source
-from aerotrain.statistics.comparing import check_changes, schema_changes
+from aerotrain.sources import Fragment, open_source
 from aerotrain.statistics.dataset import feature_of
+from aerotrain.statistics.drift import check_changes, schema_changes
 from aerotrain.statistics.summary import load_statistics
 from aerotrain.store import MANIFEST, open_store
 
@@ -33,31 +33,33 @@ def run(replica: Replica) -> dict[str, Any]:
     """Plan the data set, unless the same input was sealed before.
 
     Returns:
-        ``{"dataset": url, "parts": [arguments of aerotrain.prepare.part, …]}``, with no part
-        where there is nothing to write.
+        ``{"dataset": url, "partitions": [arguments of aerotrain.prepare.partition, …]}``, with no
+        partition where there is nothing to write.
 
     Raises:
         FinalError: the source has no piece, or other columns than the data set sealed last.
     """
     arguments = PlanArguments.of(replica.job.arguments)
-    plan, parts = make_plan(arguments)
+    plan, partitions = make_plan(arguments)
     root = open_store(replica.job.store)
     store = root.child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
         print(f"already sealed: {store.url} holds this very input, there is nothing to write")
-        return {"dataset": store.url, "parts": []}
+        return {"dataset": store.url, "partitions": []}
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
-    for number, part in enumerate(parts):
-        store.put(pieces_key(number), part.to_json().encode())
+    for number, partition in enumerate(partitions):
+        store.put(fragments_key(number), partition.to_json().encode())
     plan = replace(plan, baseline=baseline)
     store.put(PLAN, plan.to_json().encode())
-    pieces = sum(len(part.pieces) for part in parts)
-    print(f"planned {store.url}: {len(parts)} parts of {pieces} pieces")
+    fragments = sum(len(partition.fragments) for partition in partitions)
+    print(f"planned {store.url}: {len(partitions)} parts of {fragments} pieces")
     return {
         "dataset": store.url,
-        "parts": [{"dataset": store.url, "part": number} for number in range(len(parts))],
+        "partitions": [
+            {"dataset": store.url, "partition": number} for number in range(len(partitions))
+        ],
     }
 
 
@@ -68,7 +70,7 @@ def _check_schema(last: str, schema: Schema, drift: float) -> None:
         check_changes(schema_changes(before, schema), drift)
 
 
-def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPart]]:
+def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
     """What those arguments ask for; lists the source and looks into it, and writes nothing."""
     for name in arguments.splits:
         if path_segment(name) != name:
@@ -77,7 +79,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPart]]:
                 f"{path_segment(name)!r}, or another word of letters and digits"
             )
     source = open_source(arguments.source)
-    groups = list(grouped(source.pieces(), arguments.part_bytes, arguments.seed))
+    groups = list(grouped(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
             f"the source {dict(arguments.source)} is empty: it lists no part; see whether its "
@@ -86,39 +88,39 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPart]]:
     schema = source.schema()
     if schema is not None:
         check_columns(arguments, schema)
-    settled = [
+    decisive = [
         VERSION,
         None if schema is None else schema_to_dict(schema),
-        written_by(arguments),
-        _reading(source.described()),
+        content_rules(arguments),
+        _read_options(source.described()),
     ]
     if arguments.split_by["way"] == "stratified":
-        settled.append(len(groups) == 1)  # of several, records without keys are divided otherwise
-    per_part = shards_per_part(arguments.shards, len(groups))
+        decisive.append(len(groups) == 1)  # of several, records without keys are divided otherwise
+    per_partition = shards_per_partition(arguments.shards, len(groups))
     plan = Plan(
         source=source.described(),
         schema=schema,
         rules=arguments,
-        parts=tuple(_fingerprint(group, [*settled, per_part]) for group in groups),
-        shards_per_part=per_part,
+        partitions=tuple(_fingerprint(group, [*decisive, per_partition]) for group in groups),
+        shards_per_partition=per_partition,
     )
     return plan, [_planned(group) for group in groups]
 
 
-def _reading(source: Mapping[str, Any]) -> dict[str, Any]:
+def _read_options(source: Mapping[str, Any]) -> dict[str, Any]:
     """How the source reads, without where it looks: the pieces themselves tell that."""
     return {name: value for name, value in source.items() if name != "url"}
 
 
-def _fingerprint(group: Iterable[Piece], settled: Any) -> str:
-    return fingerprint_of([settled, [piece.fingerprint for piece in group]])
+def _fingerprint(group: Iterable[Fragment], decisive: Any) -> str:
+    return fingerprint_of([decisive, [fragment.fingerprint for fragment in group]])
 
 
-def _planned(group: list[Piece]) -> PlannedPart:
-    sizes = [piece.bytes for piece in group]
+def _planned(group: list[Fragment]) -> PlannedPartition:
+    sizes = [fragment.bytes for fragment in group]
     known = [size for size in sizes if size is not None]
-    return PlannedPart(
-        pieces=[piece.description for piece in group],
+    return PlannedPartition(
+        fragments=[fragment.description for fragment in group],
         bytes=sum(known) if len(known) == len(sizes) else None,
     )
 

@@ -54,10 +54,10 @@ def check_rejected(count: int, first: Sequence[Rejected], most: int) -> None:
     """
     if count <= most:
         return
-    told = "\n".join(
+    listed = "\n".join(
         f"  {each.file} at {each.unit} {each.offset}: {each.reason}" for each in first[:SHOWN]
     )
     raise FinalError(
-        f"{count} records or more cannot be taken, where max_rejected is {most}:\n{told}\n"
+        f"{count} records or more cannot be taken, where max_rejected is {most}:\n{listed}\n"
         "mend them, or raise max_rejected; the data set's folder quarantine/ lists them"
     )

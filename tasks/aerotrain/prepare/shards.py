@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aerotrain.dataset import Shard
 from aerotrain.prepare.assignment import order_of, shard_name
-from aerotrain.prepare.scatter import Facts, Scatter
+from aerotrain.prepare.external_shuffle import ExternalShuffle, Facts
 from aerotrain.records.encoding import parts_of
 
 
@@ -38,12 +38,12 @@ class Cut:
     """How the records of a part are cut: its splits sorted by name, and the size of shards."""
 
     splits: Sequence[str]
-    part: int
+    partition: int
     least: int
     shard_bytes: int
 
     def name(self, split: int, shard: int) -> str:
-        return shard_name(self.splits[split], self.part, shard)
+        return shard_name(self.splits[split], self.partition, shard)
 
     def shards(self, facts: Facts, seed: int) -> NDArray[np.int64]:
         """The shard of its split that each record goes into."""
@@ -79,15 +79,17 @@ class _ShardFile:
         )
 
 
-def write_shards(scatter: Scatter, facts: Facts, cut: Cut, folder: Path) -> dict[str, list[Shard]]:
-    """Write all that ``scatter`` holds into files below ``folder``; the shards of each split.
+def write_shards(
+    shuffle: ExternalShuffle, facts: Facts, cut: Cut, folder: Path
+) -> dict[str, list[Shard]]:
+    """Write all that ``shuffle`` holds into files below ``folder``; the shards of each split.
 
     ``facts`` are the scatter's own, with the split of every record decided.
     """
-    shards = cut.shards(facts, scatter.seed)
+    shards = cut.shards(facts, shuffle.seed)
     written: dict[str, list[Shard]] = {split: [] for split in cut.splits}
     under_way: dict[str, _ShardFile] = {}
-    for rows, which in scatter.sorted():
+    for rows, which in shuffle.sorted():
         for number, split in enumerate(cut.splits):
             mine = np.flatnonzero(facts.splits[which] == number)
             numbers = shards[which[mine]]

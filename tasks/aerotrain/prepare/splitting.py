@@ -21,7 +21,7 @@ Numbers = NDArray[np.int8]
 NO_SPLIT = -1
 
 
-def divided(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def assign_splits(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
     """The split of each record of one file, by the way of the rules.
 
     For ``stratified`` it is decided when all records of a part are known: see ``stratified``.
@@ -53,7 +53,7 @@ def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
 def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
     column = columns[rules.split_by["column"]]
     until = rules.split_by["until"]
-    ends = sorted((_moment(end, column), name) for name, end in until.items() if end is not None)
+    ends = sorted((_timestamp(end, column), name) for name, end in until.items() if end is not None)
     names = [name for _, name in ends] + [name for name, end in until.items() if end is None]
     numbers = np.array([sorted(rules.splits).index(name) for name in names] + [NO_SPLIT], np.int8)
     past = np.zeros(len(hashes), np.int64)
@@ -63,7 +63,7 @@ def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) 
     return numbers[past].astype(np.int8)
 
 
-def _moment(end: Any, column: Column) -> Any:
+def _timestamp(end: Any, column: Column) -> Any:
     """The end of a split as the column's values tell time."""
     if column.is_text:
         return str(end).encode()
@@ -79,7 +79,7 @@ def _moment(end: Any, column: Column) -> Any:
     return int(moment.timestamp() * 1_000_000)
 
 
-def _later(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def _deferred(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
     return np.zeros(len(hashes), np.int8)
 
 
@@ -88,11 +88,13 @@ _WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], Numbers]] = 
     "column": _by_column,
     "folder": _by_folder,
     "time": _by_time,
-    "stratified": _later,
+    "stratified": _deferred,
 }
 
 
-def stratified(strata: Hashes, hashes: Hashes, splits: Mapping[str, float], part: str) -> Numbers:
+def stratified(
+    strata: Hashes, hashes: Hashes, splits: Mapping[str, float], partition: str
+) -> Numbers:
     """The split of each record, so that every class is divided by the shares, to one record.
 
     Within a class records are taken in the order of their hashes, and those of one hash stay
@@ -103,7 +105,7 @@ def stratified(strata: Hashes, hashes: Hashes, splits: Mapping[str, float], part
     ends = np.cumsum([splits[name] for name in sorted(splits)])
     order = np.lexsort((hashes, strata))
     starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    rounding = points_of(mixed(strata[order[starts]] ^ hashes_of([part])))
+    rounding = points_of(mixed(strata[order[starts]] ^ hashes_of([partition])))
     for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
         mine = order[start:end]
         cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)

@@ -79,7 +79,7 @@ def masked_checksum(data: bytes) -> int:
     return ((checksum >> 15 | checksum << 17) + _CRC_MASK) & 0xFFFFFFFF
 
 
-def right_heads(content: bytes) -> list[int]:
+def valid_heads(content: bytes) -> list[int]:
     """The places at which a length below 4 GiB is followed by the checksum that is right."""
     count = len(content) - HEAD + 1
     if count < 1:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.records.framing import FOOT, HEAD, masked_checksum, right_heads
+from aerotrain.records.framing import FOOT, HEAD, masked_checksum, valid_heads
 
 #: The most bytes that a message of protobuf may have, and so a ``tf.train.Example``.
 LONGEST = 2**31 - 1
@@ -54,7 +54,7 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes | Damage]]:
     """
     content = _Content(file)
     whole = size = 0
-    while content.ahead(1):
+    while content.peek(1):
         offset, found = content.offset, _frame(content, 0)
         if isinstance(found, bytes):
             content.skip(HEAD + len(found) + FOOT)
@@ -62,12 +62,12 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes | Damage]]:
             size += HEAD + len(found) + FOOT
             yield offset, found
         else:
-            yield offset, _passed(content, found, size / whole if whole else None)
+            yield offset, _skip_damage(content, found, size / whole if whole else None)
 
 
 def _frame(content: "_Content", at: int) -> bytes | _Broken:
     """The record whose frame begins ``at`` bytes ahead, or why there is none."""
-    head = content.ahead(HEAD, at)
+    head = content.peek(HEAD, at)
     if len(head) < HEAD:
         return _Broken("the file ends within the length of this record; it was cut off", None, True)
     length = int.from_bytes(head[:8], "little")
@@ -79,17 +79,17 @@ def _frame(content: "_Content", at: int) -> bytes | _Broken:
             "the longest tf.train.Example"
         )
     size = HEAD + length + FOOT
-    foot = content.ahead(FOOT, at + HEAD + length)
+    foot = content.peek(FOOT, at + HEAD + length)
     if len(foot) < FOOT:
         reason = f"the file ends within this record of {length} bytes; it was cut off"
         return _Broken(reason, size, is_last=True)
-    record = content.ahead(length, at + HEAD)
+    record = content.peek(length, at + HEAD)
     if masked_checksum(record) != int.from_bytes(foot, "little"):
         return _Broken("the checksum of this record is wrong", size)
     return record
 
 
-def _passed(content: "_Content", broken: _Broken, mean: float | None) -> Damage:
+def _skip_damage(content: "_Content", broken: _Broken, mean: float | None) -> Damage:
     """Go on past what is broken ahead; ``mean`` is how many bytes a whole record has taken.
 
     Raises:
@@ -108,7 +108,7 @@ def _passed(content: "_Content", broken: _Broken, mean: float | None) -> Damage:
     if not is_found and broken.is_last:
         return Damage(broken.reason)
     if mean is None and is_found:
-        mean = HEAD + int.from_bytes(content.ahead(8), "little") + FOOT
+        mean = HEAD + int.from_bytes(content.peek(8), "little") + FOOT
     place = "the next whole record" if is_found else "the end of the file"
     return Damage(
         f"{broken.reason}; {skipped} bytes are skipped up to {place}",
@@ -118,16 +118,16 @@ def _passed(content: "_Content", broken: _Broken, mean: float | None) -> Damage:
 
 def _may_follow(content: "_Content", size: int) -> bool:
     """Whether the file ends after so many bytes, or goes on with what begins a record."""
-    head = content.ahead(HEAD, size)
-    return not head or len(right_heads(head)) > 0
+    head = content.peek(HEAD, size)
+    return not head or len(valid_heads(head)) > 0
 
 
 def _find(content: "_Content", within: int | None) -> bool:
     """Go on to where the next whole record begins; False, at the end, where there is none."""
     content.skip(1)
     begin = content.offset
-    while block := content.ahead(_BLOCK):
-        for place in right_heads(block):
+    while block := content.peek(_BLOCK):
+        for place in valid_heads(block):
             if isinstance(_frame(content, place), bytes):
                 content.skip(place)
                 return True
@@ -146,7 +146,7 @@ class _Content:
         self._file = file
         self._held = bytearray()
 
-    def ahead(self, count: int, at: int = 0) -> bytes:
+    def peek(self, count: int, at: int = 0) -> bytes:
         """So many bytes from ``at`` bytes ahead; fewer where the file ends."""
         while len(self._held) < at + count:
             # A length may say anything: memory is taken for what the file has, not for that.

@@ -5,6 +5,6 @@ columns. It knows nothing of splits, shards or records as bytes; ``aerotrain.pre
 """
 
 from aerotrain.sources.kinds import SOURCES, open_source
-from aerotrain.sources.protocol import Batch, Piece, Rejected, Source, SourceError
+from aerotrain.sources.protocol import Batch, Fragment, Rejected, Source, SourceError
 
-__all__ = ["SOURCES", "Batch", "Piece", "Rejected", "Source", "SourceError", "open_source"]
+__all__ = ["SOURCES", "Batch", "Fragment", "Rejected", "Source", "SourceError", "open_source"]

@@ -9,7 +9,7 @@ from typing import Any
 from aerotrain.dataset import Schema
 from aerotrain.sources.arrays import Rows, batches_of, check_counts, feature_of, header_of
 from aerotrain.sources.files import InputFile
-from aerotrain.sources.naming import renewed
+from aerotrain.sources.naming import file_and_span
 from aerotrain.sources.protocol import Batch, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
@@ -24,7 +24,7 @@ class ArchiveSource(WholeFiles):
             return {name: feature_of(name, rows.header) for name, rows in arrays.items()}
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
-        file, _ = renewed(description)
+        file, _ = file_and_span(description)
         with _arrays(file) as arrays:
             count = check_counts({name: rows.header for name, rows in arrays.items()})
             yield from batches_of(arrays, 0, count, file.url)

@@ -22,10 +22,10 @@ from aerotrain.records import column_of
 from aerotrain.sources.files import InputFile, files_of
 from aerotrain.sources.naming import short_hash
 from aerotrain.sources.options import checked
-from aerotrain.sources.protocol import Batch, Piece, SourceError
+from aerotrain.sources.protocol import Batch, Fragment, SourceError
 
 #: Bytes of arrays that are one piece, and one batch.
-PIECE_BYTES = 64 * 2**20
+FRAGMENT_BYTES = 64 * 2**20
 _BATCH_BYTES = 4 * 2**20
 
 _LONGEST_HEADER = 2**16
@@ -115,16 +115,16 @@ class ArraySource:
     def schema(self) -> Schema:
         return {name: feature_of(name, header) for name, header in self._headers.items()}
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         rows = next(iter(self._headers.values())).shape[0]
         size = sum(header.row_bytes for header in self._headers.values())
         whole = any(file.compression for file in self._files.values())
-        count = 1 if whole else max(1, min(rows, -(-rows * size // PIECE_BYTES)))
+        count = 1 if whole else max(1, min(rows, -(-rows * size // FRAGMENT_BYTES)))
         tags = [file.etag for file in self._files.values()]
         urls = [file.url for file in self._files.values()]
         for first, last in pairwise(rows * number // count for number in range(count + 1)):
             name = f"{urls[0]}:{first}-{last}"
-            yield Piece(
+            yield Fragment(
                 name=name,
                 fingerprint=short_hash(name, *urls, *tags),
                 bytes=(last - first) * size,
@@ -232,8 +232,8 @@ def check_counts(headers: Mapping[str, Header]) -> int:
     """
     counts = {name: header.shape[0] if header.shape else 0 for name, header in headers.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
-        raise SourceError(f"the features have not as many records: {told}; give files that fit")
+        counted = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+        raise SourceError(f"the features have not as many records: {counted}; give files that fit")
     count = next(iter(counts.values()), 0)
     if not count:
         raise SourceError("the source is empty: its arrays have no record")

@@ -13,7 +13,7 @@ from aerotrain.dataset import Feature, Schema
 from aerotrain.records import Damage, FramingError, read_frames
 from aerotrain.sources.files import InputFile
 from aerotrain.sources.first_bytes import check_beginning
-from aerotrain.sources.naming import renewed
+from aerotrain.sources.naming import file_and_span
 from aerotrain.sources.protocol import Batch, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
@@ -36,17 +36,17 @@ class ExampleSource(WholeFiles):
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
-        file, _ = renewed(description)
-        taken = _Taken(file.url, schema)
+        file, _ = file_and_span(description)
+        builder = _BatchBuilder(file.url, schema)
         for offset, record in _frames(file):
             if isinstance(record, Damage):
-                taken.reject(offset, record.reason, record.records)
+                builder.reject(offset, record.reason, record.records)
             else:
-                taken.add(offset, record)
-            if len(taken) == _BATCH_RECORDS:
-                yield taken.batch()
-                taken = _Taken(file.url, schema)
-        yield taken.batch()
+                builder.add(offset, record)
+            if len(builder) == _BATCH_RECORDS:
+                yield builder.batch()
+                builder = _BatchBuilder(file.url, schema)
+        yield builder.batch()
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
@@ -59,7 +59,7 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
             raise SourceError(f"{file.url} is no TFRecord file: {error}") from error
 
 
-class _Taken:
+class _BatchBuilder:
     """The records of a batch under way."""
 
     def __init__(self, url: str, schema: Schema) -> None:

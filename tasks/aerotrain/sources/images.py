@@ -12,13 +12,13 @@ import pyarrow as pa
 from aerotrain.dataset import Feature, Schema
 from aerotrain.sources.files import InputFile, files_of
 from aerotrain.sources.naming import short_hash
-from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
+from aerotrain.sources.protocol import Batch, Fragment, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 #: About how many images are one piece, and how many are read at the same time.
-PIECE_IMAGES = 256
+FRAGMENT_IMAGES = 256
 _AT_ONCE = 8
 
 
@@ -51,10 +51,10 @@ class ImageSource(WholeFiles):
     def described(self) -> Mapping[str, Any]:
         return {**self.description, "classes": self._classes}
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         """Bundles of images of all classes; a new image changes no bundle but its own."""
         count = 1
-        while count * PIECE_IMAGES < len(self.files):
+        while count * FRAGMENT_IMAGES < len(self.files):
             count *= 2
         bundles: list[list[InputFile]] = [[] for _ in range(count)]
         for file in self.files:
@@ -62,7 +62,7 @@ class ImageSource(WholeFiles):
         for number, bundle in enumerate(bundles):
             if bundle:
                 versions = (text for each in bundle for text in (each.url, each.etag))
-                yield Piece(
+                yield Fragment(
                     name=f"{self.description['url']}:bundle-{number}-of-{count}",
                     fingerprint=short_hash(*versions),
                     bytes=sum(file.size for file in bundle),

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerotrain.sources.files import InputFile
-from aerotrain.sources.protocol import Piece
+from aerotrain.sources.protocol import Fragment
 
 
-def piece_of(file: InputFile, span: tuple[int, int], content: int) -> Piece:
+def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:
     """The piece of ``file`` from one place to another; where they are, its kind knows."""
     name = f"{file.url}:{span[0]}-{span[1]}"
-    return Piece(
+    return Fragment(
         name=name,
         fingerprint=short_hash(name, file.etag),
         bytes=content,
@@ -19,8 +19,8 @@ def piece_of(file: InputFile, span: tuple[int, int], content: int) -> Piece:
     )
 
 
-def renewed(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
-    """The file and the span of a piece that ``piece_of`` described."""
+def file_and_span(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
+    """The file and the span of a piece that ``fragment_of`` described."""
     start, end = description["span"]
     return InputFile(*description["file"]), (start, end)
 

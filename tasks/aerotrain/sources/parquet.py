@@ -14,13 +14,13 @@ from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import RecordError, column_of
 from aerotrain.sources.files import InputFile, constants
-from aerotrain.sources.naming import piece_of, renewed
+from aerotrain.sources.naming import file_and_span, fragment_of
 from aerotrain.sources.options import check_once
-from aerotrain.sources.protocol import Batch, Piece, SourceError
+from aerotrain.sources.protocol import Batch, Fragment, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
 #: Compressed bytes of row groups that are one piece.
-PIECE_BYTES = 64 * 2**20
+FRAGMENT_BYTES = 64 * 2**20
 
 #: About how many bytes of columns are decoded at once.
 _BATCH_BYTES = 4 * 2**20
@@ -33,10 +33,10 @@ class ParquetSource(WholeFiles):
 
     options = frozenset({"columns"})
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            if file.size <= PIECE_BYTES:  # its footer need not be read
-                yield piece_of(file, (0, -1), 2 * file.size)
+            if file.size <= FRAGMENT_BYTES:  # its footer need not be read
+                yield fragment_of(file, (0, -1), 2 * file.size)
                 continue
             with _opened(file) as parquet:
                 yield from _row_groups(file, parquet.metadata)
@@ -71,7 +71,7 @@ class ParquetSource(WholeFiles):
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
-        file, (first, last) = renewed(description)
+        file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
             _check(file, parquet.schema_arrow, schema)
             groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
@@ -99,14 +99,14 @@ def _batches(parquet: pq.ParquetFile, groups: range, names: list[str]) -> Iterat
     )
 
 
-def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Piece]:
+def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Fragment]:
     first, size, content = 0, 0, 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         size += sum(group.column(each).total_compressed_size for each in range(group.num_columns))
         content += group.total_byte_size
-        if size >= PIECE_BYTES or number + 1 == metadata.num_row_groups:
-            yield piece_of(file, (first, number + 1), content)
+        if size >= FRAGMENT_BYTES or number + 1 == metadata.num_row_groups:
+            yield fragment_of(file, (first, number + 1), content)
             first, size, content = number + 1, 0, 0
 
 

@@ -16,7 +16,7 @@ class SourceError(FinalError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Fragment:
     """What is read at once and in order: a file, a range of one, or a bundle of small ones.
 
     ``description`` is JSON by which the source finds it again; ``bytes`` is about what its
@@ -69,7 +69,7 @@ class Source(Protocol):
         """What opens this source again, with all that its listing has settled."""
         ...
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         """Every piece of it as it is now, always in the same order."""
         ...
 

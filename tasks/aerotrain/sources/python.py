@@ -15,7 +15,7 @@ from aerotrain.dataset import Schema
 from aerotrain.records import RecordError, check_fits, schema_of, stacked
 from aerotrain.sources.naming import short_hash
 from aerotrain.sources.options import checked
-from aerotrain.sources.protocol import Batch, Piece, Rejected
+from aerotrain.sources.protocol import Batch, Fragment, Rejected
 from aerotrain.user_module import user_module
 
 #: A record's stable key, and its features by name.
@@ -56,7 +56,7 @@ class PythonSource:
     def schema(self) -> None:
         """Nobody knows before the user's code has run; the first record of each piece tells."""
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         code = [inspect.getsource(self.module.list_parts), inspect.getsource(self.module.read_part)]
         try:
             listed = [json.loads(json.dumps(dict(part))) for part in self.module.list_parts()]
@@ -68,7 +68,7 @@ class PythonSource:
                 f"objects: {type(error).__name__}: {error}"
             ) from error
         for number, part in enumerate(listed):
-            yield Piece(
+            yield Fragment(
                 name=f"part {number} of module {self.module.__name__}",
                 fingerprint=short_hash(json.dumps(part, sort_keys=True), *code),
                 bytes=None,
@@ -77,19 +77,19 @@ class PythonSource:
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         number = description["number"]
-        taken = _Taken(number)
+        builder = _BatchBuilder(number)
         for position, (key, record) in enumerate(self._records(description["part"], number)):
             try:
                 schema = schema or schema_of(record)
                 check_fits(record, schema)
             except RecordError as error:
-                taken.reject(position, f"record {key!r}: {error}")
+                builder.reject(position, f"record {key!r}: {error}")
                 continue
-            taken.add(position, key, record)
-            if len(taken.keys) == _BATCH_RECORDS:
-                yield taken.batch(schema)
-                taken = _Taken(number)
-        yield taken.batch(schema or {})
+            builder.add(position, key, record)
+            if len(builder.keys) == _BATCH_RECORDS:
+                yield builder.batch(schema)
+                builder = _BatchBuilder(number)
+        yield builder.batch(schema or {})
 
     def _records(self, part: Mapping[str, Any], number: int) -> Iterator[Record]:
         """The records of one part, with whatever the user's code raises explained."""
@@ -109,7 +109,7 @@ class PythonSource:
             ) from error
 
 
-class _Taken:
+class _BatchBuilder:
     """The records of a batch under way."""
 
     def __init__(self, number: int) -> None:

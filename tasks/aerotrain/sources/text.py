@@ -25,13 +25,13 @@ from aerotrain.sources.lines import (
     ranges,
     tables,
 )
-from aerotrain.sources.naming import piece_of, renewed
+from aerotrain.sources.naming import file_and_span, fragment_of
 from aerotrain.sources.options import check_once, checked
-from aerotrain.sources.protocol import Batch, Piece, Rejected, SourceError
+from aerotrain.sources.protocol import Batch, Fragment, Rejected, SourceError
 from aerotrain.sources.whole_files import WholeFiles
 
 #: Bytes of a file that are one piece.
-PIECE_BYTES = 64 * 2**20
+FRAGMENT_BYTES = 64 * 2**20
 
 #: How many files are looked into for the types of their columns.
 _LOOKED_INTO = 3
@@ -84,10 +84,10 @@ class TextSource(WholeFiles):
             )
         return self
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            for start, end in ranges(file, PIECE_BYTES):
-                yield piece_of(file, (start, end), content_bytes(file, start, end))
+            for start, end in ranges(file, FRAGMENT_BYTES):
+                yield fragment_of(file, (start, end), content_bytes(file, start, end))
 
     def schema(self) -> Schema:
         """By the first block of some of the files; columns that are null there are strings."""
@@ -160,7 +160,7 @@ class TextSource(WholeFiles):
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
-        file, (start, end) = renewed(description)
+        file, (start, end) = file_and_span(description)
         header = self._header(file)
         types = {name: _arrow(each) for name, each in schema.items() if name not in file.partitions}
         content = blocks(file, start, end)

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from aerotrain.sources.files import InputFile, files_of
-from aerotrain.sources.naming import piece_of
+from aerotrain.sources.naming import fragment_of
 from aerotrain.sources.options import checked
-from aerotrain.sources.protocol import Piece
+from aerotrain.sources.protocol import Fragment
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,6 @@ class WholeFiles:
     def described(self) -> Mapping[str, Any]:
         return self.description
 
-    def pieces(self) -> Iterator[Piece]:
+    def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            yield piece_of(file, (0, -1), file.size)
+            yield fragment_of(file, (0, -1), file.size)

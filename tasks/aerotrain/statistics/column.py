@@ -24,7 +24,7 @@ from aerotrain.statistics.sketches import (
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
-_STRETCHES = 30
+_BINS = 30
 
 #: Values of one record's array that are looked at; an image has many like them.
 _LOOKED_AT = 16
@@ -91,9 +91,9 @@ class ColumnStatistics:
             for each in shown
         ]
         size = len(texts) // len(rows)
-        told = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
+        joined = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
         keys = hashes[rows].tolist()
-        self._keep_examples({key: text[:_SHOWN] for key, text in zip(keys, told, strict=True)})
+        self._keep_examples({key: text[:_SHOWN] for key, text in zip(keys, joined, strict=True)})
 
     def _keep_examples(self, others: Mapping[int, str]) -> None:
         both = {**others, **self.examples}
@@ -177,7 +177,7 @@ class ColumnStatistics:
     def summary(self) -> dict[str, Any]:
         """What people and models read: plain numbers, and the words that come most often."""
         moments = self.moments
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "dtype": self.feature.dtype,
             "shape": list(self.feature.shape),
             "records": self.records,
@@ -186,7 +186,7 @@ class ColumnStatistics:
             "examples": [self.examples[key] for key in sorted(self.examples)],
         }
         if moments.count:
-            told |= {
+            summary |= {
                 "min": moments.least,
                 "max": moments.greatest,
                 "mean": moments.mean,
@@ -195,13 +195,13 @@ class ColumnStatistics:
                 "histogram": self.histogram(),
             }
         if self.vocabulary is not None:
-            told["vocabulary"] = dict(self.vocabulary.ranked)
-        return told
+            summary["vocabulary"] = dict(self.vocabulary.ranked)
+        return summary
 
     def histogram(self) -> list[int]:
         """How many values of the sample lie in each of so many stretches, least to greatest."""
         moments = self.moments
-        return histogram(self.sample.values, moments.least, moments.greatest, _STRETCHES)
+        return histogram(self.sample.values, moments.least, moments.greatest, _BINS)
 
     def quantiles(self) -> dict[str, float]:
         """Quantiles by name, such as ``"0.5"``; the ends are exact."""

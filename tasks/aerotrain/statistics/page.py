@@ -130,5 +130,5 @@ def _svg(height: int, content: str, title: str) -> str:
 
 
 def _number(value: float) -> str:
-    is_told_whole = float(value).is_integer() or abs(value) >= 1000
-    return f"{value:,.0f}" if is_told_whole and abs(value) < 1e15 else f"{value:,.4g}"
+    is_shown_whole = float(value).is_integer() or abs(value) >= 1000
+    return f"{value:,.0f}" if is_shown_whole and abs(value) < 1e15 else f"{value:,.4g}"

@@ -150,9 +150,7 @@ def hashes_of_numbers(values: NDArray[Any]) -> Hashes:
     return hashes
 
 
-def histogram(
-    values: NDArray[np.float64], least: float, greatest: float, stretches: int
-) -> list[int]:
+def histogram(values: NDArray[np.float64], least: float, greatest: float, bins: int) -> list[int]:
     """How many values lie in each of so many stretches of equal length, least to greatest.
 
     Where all values are one, they lie in the middle. Between infinities there are no stretches:
@@ -164,5 +162,5 @@ def histogram(
     if np.isinf(span):  # the halves are as far apart as a float can say
         values, least, span = values / 2, least / 2, greatest / 2 - least / 2
     shares = (values - least) / span if span else np.full(len(values), 0.5)
-    places = np.minimum((shares * stretches).astype(np.int64), stretches - 1)
-    return np.bincount(places, minlength=stretches).tolist()
+    places = np.minimum((shares * bins).astype(np.int64), bins - 1)
+    return np.bincount(places, minlength=bins).tolist()

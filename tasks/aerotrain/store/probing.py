@@ -19,7 +19,7 @@ def probe(store: Store) -> None:
     store.put(key, _WORDS)
     try:
         read = store.get(key)
-        _refuse_one_without_conditions(store, key)
+        _check_conditional_writes(store, key)
     finally:
         store.delete(key)
     if read != _WORDS:
@@ -29,7 +29,7 @@ def probe(store: Store) -> None:
         )
 
 
-def _refuse_one_without_conditions(store: Store, key: str) -> None:
+def _check_conditional_writes(store: Store, key: str) -> None:
     """Refuse a store that would let a writer overwrite what another has written since it read."""
     for if_absent, tag in ((True, None), (False, "no version has this tag")):
         try:

@@ -22,7 +22,6 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.failures import explained
 from aerotrain.training.feed import Feed
-from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.loop import train as train_to_the_end
@@ -98,7 +97,7 @@ def _train(
     warn_of_slow_dtype_policy(arguments.dtype_policy)
     with strategy.scope():
         model, counter = _variables(feed)
-        step = engine.step(model, counter, batch_spec(feed.dataset.schema, feed.code.transform))
+        step = engine.step(model, counter, feed.spec)
     kind = engine.checkpoints if is_chief else engine.peer_checkpoints
     checkpoints = _checkpoints(kind, feed, model, counter, engine.io_device, attendants)
     with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
@@ -180,8 +179,7 @@ def _variables(feed: Feed) -> tuple[keras.Model, Any]:
     """The user's model, and the counter of its steps; to be called in a strategy's scope."""
     arguments = feed.arguments
     KERAS.seed(arguments.seed)
-    batch = batch_spec(feed.dataset.schema, feed.code.transform)
-    model = feed.code.build(arguments.all_hparams, batch, arguments.dtype_policy)
+    model = feed.code.build(arguments.all_hparams, feed.spec, arguments.dtype_policy)
     refuse_under(feed.job.strategy, model)
     counter = tf.Variable(
         0,
@@ -235,6 +233,10 @@ def _observer(
     callbacks = Callbacks(feed.code.name, given, model, arguments.epochs)
     validation = None
     validated = arguments.validate or callbacks.monitor_validation
+    if callbacks.monitored:
+        callbacks.refuse_unlogged(
+            step.metrics.names(), step.metrics.measured_names() if validated else []
+        )
     if validated and agreement.is_chief:
         # Examples count alike where a model is measured, whatever their class.
         code = UserCode.load(arguments.model, arguments.data)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset
-from aerotrain.training.input.batches import Cut, in_pieces, ready
+from aerotrain.training.input.batches import Cut, batch_spec, in_pieces, ready
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
@@ -39,6 +40,11 @@ class Feed:
 
     def __post_init__(self) -> None:
         order_of(self.arguments, split_of(self.dataset, TRAIN_SPLIT).shards)
+
+    @property
+    def spec(self) -> Any:
+        """The element spec of the batches."""
+        return batch_spec(self.dataset.schema, self.code.transform)
 
     @contextmanager
     def supplied(self) -> Iterator[None]:

@@ -22,7 +22,11 @@ from aerotrain.training.mesh.drive import drive_mesh
 from aerotrain.training.mesh.mesh import chiefs_clock, mesh_strategy
 from aerotrain.training.mesh.step import MeshStep
 from aerotrain.training.model.flavour import KERAS
-from aerotrain.training.model.refusals import refuse_uncut, refuse_unexchanged
+from aerotrain.training.model.refusals import (
+    refuse_uncut,
+    refuse_unexchanged,
+    refuse_unsummed,
+)
 from aerotrain.training.peer import PeerCheckpoints
 from aerotrain.training.steps.own import OwnStepTogether, has_own_step
 from aerotrain.training.steps.pieces import StepInPieces
@@ -95,6 +99,9 @@ def _drive_here(strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, s
     arguments = feed.arguments
     replicas = strategy.num_replicas_in_sync
     refuse_uncut(feed.job.strategy, arguments, replicas)
+    if replicas > 1:
+        with strategy.scope():
+            refuse_unsummed(feed.job.strategy, step, feed.spec)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalDrive(strategy, step, feed.local(start), arguments.steps_per_execution)
     # Where other replicas bring them, all batches are full.
@@ -150,6 +157,7 @@ def _drive_workers(
 ) -> Drive:
     arguments, workers = feed.arguments, feed.job.count(Role.WORKER)
     refuse_uncut(feed.job.strategy, arguments, 1)
+    refuse_unsummed(feed.job.strategy, step, feed.spec)
     if arguments.jit_compile:
         raise FinalError(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.lease import Lease
-from aerotrain.replica import BEGAN, Replica, last_words
+from aerotrain.replica import Replica, began, last_words
 from aerotrain.store import Store, open_store
 from aerotrain.training.attending.chronicle import Chronicle, NoChronicle
 from aerotrain.training.attending.courier import Courier
@@ -52,15 +52,15 @@ class Attendants:
             FinalError: another run's chief trains in the job's place in the store.
         """
         store, lease = open_store(replica.job.prefix), replica.lease
-        imported = time.time() - BEGAN
+        imported = time.time() - began()
         if replica.is_chief:
             lease.take(above=highest_token(store))
         with lease.renewed(_superseded) if replica.is_chief else nullcontext():
             courier = Courier(arguments.store_timeout, lease.look)
             kind = Chronicle if replica.is_chief else NoChronicle
             chronicle = kind(store, courier, lease.put, generation=replica.generation)
-            chronicle.note(What.START, at=BEGAN)
-            chronicle.note(What.IMPORT, at=BEGAN + imported, seconds=imported)
+            chronicle.note(What.START, at=began())
+            chronicle.note(What.IMPORT, at=began() + imported, seconds=imported)
             peers = peers_of(os.environ.get("AEROTRAIN_CLUSTER", "{}"), str(replica.name))
             try:
                 yield cls(
@@ -83,8 +83,8 @@ class Attendants:
     def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
         """The watchdog of ``replica``, at work whenever it is not ``excused``."""
 
-        def end(because: str) -> None:
-            last_words(because)
+        def end(because: str, unresponsive: Sequence[str]) -> None:
+            last_words(because, unresponsive)
             self.courier.wait(_LAST_SECONDS)
             os._exit(ExitCode.FROZEN)
 

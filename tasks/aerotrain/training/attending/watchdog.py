@@ -6,7 +6,7 @@ Whoever launched the replica then brings it back, from the last checkpoint.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from aerotrain.contract.recovery import say_silent
@@ -22,7 +22,9 @@ _SLOWER = 3.0
 
 
 class Watchdog:
-    """Calls ``end`` with the reason when no execution ends within ``patience`` seconds.
+    """Calls ``end`` when no execution ends within ``patience`` seconds.
+
+    It gets the reason, and the names of the peers that do not answer.
 
     It rests unless an execution is being waited for. The first one, in which TensorFlow traces
     and compiles, may take ``first`` seconds. ``peers`` are addresses by the names of replicas.
@@ -35,7 +37,7 @@ class Watchdog:
         patience: float,
         first: float,
         peers: Mapping[str, str],
-        end: Callable[[str], None],
+        end: Callable[[str, Sequence[str]], None],
         excused: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,14 +99,15 @@ class Watchdog:
             # The whole process stood still: what it waits for had no chance either.
             self._since = since + (now - before)
         elif now - since > self.allowance:
+            unresponsive = [name for name, address in self._peers.items() if not answers(address)]
             self._end(
                 f"no progress for {now - since:.0f} s after step {self._step}, where "
-                f"{self.allowance:.0f} s are allowed: {self._whom_to_blame()}; this replica "
-                "ends itself, to be started again from the last checkpoint"
+                f"{self.allowance:.0f} s are allowed: {self._whom_to_blame(unresponsive)}; this "
+                "replica ends itself, to be started again from the last checkpoint",
+                unresponsive,
             )
 
-    def _whom_to_blame(self) -> str:
-        silent = [name for name, address in self._peers.items() if not answers(address)]
+    def _whom_to_blame(self, silent: Sequence[str]) -> str:
         if silent:
             return say_silent(silent)
         return "all other replicas answer" if self._peers else "the execution does not end"

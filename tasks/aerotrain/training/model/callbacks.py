@@ -5,13 +5,15 @@ its weights, is what the next step uses. ``on_train_batch_*`` are called once an
 which is several steps, and only where a callback has them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.strategy import nearest
 from aerotrain.training.model.callback_state import Files, remembered, resumed
 from aerotrain.training.model.flavour import KERAS
 
@@ -25,12 +27,17 @@ _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
 }
 
 
+#: Callbacks of Keras that log the rate.
+_RATES = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+
+
 class Callbacks:
     """The callbacks of one training, in the order in which the user's module gives them."""
 
     def __init__(self, module: str, given: Any, model: keras.Model, epochs: int) -> None:
         """Raises FinalError for what is no callback, or one that the loop makes redundant."""
         self.given = _checked(module, given)
+        self._module = module
         self._model = model
         self._list = keras.callbacks.CallbackList(self.given, model=model)
         self._list.set_params({"verbose": 0, "epochs": epochs, "steps": None})
@@ -40,7 +47,42 @@ class Callbacks:
     @property
     def monitor_validation(self) -> bool:
         """Whether one of them asks for the metrics of the validation split."""
-        return any(str(getattr(each, "monitor", "")).startswith("val_") for each in self.given)
+        return any(name.startswith("val_") for name in self.monitored)
+
+    @property
+    def monitored(self) -> list[str]:
+        """The names of metrics that they ask for."""
+        names = [getattr(each, "monitor", None) for each in self.given]
+        return [name for name in names if isinstance(name, str)]
+
+    def refuse_unlogged(self, logged: Sequence[str], measured: Sequence[str] | None) -> None:
+        """Refuse a callback that monitors what is never logged, and so would never act.
+
+        ``logged`` is what training logs, ``measured`` what is measured of the validation split,
+        if that is known. What a callback of the user's own may add to the logs is not known
+        either: those behind it, and itself, are warned of.
+
+        Raises:
+            FinalError: one does; the message holds what is logged, the nearest first.
+        """
+        names = [*logged, *(f"val_{name}" for name in measured or ())]
+        may_add = False
+        for each in self.given:
+            may_add |= not each.on_epoch_end.__module__.startswith("keras.")
+            if isinstance(each, _RATES):
+                names.append("learning_rate")
+            name = getattr(each, "monitor", None)
+            if not isinstance(name, str) or name in names:
+                continue
+            if measured is None and name.startswith("val_"):
+                continue
+            message = (
+                f"{type(each).__name__} of callbacks of {self._module!r} monitors {name!r}, which "
+                f"is not logged{nearest(name, names)}; what is: {_by_nearness(name, names)}"
+            )
+            if not may_add:
+                raise FinalError(message)
+            print(f"warning: {message}, unless a callback adds it", flush=True)
 
     @property
     def by_batch(self) -> bool:
@@ -81,6 +123,10 @@ class Callbacks:
         """The files in which callbacks of Keras's have logged, in this machine's folder."""
         loggers = [each for each in self.given if isinstance(each, keras.callbacks.CSVLogger)]
         return [path for each in loggers if (path := Path(each.filename)).is_file()]
+
+
+def _by_nearness(name: str, names: Sequence[str]) -> str:
+    return ", ".join(get_close_matches(name, names, n=len(names), cutoff=0.0))
 
 
 def _checked(module: str, given: Any) -> list[keras.callbacks.Callback]:

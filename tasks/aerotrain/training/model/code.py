@@ -8,9 +8,11 @@ have besides.
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import ModuleType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
@@ -22,6 +24,9 @@ from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.class_weights import weighted
 from aerotrain.training.model.flavour import KERAS
 from aerotrain.user_module import user_module
+
+#: What each of the users' modules had made when it was imported.
+_MADE: WeakKeyDictionary[ModuleType, Mapping[str, int]] = WeakKeyDictionary()
 
 
 def no_callbacks(_hparams: Mapping[str, Any]) -> list[keras.callbacks.Callback]:
@@ -37,6 +42,8 @@ class UserCode:
     build_model: Any
     transform: Transform
     callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
+    #: How many Keras objects of each name the module has made when it was imported.
+    made: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, name: str, data: str = "") -> Self:
@@ -48,7 +55,10 @@ class UserCode:
         Raises:
             FinalError: there is no such module, or it has no ``build_model``.
         """
-        module = user_module(name, "to build the model with")
+        with KERAS.naming({}) as counts:
+            module = user_module(name, "to build the model with")
+        # A module is imported once, and what it has made then stays.
+        made = _MADE.setdefault(module, counts)
         if not hasattr(module, "build_model"):
             raise FinalError(
                 f"module {name!r} has no function build_model(hparams)"
@@ -59,6 +69,7 @@ class UserCode:
             module.build_model,
             _informed(getattr(module, "transform", features_and_label), data),
             getattr(module, "callbacks", no_callbacks),
+            made,
         )
 
     def weighing(self, class_weight: Mapping[str, float]) -> Self:
@@ -72,13 +83,16 @@ class UserCode:
     ) -> keras.Model:
         """The user's model with every variable made, those of optimizer and metrics too.
 
+        Its layers and metrics have the same names each time, such as ``auc``, however many models
+        this process has built: they name what is logged.
+
         ``batch`` is the element spec of the batches that the model will be given,
         ``dtype_policy`` the Keras dtype policy of the layers that name none.
 
         Raises:
             FinalError: ``build_model`` returned something that this loop cannot train.
         """
-        with _dtype_policy(dtype_policy):
+        with _dtype_policy(dtype_policy), KERAS.naming(self.made):
             model = self.build_model(dict(hparams))
             if not KERAS.is_model(model):
                 raise FinalError(

@@ -4,12 +4,14 @@ Everything that the two do differently goes through ``KERAS``; the loop is the s
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 from aerotrain.training.steps.compiled import refuse_untrainable, symbolically_built
 from aerotrain.training.steps.own import step_of
@@ -18,6 +20,13 @@ from aerotrain.training.steps.step import TrainStep
 #: The variable by which TensorFlow chooses, and the values at which it takes tf_keras.
 VARIABLE = "TF_USE_LEGACY_KERAS"
 _TRUE = ("1", "true", "True")
+
+#: Where Keras counts what it has named, as ``auc`` and ``auc_1``. There is no public way to it but
+#: to forget all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
+_COUNTS = "object_name_uids"
+
+#: How many objects of each name a process has made.
+Names = Mapping[str, int]
 
 
 class Flavour(Protocol):
@@ -37,6 +46,12 @@ class Flavour(Protocol):
 
     def is_compiled(self, model: Any) -> bool:
         """Whether the model was given an optimizer and losses."""
+
+    def naming(self, made: Names) -> AbstractContextManager[dict[str, int]]:
+        """A context in which what has no name of its own is named as if ``made`` were all there is.
+
+        It gives the same counts, and keeps them up to date.
+        """
 
     def complete(self, model: Any, batch: Any, module: str) -> None:
         """Make every variable of the model that ``build_model`` of ``module`` returned.
@@ -93,6 +108,16 @@ class Keras3:
             yield
         finally:
             keras.config.set_dtype_policy(before)
+
+    @contextmanager
+    def naming(self, made: Names) -> Iterator[dict[str, int]]:
+        before = global_state.get_global_attribute(_COUNTS)
+        counts = defaultdict(int, made)
+        global_state.set_global_attribute(_COUNTS, counts)
+        try:
+            yield counts
+        finally:
+            global_state.set_global_attribute(_COUNTS, before)
 
     def is_model(self, value: Any) -> bool:
         return isinstance(value, keras.Model)

@@ -3,7 +3,7 @@
 Imported only where TF_USE_LEGACY_KERAS asks for it, see ``aerotrain.training.model.flavour``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from aerotrain.training.steps.legacy import LegacyStep
 
 try:
     import tf_keras
+    from tf_keras.src import backend
 except ModuleNotFoundError as error:
     raise FinalError(
         "TF_USE_LEGACY_KERAS asks for tf_keras, and it is not installed; install aerotrain's "
@@ -41,6 +42,20 @@ class LegacyKeras:
             yield
         finally:
             tf_keras.mixed_precision.set_global_policy(before)
+
+    @contextmanager
+    def naming(self, made: Mapping[str, int]) -> Iterator[dict[str, int]]:
+        # https://github.com/keras-team/tf-keras/blob/v2.21.0/tf_keras/backend.py
+        counts, names = dict(backend.PER_GRAPH_OBJECT_NAME_UIDS), set(backend.OBSERVED_NAMES)
+        backend.reset_uids()
+        own = backend.get_default_graph_uid_map()
+        own.update(made)
+        try:
+            yield own
+        finally:
+            backend.reset_uids()
+            backend.PER_GRAPH_OBJECT_NAME_UIDS.update(counts)
+            backend.OBSERVED_NAMES.update(names)
 
     def is_model(self, value: Any) -> bool:
         return isinstance(value, tf_keras.Model)

@@ -1,5 +1,7 @@
 """What replicas that compute each step together cannot do, said before they begin."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -7,7 +9,10 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.steps.additive import unsummed
+from aerotrain.training.steps.compiled import inner
 from aerotrain.training.steps.own import has_own_step
+from aerotrain.training.steps.step import TrainStep
 
 
 def compute_the_same_in_each_run(job: Job) -> None:
@@ -56,9 +61,17 @@ def refuse_unexchanged(
     """Refuse a model whose pieces of a batch would not add up to the batch.
 
     Raises:
-        FinalError: the model computes its gradients by itself, or sums its loss over examples
-            while the last batch is uneven.
+        FinalError: the model computes its gradients by itself, its optimizer acts in some steps
+            only, or it sums its loss over examples while the last batch is uneven.
     """
+    steps = getattr(inner(model.optimizer), "gradient_accumulation_steps", None)  # not tf_keras
+    if steps and replicas > 1:
+        raise FinalError(
+            f"the optimizer accumulates gradients over {steps} steps, and the replicas of "
+            f"{strategy!r} exchange gradients in every step; leave the optimizer's "
+            "gradient_accumulation_steps out, and use the option of that name with a greater "
+            "batch_size"
+        )
     plain = arguments.gradient_dtype == "float32" and not arguments.jit_compile
     if has_own_step(model) and not (plain and arguments.gradient_accumulation_steps == 1):
         raise FinalError(
@@ -74,6 +87,43 @@ def refuse_unexchanged(
             f"shared evenly by the {replicas} replicas of {strategy!r}; use the reduction "
             "'sum_over_batch_size', or a batch_size that leaves an even rest"
         )
+
+
+def refuse_unsummed(strategy: str, step: TrainStep, batch: Any) -> None:
+    """Refuse metrics that cannot be added up, as those of several replicas are.
+
+    ``batch`` is the element spec of the batches.
+
+    Raises:
+        FinalError: there are some; the message names them.
+    """
+    x, labels, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    names = unsummed(step.metrics, lambda: _outputs(step.model, x), labels)
+    if names:
+        raise FinalError(
+            f"{strategy!r} adds up what replicas measure, and the state of {', '.join(names)} is "
+            "no sum, but such as a maximum, a moving mean or a last value; keep sums in the "
+            "metric's variables, leave it out, or choose 'one_device'"
+        )
+
+
+def _outputs(model: Any, x: Any) -> Any:
+    """The spec of what ``model`` makes of a batch like ``x``; None where it cannot be called."""
+    strategy, found = tf.distribute.get_strategy(), []
+
+    def call(batch: Any) -> None:
+        outputs = tf.nest.map_structure(tf.convert_to_tensor, KERAS.predict(model, batch))
+        found.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs))
+
+    together = strategy.num_replicas_in_sync > 1
+    function = tf.function(
+        (lambda each: strategy.run(call, args=(each,))) if together else call, autograph=False
+    )
+    try:
+        function.get_concrete_function(x)
+    except Exception:  # noqa: BLE001 -- a model with a step of its own may have no call at all
+        return None
+    return found[0]
 
 
 def sums_its_loss(model: keras.Model) -> bool:

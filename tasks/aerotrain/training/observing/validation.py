@@ -10,6 +10,7 @@ from aerotrain.dataset import Dataset
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.steps.results import numbers
 
 #: The split that models are measured on while they are trained.
 VALIDATION_SPLIT = "validation"
@@ -39,8 +40,7 @@ class Validation:
     def measure(self, update: Callable[[keras.Model], None]) -> dict[str, float]:
         """The metrics by name, once ``update`` has given the copy its weights."""
         update(self.model)
-        values = self.model.evaluate(self._batches, return_dict=True, verbose=0)
-        return {name: float(value) for name, value in values.items()}
+        return numbers(self.model.evaluate(self._batches, return_dict=True, verbose=0))
 
 
 def weights_of(trained: keras.Model) -> Callable[[keras.Model], None]:

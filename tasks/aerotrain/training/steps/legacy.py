@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.training.steps.results import numbers
 from aerotrain.training.steps.step import MetricSums, Sums, TrainStep
 
 
@@ -69,7 +70,9 @@ class LegacySums(MetricSums):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.in_layers = False
+        self.metrics = list(model.metrics)
+        self.in_call = False
+        self.by_batch = set()  # every loss counts by the size of its batch
         #: Where each variable is: the object that has it, the attribute, and the variable.
         self._places: list[tuple[Any, str, tf.Variable]] = []
         for metric in model.metrics:
@@ -90,8 +93,21 @@ class LegacySums(MetricSums):
 
     def results(self, sums: Sums) -> dict[str, float]:
         with self.holding(sums):
-            results = self.model.get_metrics_result()
-        return {name: float(np.mean(value)) for name, value in results.items()}
+            return numbers(self.model.get_metrics_result())
+
+    def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
+        states = zip(self.variables, self.zero, strict=False)
+        return [state for variable, state in states if _is_in(variable, metric.weights)]
+
+    def updated(
+        self, metric: Any, states: Sequence[Any], arguments: Sequence[Any]
+    ) -> list[np.ndarray[Any, Any]]:
+        begin = iter(states)
+        own = [_is_in(variable, metric.weights) for variable in self.variables]
+        zero = zip(own, self.zero, strict=False)
+        with self.holding([next(begin) if mine else each for mine, each in zero]) as held:
+            metric.update_state(*arguments)
+        return [each.now.numpy() for mine, each in zip(own, held, strict=True) if mine]
 
     def _put(self, values: Sequence[Any]) -> None:
         for (owner, name, _), value in zip(self._places, values, strict=True):
@@ -104,7 +120,7 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
         (owner, name, value)
         for owner in metric._flatten_layers()
         for name, value in sorted(vars(owner).items())
-        if any(value is weight for weight in metric.weights)
+        if _is_in(value, metric.weights)
     ]
     if len(places) != len(metric.weights):
         raise FinalError(
@@ -112,6 +128,11 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
             "or a dict; give each an attribute of its own, or use a Keras 3 model"
         )
     return places
+
+
+def _is_in(value: Any, weights: Sequence[tf.Variable]) -> bool:
+    """Whether ``value`` is one of ``weights``, which know no equality."""
+    return any(value is weight for weight in weights)
 
 
 class LegacyStep(TrainStep):
@@ -136,7 +157,7 @@ class LegacyStep(TrainStep):
             model.compiled_metrics.update_state(y, y_pred, weight)
             added = [each.now for each in held]
         if share is not None:
-            added = [tf.where(share > 0, new, old) for new, old in zip(added, sums, strict=False)]
+            added = self.metrics.of_piece(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:

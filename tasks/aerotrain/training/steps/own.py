@@ -1,6 +1,6 @@
 """A model that brings a ``train_step`` of its own, driven like any other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.training.steps.results import flat
+from aerotrain.training.steps.slices import summed
 from aerotrain.training.steps.step import MetricSums, Sums, TrainStep, first_bad
 
 
@@ -63,7 +65,7 @@ class OwnStep(TrainStep):
     def __call__(self, sums: Sums, batch: Any) -> list[tf.Tensor]:
         for variable, value in zip(self.metrics.variables, sums, strict=False):
             variable.assign(value)
-        logs = self.model.train_step(batch)
+        logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
         states = [tf.convert_to_tensor(variable.value) for variable in self.metrics.variables]
         losses = tf.stack([tf.reduce_sum(tf.cast(logs[name], tf.float64)) for name in self._losses])
@@ -73,17 +75,28 @@ class OwnStep(TrainStep):
 class OwnStepTogether:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
-    The optimizer adds the gradients of all replicas up, as Keras has it, and the examples of
+    Every optimizer adds the gradients of all replicas up, as Keras has it, and the examples of
     an uneven last batch count for as much as their replica does.
     """
 
     def __init__(self, step: TrainStep) -> None:
         self.metrics = step.metrics
         self._step = step
+        for each in tf.train.TrackableView(step.model).descendants():
+            if isinstance(each, keras.optimizers.Optimizer):
+                # TensorFlow's own sum, which Keras asks for, dies of slices in a short batch.
+                each._all_reduce_sum_gradients = _summed_pairs
 
     def __call__(self, sums: Sums, pieces: Sequence[tuple[tf.Tensor, Any]]) -> list[tf.Tensor]:
         [(_, batch)] = pieces
         return self._step(sums, batch)
+
+
+def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Pairs of a gradient, which may be None, and a variable, with all replicas' gradients."""
+    own = list(pairs)
+    sums = iter(summed([gradient for gradient, _ in own if gradient is not None]))
+    return [(None if gradient is None else next(sums), variable) for gradient, variable in own]
 
 
 def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
@@ -111,4 +124,4 @@ def _traced(model: keras.Model, batch: Any) -> list[str]:
             f"the train_step of {type(model).__name__} returns {returned!r:.80}; "
             "return a dict of numbers by name, the loss among them"
         )
-    return list(returned)
+    return list(flat(returned))

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.training.steps.compiled import inner
+from aerotrain.training.steps.slices import joined, summed
 from aerotrain.training.steps.step import Sums, TrainStep, first_bad
 
 #: A gradient for each trainable weight: a tensor, slices of one, or None.
@@ -64,8 +65,7 @@ class StepInPieces:
             return gradients
         own = [each for each in gradients if each is not None]
         sent = [tf.cast(each, self._dtype) if _shrinks(each, self._dtype) else each for each in own]
-        context = tf.distribute.get_replica_context()
-        received = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, sent))
+        received = iter(summed(sent))
         return [each if each is None else tf.cast(next(received), each.dtype) for each in gradients]
 
 
@@ -75,6 +75,8 @@ def _now(value: tf.Tensor) -> tf.Tensor:
 
 
 def _added(one: Any, other: Any) -> Any:
+    if isinstance(one, tf.IndexedSlices) and isinstance(other, tf.IndexedSlices):
+        return joined(one, other)
     return one if other is None else tf.convert_to_tensor(one) + tf.convert_to_tensor(other)
 
 

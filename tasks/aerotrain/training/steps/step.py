@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras.src.losses.loss import unscale_loss_for_distribution
 
 from aerotrain.training.steps.fused import fuse
+from aerotrain.training.steps.results import numbers
 
 #: The state of every metric of a model, in the order of ``MetricSums.variables``, and last
 #: what ``MetricSums.bad_step`` reads.
@@ -33,10 +34,19 @@ class MetricSums:
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
-        #: Whether layers have metrics too, which they update while they are called.
-        self.in_layers = len(model.metrics) > len(model._get_own_metrics())
         metrics = dict.fromkeys([*model._get_own_metrics(), *model.metrics])
+        compiled = model._compile_metrics
+        by_batch = getattr(model._compile_loss, "metrics", ())
+        #: Each metric by itself, those of ``compile`` too.
+        self.metrics: list[Any] = [
+            metric for each in metrics for metric in (each.metrics if each is compiled else [each])
+        ]
+        tracked = [model._loss_tracker, compiled, *by_batch]
+        #: Whether the model or its layers have metrics that they update while they are called.
+        self.in_call = any(each not in tracked for each in metrics)
         self.variables = [variable for metric in metrics for variable in metric.variables]
+        #: Those of the losses of several outputs, of which each batch counts once.
+        self.by_batch = {id(variable) for metric in by_batch for variable in metric.variables}
         states = [np.asarray(each) for metric in metrics for each in metric.stateless_reset_state()]
         self.zero: list[np.ndarray[Any, Any]] = [*states, np.zeros(2)]
 
@@ -55,14 +65,49 @@ class MetricSums:
             for variable in self.variables
         ]
 
+    def of_piece(self, before: Sums, after: Sums, share: tf.Tensor) -> list[tf.Tensor]:
+        """``after``, the sums with a piece of a batch added to ``before``, as part of the batch.
+
+        ``share`` is what the piece's loss counts for; nothing counts of a piece whose is 0.
+        """
+        part = share / tf.distribute.get_strategy().num_replicas_in_sync
+        counted = []
+        for variable, old, new in zip(self.variables, before, after, strict=False):
+            if id(variable) in self.by_batch:
+                # Keras counts an update as one, and the pieces of a batch are one together.
+                new = old + (new - old) * tf.cast(part, new.dtype)
+            counted.append(tf.where(share > 0, new, old))
+        return counted
+
     def results(self, sums: Sums) -> dict[str, float]:
         """What ``sums`` amount to: a number a metric, under the name that ``fit`` gives it.
 
         Of a metric with several numbers, such as one a class, it is their mean.
         """
         with self.scope(sums):
-            results: Mapping[str, Any] = self.model.get_metrics_result()
-        return {name: float(np.mean(value)) for name, value in results.items()}
+            return numbers(self.model.get_metrics_result())
+
+    def names(self) -> list[str]:
+        """What is logged of each epoch."""
+        return list(self.results(self.zero))
+
+    def measured_names(self) -> list[str] | None:
+        """What ``evaluate`` measures; None if the model has a ``test_step`` of its own."""
+        if type(self.model).test_step is not keras.Model.test_step:
+            return None
+        return list(MetricSums.results(self, self.zero))
+
+    def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
+        """The state in which ``metric`` begins an epoch."""
+        return [np.asarray(each) for each in metric.stateless_reset_state()]
+
+    def updated(
+        self, metric: Any, states: Sequence[Any], arguments: Sequence[Any]
+    ) -> list[np.ndarray[Any, Any]]:
+        """What an update with ``arguments``, outside of any step, makes of ``states``."""
+        values = [tf.constant(each) for each in states]
+        after = metric.stateless_update_state(values, *arguments)
+        return [np.asarray(each) for each in after]
 
     def bad_step(self, sums: Sums) -> int | None:
         """The first step whose loss was no finite number, if there was one.
@@ -150,7 +195,7 @@ class TrainStep:
             model.compute_metrics(x, y, y_pred, sample_weight=weight)
         added = self.metrics.of(scope)
         if share is not None:
-            added = [tf.where(share > 0, new, old) for new, old in zip(added, sums, strict=False)]
+            added = self.metrics.of_piece(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
 
     def _scope(self, sums: Sums) -> MetricScope:
@@ -160,7 +205,7 @@ class TrainStep:
         return [*scope.losses, *self.model.losses]
 
     def _forward(self, x: Any, scope: MetricScope) -> Any:
-        with scope if self.metrics.in_layers else nullcontext():
+        with scope if self.metrics.in_call else nullcontext():
             return self._called(x)
 
     def _called(self, x: Any) -> Any:

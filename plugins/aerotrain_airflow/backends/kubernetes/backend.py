@@ -1,0 +1,106 @@
+"""The backend of pods: every replica a pod, all of a group owned by one ConfigMap.
+
+Nothing is installed in the cluster. What a group is lies in its ConfigMap (the job's description,
+which attempt made it, whose it is now), so that any process that may read it can follow and end
+the group, and deleting it takes all the rest along, also when nothing is left to do it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from aerotrain.contract.job import Job
+from aerotrain.contract.ledger import Entry
+from aerotrain_airflow.backends.base import Emit, Say
+from aerotrain_airflow.backends.kubernetes.address import Address
+from aerotrain_airflow.backends.kubernetes.cluster import Cluster
+from aerotrain_airflow.backends.kubernetes.group import PodGroup
+from aerotrain_airflow.backends.kubernetes.identity import is_at
+from aerotrain_airflow.backends.kubernetes.lifecycle import (
+    PodClaim,
+    end,
+    explained,
+    refuse_what_is_refused,
+)
+from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
+from aerotrain_airflow.backends.kubernetes.renewal import EventLog
+
+if TYPE_CHECKING:
+    from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+
+#: Seconds that an API which is away is asked again before a task fails, for Airflow to retry.
+PATIENCE = 60.0
+
+
+class KubernetesBackend:
+    """Runs replicas as pods of one namespace.
+
+    ``holder`` is the task try on whose behalf this is: it may end the groups that it started or
+    adopted, and no others. ``conn_id`` is Airflow's connection to the cluster. ``patience`` is
+    for how many seconds an API that is away is asked again; None is ``PATIENCE``.
+    """
+
+    def __init__(
+        self,
+        settings: PodSettings,
+        conn_id: str,
+        holder: str,
+        patience: float | None = None,
+    ) -> None:
+        self._settings = settings
+        self._conn_id = conn_id
+        self._holder = holder
+        self._patience = PATIENCE if patience is None else patience
+
+    def plan(self, job: Job, attempt: str) -> PodPlan:
+        """The manifests, as a value."""
+        return plan_pods(job, attempt, self._settings)
+
+    async def check(self, plans: Sequence[PodPlan]) -> None:
+        """Ask the API for every permission that is needed, and to try the manifests dry.
+
+        Raises:
+            FinalError: a permission, the namespace or something that pods need is missing.
+            TemporaryError: the API does not answer, or has no room.
+        """
+        async with self._cluster(self._settings.namespace) as cluster:
+            await refuse_what_is_refused(cluster, plans)
+
+    @asynccontextmanager
+    async def claim(self, plan: PodPlan) -> AsyncIterator[PodClaim]:
+        """Create or adopt the group of the plan; of two at once, the API lets one win."""
+        async with self._cluster(plan.namespace) as cluster, explained(cluster):
+            yield PodClaim(cluster, plan, self._holder)
+
+    @asynccontextmanager
+    async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[PodGroup]:
+        """Follow the group from here; a trigger does the same while its task is deferred."""
+        where = Address.parse(handle)
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(self._cluster(where.namespace))
+            group = await PodGroup.find(cluster, where, emit, say)
+            yield await stack.enter_async_context(group)
+
+    async def events(self, handle: str) -> list[Entry]:
+        """What happened to the group, as its owner keeps it."""
+        where = Address.parse(handle)
+        async with self._cluster(where.namespace) as cluster, explained(cluster):
+            owner = await cluster.get("ConfigMap", where.name)
+            if owner is None or not is_at(owner, where):
+                return []
+            return EventLog(cluster, owner).events
+
+    async def delete(self, handle: str) -> None:
+        """Have the group deleted if it is still this try's; its pods leave within seconds."""
+        where = Address.parse(handle)
+        async with self._cluster(where.namespace) as cluster:
+            await end(cluster, where, self._holder)
+
+    def trigger(self, handle: str, until: float | None) -> "JobTrigger":
+        """What follows the group while its task is deferred, by a backend of its own."""
+        from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+
+        return JobTrigger(handle, self._conn_id, self._holder, until)
+
+    def _cluster(self, namespace: str) -> Cluster:
+        return Cluster.of(self._conn_id, namespace, patience=self._patience)

@@ -1,0 +1,343 @@
+"""Talking to a Kubernetes API: plain JSON in and out, over the connection that Airflow knows.
+
+The client of the library stays underneath, for its authentication and TLS; its models do not,
+because to build them takes longer than everything else that a trigger does.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException
+
+from aerotrain.contract.errors import FinalError
+from aerotrain_airflow.backends.kubernetes.access import Access
+from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, readable
+
+Manifest = Mapping[str, Any]
+
+#: Some objects, and the version of the list that they are of.
+Page = tuple[Sequence[dict[str, Any]], str]
+
+#: Connections of one set: its watch, its log streams, and some to spare.
+_CONNECTIONS = 64
+
+#: Objects of one answer to a list.
+_PAGE = 200
+
+#: Bytes of a stream that are read at once; of the time before a line, at most; and of an event:
+#: several times as many as an object may have.
+_PIECE, _LONGEST_STAMP, _LONGEST_EVENT = 64 * 1024, 64, 8 << 20
+
+#: Seconds until an answer, and until a connection.
+_ANSWER, _CONNECT = 30.0, 5.0
+
+#: Seconds between two tries grow from the first to the second.
+_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+#: Answers that mean "ask again": https://kubernetes.io/docs/reference/using-api/api-concepts/
+_LATER = {401, 408, 429, 500, 502, 503, 504}
+
+#: Where each kind lives: its group and version, and its plural.
+_PLACES = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Service": ("/api/v1", "services"),
+    "Pod": ("/api/v1", "pods"),
+    "Event": ("/api/v1", "events"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PodGroup": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+}
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class ApiError(Exception):
+    """The API refused a request; ``status`` is HTTP's, ``reason`` and ``message`` its own."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class AwayError(Exception):
+    """The API did not answer, or not usefully, for as long as the caller would wait."""
+
+
+class Cluster:
+    """One namespace of a Kubernetes API.
+
+    ``connect`` makes the hook anew, so that a renewed credential is found after a 401.
+    ``patience`` is for how many seconds an API that is away is asked again.
+    """
+
+    def __init__(
+        self, namespace: str, connect: Callable[[], AsyncKubernetesHook], *, patience: float
+    ) -> None:
+        self.namespace = namespace
+        self._connect = connect
+        self._patience = patience
+        self._clients = AsyncExitStack()
+        self._client: ApiClient | None = None
+        self._connecting = asyncio.Lock()
+
+    @classmethod
+    def of(cls, conn_id: str, namespace: str, *, patience: float) -> Self:
+        """The namespace behind an Airflow connection of the type ``kubernetes``."""
+
+        def connect() -> AsyncKubernetesHook:
+            configuration = Configuration()
+            configuration.connection_pool_maxsize = _CONNECTIONS
+            return AsyncKubernetesHook(conn_id=conn_id, client_configuration=configuration)
+
+        return cls(namespace, connect, patience=patience)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._clients.aclose()
+
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> dict[str, Any]:
+        """The object as the API made it; with ``dry_run`` as it would make it.
+
+        A field that the API does not know, such as one misspelt in a template, is refused.
+        """
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        return await self._json("POST", self._path(manifest["kind"]), query, manifest)
+
+    async def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """The object, or None where there is none of that name."""
+        try:
+            return await self._json("GET", self._path(kind, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(
+        self, kind: str, *, labels: str = "", fields: str = ""
+    ) -> tuple[list[dict[str, Any]], str]:
+        """All objects that the selectors name, and the version of the list to watch on from."""
+        items: list[dict[str, Any]] = []
+        version = ""
+        async for page, version in self.pages(kind, labels=labels, fields=fields):  # noqa: B007
+            items += page
+        return items, version
+
+    async def pages(self, kind: str, *, labels: str = "", fields: str = "") -> AsyncIterator[Page]:
+        """The same a page at a time, for who needs no more than a look at each object.
+
+        Whatever else this event loop does is not kept waiting, and no list is held whole.
+        """
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
+        while True:
+            found = await self._json("GET", self._path(kind), query)
+            metadata = found["metadata"]
+            yield found.get("items") or [], metadata.get("resourceVersion", "")
+            if not metadata.get("continue"):
+                return
+            query["continue"] = metadata["continue"]
+
+    async def patch(
+        self, kind: str, name: str, uid: str, version: str = "", **change: Manifest
+    ) -> dict[str, Any]:
+        """Merge ``change`` into the object with this uid, as RFC 7386 says.
+
+        One of another uid has another version: it is a 409, or a 422 where no ``version`` is
+        given. So is one that was changed since that ``version``.
+        """
+        identity = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
+        return await self._json("PATCH", self._path(kind, name), body=body)
+
+    async def delete(
+        self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
+    ) -> bool:
+        """Delete the object and, behind its back, all that it owns; False where it is gone.
+
+        Where it has another uid, or was changed since that ``version``, it is a 409 and stays.
+        ``force`` drops the object without waiting for the node that runs it.
+        """
+        conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": conditions}
+        if force:
+            body["gracePeriodSeconds"] = 0
+        try:
+            await self._json("DELETE", self._path(kind, name), body=body)
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def may(self, access: Access) -> bool:
+        """Whether whoever asks may do that in this namespace."""
+        attributes = {
+            "namespace": self.namespace,
+            "verb": access.verb,
+            "group": access.group,
+            "resource": access.resource,
+            "subresource": access.subresource,
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = await self._json("POST", _REVIEWS, body=review)
+        return bool(answer["status"].get("allowed"))
+
+    async def watch(
+        self, kind: str, *, labels: str, version: str, seconds: int
+    ) -> AsyncGenerator[dict[str, Any]]:
+        """The events since ``version``, for ``seconds``; the first try only.
+
+        Raises:
+            ApiError: the version is too old (410), or the watch was refused.
+            AwayError: the connection was lost, or went silent.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": labels,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        splitter = LineSplitter(_LONGEST_EVENT)
+        async for line in self._lines(self._path(kind), query, splitter, silence=seconds + 10.0):
+            if line.cut:
+                raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
+            event = json.loads(line.head)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise ApiError(
+                    status.get("code", 500), status.get("reason", ""), status.get("message", "")
+                )
+            yield event
+
+    async def log(
+        self, pod: str, *, container: str, since: str = "", follow: bool = False, tail: int = 0
+    ) -> AsyncIterator[tuple[str, str]]:
+        """The lines of a container, each with its time (RFC 3339, UTC, nanoseconds).
+
+        ``since`` is a time as this gives it; the API knows seconds only, so lines of that
+        second come again. ``tail`` is how many of the last lines there are to be, 0 for all.
+        A line that is too long is cut, and says so. One without an end is a line where the
+        log is not to be followed; where it is, its end may be still to come.
+
+        Raises:
+            ApiError, AwayError: as for ``watch``.
+        """
+        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+        if tail:
+            query["tailLines"] = str(tail)
+        if since:
+            query["sinceTime"] = since[:19] + "Z"
+        splitter = LineSplitter(LONGEST + _LONGEST_STAMP)
+        path = self._path("Pod", pod) + "/log"
+        async for line in self._lines(path, query, splitter, silence=None):
+            yield _stamped(line)
+        rest = splitter.rest()
+        if rest is not None and not follow:
+            yield _stamped(rest)
+
+    async def _json(
+        self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
+    ) -> dict[str, Any]:
+        """One answer, asked for until it comes or patience is at its end."""
+        until = time.monotonic() + self._patience
+        pause = _PAUSE
+        while True:
+            try:
+                response = await self._ask(method, path, query, body, _ANSWER)
+                async with response:
+                    return await _answer(response)
+            except ApiError as error:
+                if error.status not in _LATER:
+                    raise
+                trouble: Exception = error
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                trouble = error
+            if time.monotonic() + pause > until:
+                raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _lines(
+        self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
+    ) -> AsyncIterator[Line]:
+        try:
+            response = await self._ask("GET", path, query, None, (_CONNECT, silence))
+            async with response:
+                if response.status >= 400:
+                    await _answer(response)
+                async for piece in response.content.iter_chunked(_PIECE):
+                    for line in splitter.feed(piece):
+                        yield line
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise AwayError(f"{error or type(error).__name__}") from error
+
+    async def _ask(
+        self, method: str, path: str, query: Mapping[str, str], body: Manifest | None, timeout: Any
+    ) -> aiohttp.ClientResponse:
+        client = await self._connected()
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        response: aiohttp.ClientResponse = await client.call_api(
+            path,
+            method,
+            query_params=[(name, value) for name, value in query.items() if value],
+            header_params={"Accept": "application/json", "Content-Type": kind},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=timeout,
+        )
+        if response.status == 401 and client is self._client:
+            self._client = None  # the next one reads the credential anew; others may use this yet
+        return response
+
+    async def _connected(self) -> ApiClient:
+        async with self._connecting:
+            if self._client is None:
+                try:
+                    connection = self._connect().get_conn()
+                    self._client = await self._clients.enter_async_context(connection)
+                except ConfigException as error:
+                    raise FinalError(
+                        f"there is no Kubernetes to talk to: {error}; make an Airflow connection "
+                        "of type kubernetes (with in_cluster where Airflow runs in the cluster), "
+                        "and name it in [aerotrain] kubernetes_conn_id"
+                    ) from error
+            return self._client
+
+    def _path(self, kind: str, name: str = "") -> str:
+        group, plural = _PLACES[kind]
+        path = f"{group}/namespaces/{quote(self.namespace, safe='')}/{plural}"
+        return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def _stamped(line: Line) -> tuple[str, str]:
+    """The time of a line, and what it says."""
+    stamp, _, text = line.head.partition(b" ")
+    return stamp.decode(errors="replace"), readable(Line(text, line.cut))
+
+
+async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
+    text = await response.read()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = {"message": text[:300].decode(errors="replace")}
+    if response.status >= 400:
+        message = found.get("message", "")
+        raise ApiError(response.status, found.get("reason", response.reason or ""), message)
+    return found

@@ -1,0 +1,209 @@
+"""From a job to the manifests that run it as pods: a value, and nothing touched.
+
+One ConfigMap owns all else, so that one deletion takes all. The manifests are plain objects
+without an owner's uid, which only the cluster knows, and their YAML is what ``kubectl apply``
+takes as well.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from aerotrain.contract.cluster import cluster_of
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
+from aerotrain_airflow.backends.kubernetes.address import (
+    ATTEMPT,
+    DESCRIPTION,
+    INDEX_LABEL,
+    JOB_LABEL,
+    Address,
+)
+from aerotrain_airflow.backends.kubernetes.pod import PORT, Manifest, PodSettings, Queue, role_pod
+
+__all__ = ["PodPlan", "PodSettings", "plan_pods"]
+
+#: Linux gives a program no variable longer than this, its name included: MAX_ARG_STRLEN in
+#: execve(2).
+_LONGEST_VARIABLE = 128 * 1024
+
+#: What a group keeps of itself in its owner. One of another version of aerotrain is not adopted.
+LAYOUT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodPlan:
+    """All that one launch of a job would make in a namespace.
+
+    ``others`` are in the order in which they are made; ``description`` is the same for every
+    launch of the same job, and another as soon as anything in it differs.
+    """
+
+    job: Job
+    attempt: str
+    namespace: str
+    description: str
+    owner: Manifest
+    others: tuple[Manifest, ...]
+
+    @property
+    def address(self) -> str:
+        """What a launcher's other methods take: ``namespace/job/attempt``."""
+        return str(Address(self.namespace, self.job.name, self.attempt))
+
+    def __str__(self) -> str:
+        # Copied, so that none shares a part with another: people read no anchors and aliases.
+        manifests = json.loads(json.dumps((self.owner, *self.others)))
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        return yaml.dump_all(manifests, Dumper=dumper, sort_keys=False, width=1000)
+
+
+def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
+    """The manifests of one launch of ``job``.
+
+    Raises:
+        SpecError: the job cannot run as pods, or a template sets what is ours.
+    """
+    _refuse_what_pods_cannot(job, settings)
+    anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
+    description = hashlib.sha256(anonymous.encode()).hexdigest()
+    owner, *others = _manifests(job, attempt, settings)
+    owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}
+    return PodPlan(
+        job=job,
+        attempt=attempt,
+        namespace=settings.namespace,
+        description=description,
+        owner=owner,
+        others=tuple(others),
+    )
+
+
+def _refuse_what_pods_cannot(job: Job, settings: PodSettings) -> None:
+    longest = max((f"{job.name}-{name}" for name in job.names()), key=len)
+    if len(longest) > DNS_LABEL_LENGTH:
+        raise SpecError(
+            f"the pod {longest!r} would have a name of {len(longest)} letters and "
+            f"{DNS_LABEL_LENGTH} are allowed; give the job a shorter name"
+        )
+    if not DNS_LABEL.fullmatch(settings.namespace) or len(settings.namespace) > DNS_LABEL_LENGTH:
+        raise SpecError(
+            f"[aerotrain] namespace is {settings.namespace!r}, which is no namespace's name; "
+            f"use at most {DNS_LABEL_LENGTH} lower-case letters, digits and hyphens"
+        )
+    if job.store.startswith("file://"):
+        raise SpecError(
+            f"the store of {job.name} is {job.store!r}, and pods share no disk; set "
+            "[aerotrain] store to an s3:// URL"
+        )
+    if job.code is not None and ("://" not in job.code or job.code.startswith("file://")):
+        raise SpecError(
+            f"the code of {job.name} is {job.code!r}, which no pod can reach; pack it into the "
+            "store and give the archive's s3:// URL"
+        )
+
+
+def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
+    queue = Queue.parse(settings.queue)
+    several = len(list(job.names())) > 1
+    made = [_owner(job)]
+    if several:
+        made.append(_service(job))
+    made.append(_network_policy(job, several=several))
+    if queue.system == "volcano":
+        made.append(_pod_group(job, queue))
+    made += _pods(job, attempt, settings)
+    labels = {
+        "app.kubernetes.io/name": "aerotrain",
+        "app.kubernetes.io/managed-by": "aerotrain",
+        JOB_LABEL: job.name,
+    }
+    for manifest in made:
+        metadata = manifest["metadata"]
+        manifest["metadata"] = {
+            "name": job.name,
+            "namespace": settings.namespace,
+            **metadata,
+            "labels": {**labels, **metadata.get("labels", {})},
+        }
+    return made
+
+
+def _owner(job: Job) -> Manifest:
+    """What the replicas share, and the object that all others go with."""
+    addresses = {name: f"{name}.{job.name}:{PORT}" for name in job.names()}
+    data = {
+        "job.json": job.to_json(),
+        "cluster.json": json.dumps(cluster_of(job, addresses), sort_keys=True),
+    }
+    for key, text in data.items():
+        size = len("AEROTRAIN_CLUSTER=") + len(text.encode()) + 1
+        if size > _LONGEST_VARIABLE:
+            raise SpecError(
+                f"the {key} of {job.name} takes {size} bytes and a variable holds "
+                f"{_LONGEST_VARIABLE}; put what is large in its arguments into the store, or "
+                "ask for fewer replicas"
+            )
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": data}
+
+
+def _service(job: Job) -> Manifest:
+    """Names for the pods; also for those that are not ready, for they wait for each other."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {JOB_LABEL: job.name},
+        "ports": [{"name": "grpc", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": spec}
+
+
+def _network_policy(job: Job, *, several: bool) -> Manifest:
+    """Only the job's own pods reach its pods: TensorFlow's servers ask nobody who they are."""
+    own = {"matchLabels": {JOB_LABEL: job.name}}
+    rule: dict[str, Any] = {"from": [{"podSelector": own}]}
+    if not any(replica.resources.gpu for replica in job.replicas):
+        rule["ports"] = [{"protocol": "TCP", "port": PORT}]  # NCCL would choose others
+    spec = {
+        "podSelector": own,
+        "policyTypes": ["Ingress"],
+        "ingress": [rule] if several else [],
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {},
+        "spec": spec,
+    }
+
+
+def _pod_group(job: Job, queue: Queue) -> Manifest:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {},
+        "spec": {"minMember": len(list(job.names())), "queue": queue.name},
+    }
+
+
+def _pods(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
+    """A pod for every replica; what those of a role share is worked out once."""
+    shared = {
+        replica.role: json.dumps(role_pod(job, replica, attempt, settings))
+        for replica in job.replicas
+    }
+    return [_pod(job, name, json.loads(shared[name.role])) for name in job.names()]
+
+
+def _pod(job: Job, name: ReplicaName, pod: Manifest) -> Manifest:
+    """One replica's pod: ``pod``, which is used up, with what is this replica's alone."""
+    pod["metadata"]["name"] = f"{job.name}-{name}"
+    pod["metadata"]["labels"][INDEX_LABEL] = str(name.index)
+    pod["spec"] = {"hostname": str(name), "subdomain": job.name, **pod["spec"]}
+    container = pod["spec"]["containers"][0]
+    container["env"].append({"name": "AEROTRAIN_INDEX", "value": str(name.index)})
+    return pod

@@ -1,0 +1,215 @@
+"""What Kubernetes says of a pod, as the state of the replica in it.
+
+A container's own end is known a second before the phase of its pod changes, and says more.
+What the reasons mean is in ``reasons``. An end or a wait for a reason that nobody knows is
+still an end or a wait; but a phase that nobody knows is an error.
+"""
+
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.status import Loss, Observation, State, observed_exit
+from aerotrain_airflow.backends.kubernetes.address import CONTAINER
+from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
+
+Part = Mapping[str, Any]
+
+#: What Python or the kernel say of an image that can run no replica, whatever the exit code.
+_WRONG_IMAGE = {
+    "No module named aerotrain": "there is no aerotrain in its image; see images/training",
+    "No module named 'aerotrain'": "there is no aerotrain in its image; see images/training",
+    "exec format error": "its image is built for another kind of processor",
+}
+
+#: How a replica ends by its own choice.
+_OWN_CODES = (
+    ExitCode.OK,
+    ExitCode.FINAL,
+    ExitCode.TEMPORARY,
+    ExitCode.FROZEN,
+    ExitCode.SUPERSEDED,
+)
+
+#: How it ends when its pod is deleted: by SIGTERM, or SIGKILL where it does not listen.
+_TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
+
+
+def observe_pod(pod: Part | None) -> Observation:
+    """The state of the replica whose pod this is, as the API's JSON; None is a pod that is gone.
+
+    Raises:
+        FinalError: the pod is in a phase that no Kubernetes had when this was written.
+    """
+    if pod is None:
+        reason = "is gone: somebody else deleted its pod, or its node left"
+        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
+    status = pod.get("status") or {}
+    own, others = _containers(status)
+    phase = status.get("phase", "Pending")
+    deleted = "deletionTimestamp" in pod["metadata"]
+    if "terminated" in own:
+        return _own_end(own["terminated"], status, deleted=deleted)
+    if phase == "Succeeded":
+        return observed_exit(ExitCode.OK)
+    if phase == "Failed":
+        return _taken_down(status) or _failed_beside(others) or _failed_somehow(status)
+    if phase == "Unknown":
+        reason = "was lost: its node no longer answers"
+        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
+    if phase not in ("Pending", "Running"):
+        raise FinalError(
+            f"the pod {pod['metadata']['name']} is in phase {phase!r}; this aerotrain knows "
+            "Pending, Running, Succeeded, Failed and Unknown: use a later one"
+        )
+    if deleted or status.get("reason") == "NodeLost":
+        reason = "is being deleted by somebody else"
+        by_hand = Observation(state=State.LOST, reason=reason, loss=Loss.PREEMPTED)
+        return _taken_down(status) or by_hand
+    beside = _failed_beside(others)
+    if beside is not None:
+        return beside
+    if "running" in own:
+        return Observation(state=State.RUNNING)
+    return _waiting(status, own, others)
+
+
+def created_at(pod: Part) -> float:
+    """When the pod was made, as a time of ``time.time()``."""
+    return _time(pod["metadata"]["creationTimestamp"])
+
+
+def started_at(pod: Part) -> float | None:
+    """When the replica in the pod began to run; None where it never did."""
+    own, _ = _containers(pod.get("status") or {})
+    stamps = [state.get("startedAt") for kind, state in own.items() if kind != "waiting"]
+    # One that could not be started has the beginning of all time.
+    return next((at for stamp in stamps if stamp and (at := _time(stamp)) > 0), None)
+
+
+def _time(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def _containers(status: Part) -> tuple[Part, dict[str, Part]]:
+    """The state of the replica's container, empty as yet perhaps, and those of all others."""
+    statuses = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    states: dict[str, Part] = {each["name"]: each.get("state") or {} for each in statuses}
+    return states.pop(CONTAINER, {}), states
+
+
+def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
+    """How the replica ended: by itself, or for what the cluster did to it."""
+    code, known = ended["exitCode"], _known_end(ended)
+    if known is not None and ended.get("reason") != "ContainerStatusUnknown":
+        return known
+    if code not in _OWN_CODES:
+        taken = _taken_down(status, code)  # why it was told to go, rather than how it went
+        if taken is not None:
+            return taken
+        if deleted and code in _TOLD_TO_GO:
+            reason = "was deleted by somebody else"
+            return Observation(state=State.LOST, exit_code=code, reason=reason, loss=Loss.PREEMPTED)
+    return known or _exit(code, _message(ended))
+
+
+def _known_end(ended: Part) -> Observation | None:
+    """An end that the container's reason explains."""
+    reason = ended.get("reason", "")
+    row = row_of(Place.TERMINATED, reason)
+    if row is None:
+        return None
+    # A container that was started says something of its own, and not why it was ended.
+    message = _message(ended) if row.state is State.FAILED else ""
+    return _observation(row, reason, message, ended["exitCode"])
+
+
+def _exit(code: int, message: str) -> Observation:
+    """An end that the exit code explains, with the container's last words."""
+    for words, reason in _WRONG_IMAGE.items():
+        if code not in _OWN_CODES and words in message:
+            return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
+    if not message or code == ExitCode.OK:
+        return observed_exit(code)
+    # A replica's own termination message is whole; else the message is the end of its log.
+    return observed_exit(code, message if code in _OWN_CODES else message.splitlines()[-1])
+
+
+def _taken_down(status: Part, code: int | None = None) -> Observation | None:
+    """Why the cluster ended the pod, if it was the cluster that did."""
+    reason = status.get("reason", "")
+    row = row_of(Place.POD, reason)
+    if reason and row is not None:
+        return _observation(row, reason, _message(status), code)
+    disruption = _condition(status, "DisruptionTarget")
+    reason = disruption.get("reason", "")
+    row = row_of(Place.DISRUPTION, reason)
+    if disruption.get("status") == "True" and row is not None:
+        return _observation(row, reason, _message(disruption), code)
+    return None
+
+
+def _failed_beside(others: Mapping[str, Part]) -> Observation | None:
+    """The end of a side-car or init container that ended badly, and with it the replica's."""
+    for name, state in others.items():
+        ended = state.get("terminated")
+        if ended is not None:
+            seen = _known_end(ended) or _exit(ended["exitCode"], _message(ended))
+            if seen.state is not State.SUCCEEDED:
+                reason = f"ended with its container {name!r}, which {seen.reason}"
+                return Observation(state=seen.state, reason=reason, loss=seen.loss)
+    return None
+
+
+def _failed_somehow(status: Part) -> Observation:
+    said = _message(status) or "Kubernetes does not say why"
+    return Observation(state=State.LOST, reason=f"failed: {said}")
+
+
+def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation:
+    """What a pod that has not begun waits for, which may be in vain."""
+    waits = [state["waiting"] for state in (*others.values(), own) if "waiting" in state]
+    seen = [_explained(Place.WAITING, wait) for wait in waits]
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        seen.append(_explained(Place.SCHEDULED, scheduled))
+    return _most_telling(seen)
+
+
+def _most_telling(seen: Sequence[Observation]) -> Observation:
+    """The wait that is in vain, or else the one with most to say: the usual ones say little."""
+    final = [each for each in seen if each.state is State.FAILED]
+    return max(final or seen, key=lambda each: len(each.reason), default=_PENDING)
+
+
+_PENDING = Observation(state=State.PENDING, reason="waits to be placed on a node")
+
+
+def _explained(place: Place, part: Part) -> Observation:
+    reason, message = part.get("reason", ""), _message(part)
+    if reason == "ImagePullBackOff" and ": ErrImagePull: " in message:
+        # The two take turns every few seconds; what the user is told should not.
+        reason, message = "ErrImagePull", message.partition(": ErrImagePull: ")[2]
+    row = row_of(place, reason, message)
+    return _PENDING if row is None else _observation(row, reason, message)
+
+
+def _condition(status: Part, kind: str) -> Part:
+    conditions = status.get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def _message(part: Part) -> str:
+    return (part.get("message") or "").strip()
+
+
+def _observation(row: Row, reason: str, message: str, code: int | None = None) -> Observation:
+    said = ": ".join(filter(None, (reason, message)))
+    what = f"{row.what} ({said})" if said else row.what
+    todo = f"; {row.todo}" if row.todo else ""
+    return Observation(state=row.state, exit_code=code, reason=what + todo, loss=row.loss)

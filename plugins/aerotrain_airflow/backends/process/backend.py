@@ -1,0 +1,206 @@
+"""The backend of local processes."""
+
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.job import Job
+from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.names import path_segment
+from aerotrain_airflow.backends.base import Emit, Found, Say
+from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
+from aerotrain_airflow.backends.process.group import ProcessGroup
+from aerotrain_airflow.backends.process.plan import ProcessPlan
+from aerotrain_airflow.backends.process.ports import release, reserve
+from aerotrain_airflow.backends.process.supervising import Supervision
+from aerotrain_airflow.backends.process.warm_start import WarmStart
+
+LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
+
+
+class ProcessBackend:
+    """Runs replicas as processes of this machine, talking over loopback.
+
+    ``root`` is the folder of all groups; ``environment`` is what every replica starts with,
+    credentials for the store included; ``holder`` is the task try on whose behalf this is: it
+    may end the groups that it started or adopted, and no others. ``python`` is the interpreter
+    that has aerotrain's ``tensorflow`` extra. ``warm`` has replicas forked where they may be.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        holder: str,
+        python: str = sys.executable,
+        *,
+        warm: bool = False,
+    ) -> None:
+        self._root = root
+        self._environment = dict(environment)
+        self._holder = holder
+        self._python = python
+        self._command = (python, "-m", "aerotrain.replica")
+        self._warm = WarmStart(root, python, self._environment) if warm else None
+
+    def plan(self, job: Job, attempt: str) -> ProcessPlan:
+        """One command a replica; the ports are found when they start."""
+        return ProcessPlan(
+            job=job,
+            attempt=attempt,
+            folder=self._root / job.name / path_segment(attempt),
+            command=self._command,
+        )
+
+    async def check(self, plans: Sequence[ProcessPlan]) -> None:
+        """Refuse a disk that cannot take the replicas' scratch.
+
+        Raises:
+            FinalError: the folder cannot be made.
+            TemporaryError: the disk is too full.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FinalError(
+                f"the folder of local replicas cannot be made: {error}; set [aerotrain] scratch"
+            ) from error
+        free = shutil.disk_usage(self._root).free
+        if free < LEAST_FREE_BYTES:
+            raise TemporaryError(
+                f"the disk of {self._root} has {free >> 20} MiB free and a run needs "
+                f"{LEAST_FREE_BYTES >> 20} MiB; free some of it, or set [aerotrain] scratch"
+            )
+
+    @asynccontextmanager
+    async def claim(self, plan: ProcessPlan) -> AsyncIterator["ProcessClaim"]:
+        """Alone with the job's groups.
+
+        Raises:
+            TemporaryError: no ports are free, or the machine has no room for them.
+        """
+        try:
+            async with turn(plan.folder.parent):
+                yield ProcessClaim(self, plan, self._holder)
+        except OSError as error:
+            raise TemporaryError(
+                f"the replicas of {plan.job.name} could not be started in {plan.address}: {error}; "
+                "free what is short, or set [aerotrain] scratch to another disk"
+            ) from error
+
+    @asynccontextmanager
+    async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[ProcessGroup]:
+        """Follow the group in the folder ``handle``."""
+        with what_is_short(Path(handle)):
+            yield self.group(Path(handle), emit)
+
+    def group(self, path: Path, emit: Emit = lambda line: None) -> ProcessGroup:
+        return ProcessGroup(
+            JobFolder(path),
+            self.supervision(path, warm=True),
+            self._command,
+            self._environment,
+            self._holder,
+            emit,
+        )
+
+    def supervision(self, path: Path, *, warm: bool) -> Supervision:
+        of = self._warm if warm else None
+        return Supervision(path, self._python, self._environment, of)
+
+    async def events(self, handle: str) -> list[Entry]:
+        return JobFolder(Path(handle)).events()
+
+    async def delete(self, handle: str) -> None:
+        """End the group in the folder ``handle``, if it is still this task try's."""
+        path = Path(handle)
+        if not path.exists():
+            return
+        async with turn(path.parent):
+            if JobFolder(path).is_held_by(self._holder):
+                self.end(path)
+            with suppress(OSError):
+                path.parent.rmdir()  # unless a later attempt has its group there
+
+    def end(self, path: Path) -> None:
+        """End every process of the group, then remove its folder."""
+        folder = JobFolder(path)
+        if not folder.is_of_this_version():
+            folder.refuse_processes_of_another_version()
+        folder.mark_ending()
+        self.supervision(path, warm=False).end()
+        shutil.rmtree(path, ignore_errors=True)
+
+    def trigger(self, handle: str, until: float | None) -> None:
+        """None: a triggerer may run on another machine, and cannot see local processes."""
+
+
+class ProcessClaim:
+    """Alone with the groups of the plan's job."""
+
+    def __init__(self, backend: ProcessBackend, plan: ProcessPlan, holder: str) -> None:
+        self._backend = backend
+        self._plan = plan
+        self._holder = holder
+
+    async def find(self) -> Found | None:
+        """The first group in the job's folder."""
+        path = next(iter(sorted(self._plan.folder.parent.glob("*/"))), None)
+        if path is None:
+            return None
+        folder = JobFolder(path)
+        if not folder.is_of_this_version() or not folder.is_of(self._plan.description):
+            return Found(handle=str(path), matches=False, created=0.0, events=(), seen={})
+        group = self._backend.group(path)
+        return Found(
+            handle=str(path),
+            matches=True,
+            created=group.created,
+            events=group.events,
+            seen=group.look(),
+        )
+
+    async def create(self) -> str:
+        """Start all replicas at once, or none."""
+        plan = self._plan
+        try:
+            return await self._create()
+        except BaseException:  # a timeout or a signal, too, must leave no replica behind
+            if plan.folder.exists():
+                self._backend.end(plan.folder)
+            with suppress(OSError):
+                plan.folder.parent.rmdir()
+            raise
+
+    async def _create(self) -> str:
+        plan, names = self._plan, list(self._plan.job.names())
+        ports = reserve(len(names), plan.address)
+        try:
+            addresses = {
+                name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
+            }
+            JobFolder.make(plan.folder, plan.job, addresses, self._holder)
+        except BaseException:
+            release(ports)
+            raise
+        folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
+        await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
+        folder.append([Entry(event=What.START, at=time.time())], known=0)
+        folder.mark_started(plan.description)
+        return plan.address
+
+    async def adopt(self, found: Found) -> bool:
+        """Make the group this task try's."""
+        folder = JobFolder(Path(found.handle))
+        folder.hold(self._holder)
+        adopted = Entry(event=What.ADOPT, at=time.time(), because=self._holder)
+        while not folder.append([adopted], known=len(folder.events())):
+            pass  # what followed it until now has just added something
+        return True
+
+    async def delete(self, found: Found) -> None:
+        self._backend.end(Path(found.handle))

@@ -1,0 +1,211 @@
+"""One group of local processes, as a follower has it."""
+
+import asyncio
+import errno
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.ledger import Entry
+from aerotrain.contract.status import Loss, Observation, State, observed_exit
+from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, Look, NoRoomError
+from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
+from aerotrain_airflow.backends.process.ports import Port, hold, release
+from aerotrain_airflow.backends.process.supervising import Supervision
+from aerotrain_airflow.backends.process.warm_start import may_fork, umask
+from aerotrain_airflow.controller.controller import Seen
+from aerotrain_airflow.controller.decision import Restart
+from aerotrain_airflow.controller.ended import Ended
+
+#: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
+#: long beside the look itself (about 1 ms a replica).
+LOOK_EVERY = 0.2
+
+
+class ProcessGroup:
+    """The group in ``folder``, for as long as it is ``holder``'s; any, where that is None.
+
+    ``command`` is what a replica runs, ``environment`` what it starts with.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        supervision: Supervision,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        holder: str,
+        emit: Emit,
+    ) -> None:
+        self._folder = folder
+        self._supervision = supervision
+        self._command = command
+        self._environment = environment
+        self._holder = holder
+        self._emit = emit
+        with self._gone_if_missing():
+            self.job: Job = folder.job
+            self.created: float = folder.created
+            self.events: list[Entry] = folder.events()
+            self._positions = folder.positions()
+
+    async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
+        """Look once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
+        await asyncio.sleep(min(seconds, LOOK_EVERY))
+        began = time.time()
+        seen = self.look()  # before the logs: then they are whole
+        self._pass_on(seen)
+        if not self._folder.is_started():
+            raise GoneError(f"{self.job.name} was ended from outside")
+        if not self._folder.is_held_by(self._holder):
+            raise GoneError(f"{self.job.name} was taken over by another try of its task")
+        return Look(seen, began)
+
+    def look(self) -> Seen:
+        """What is seen now of every replica."""
+        records = self._supervision.records()
+        supervised = self._supervision.pid() is not None
+        return {
+            name: _observed(records.get(str(name)), supervised=supervised)
+            for name in self.job.names()
+        }
+
+    def _pass_on(self, seen: Seen) -> None:
+        for name, each in seen.items():
+            position = self._positions.get(str(name), 0)
+            new = self._folder.read_log(name, position, ended=each.state.ended)
+            for line in new.decode(errors="replace").splitlines():
+                self._emit(LogLine(name, line))
+            self._positions[str(name)] = position + len(new)
+        self._folder.keep_positions(self._positions)
+
+    async def append(self, events: Sequence[Entry]) -> bool:
+        """Add to the file of the event log, if no other follower has."""
+        with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
+            added = self._folder.append(events, known=len(self.events))
+            self.events = self._folder.events()
+        return added
+
+    async def restart(self, restart: Restart) -> None:
+        """End those replicas where they still run, and start them again at the same addresses.
+
+        A machine has one node and one memory: which node to avoid and how much more memory to
+        have is of no use here.
+        """
+        async with turn(self._folder.path.parent):
+            if not (self._folder.is_started() and self._folder.is_held_by(self._holder)):
+                return  # the next observation says what it has become
+            with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
+                await self.start(restart.counts)
+
+    async def start(
+        self,
+        counts: Mapping[ReplicaName, int],
+        ports: Sequence[Port] = (),
+        *,
+        wait_for_imports: bool = False,
+    ) -> None:
+        """Start replicas at these restart counts, by a supervisor that is there or a new one.
+
+        ``ports`` are those of all addresses, where the caller holds them.
+
+        Raises:
+            OSError: the machine has no room for them, or the folder is gone.
+            TemporaryError: a port was lost.
+        """
+        held = list(ports) or self._held_again()
+        try:
+            starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
+            warm = any(each["warm"] for each in starts)
+            await self._supervision.begin(warm=warm, wait=wait_for_imports)
+            self._supervision.start(starts, [lock for port in held for lock in port.locks])
+        finally:
+            release(held)
+
+    def _start_of(self, name: ReplicaName, count: int) -> dict[str, Any]:
+        addresses = self._folder.addresses()
+        own = replica_environment(self.job, name, addresses, self._folder.attempt, count)
+        return {
+            "name": str(name),
+            "restarts": count,
+            "command": list(self._command),
+            "environment": {**self._environment, **own},
+            "umask": umask(),
+            "warm": may_fork(self.job, name, self._environment),
+        }
+
+    def _held_again(self) -> list[Port]:
+        """The ports of all addresses, where no supervisor holds them; else none."""
+        if self._supervision.pid() is not None:
+            return []
+        held: list[Port] = []
+        for name, address in self._folder.addresses().items():
+            port = hold(int(address.rsplit(":", 1)[1]), str(self._folder.path))
+            if port is None:
+                release(held)
+                raise TemporaryError(
+                    f"the port of {name}, {address}, was taken by another launcher while nobody "
+                    "watched the set; try again"
+                )
+            held.append(port)
+        return held
+
+    async def finish(self, ended: Ended) -> None:
+        """Nothing: every line was passed on by the last look."""
+
+    @contextmanager
+    def _gone_if_missing(self) -> Iterator[None]:
+        """Say of a folder that was removed that the group is gone.
+
+        Raises:
+            GoneError: it was.
+        """
+        try:
+            yield
+        except (FileNotFoundError, TemporaryError) as error:
+            if self._folder.path.exists():
+                raise
+            raise GoneError(f"{self._folder.path} is gone: it was ended from outside") from error
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Tell a disk that is full from whatever else is wrong.
+
+    Raises:
+        NoRoomError: the disk is full.
+    """
+    try:
+        yield
+    except TemporaryError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoRoomError(str(cause)) from error
+        raise
+
+
+def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observation:
+    """What the supervisor's record of a replica says of it."""
+    if record is None:
+        reason = "is gone: its supervisor has no record of it"
+        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=None)
+    restarts, code = record["restarts"], record["exit_code"]
+    if record["running"] and supervised:
+        age = record["heartbeat_age"]
+        return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
+    if code is None:
+        reason = "is gone without an exit code"
+        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=restarts)
+    seen = observed_exit(code, record["message"])
+    return Observation(
+        state=seen.state,
+        exit_code=code,
+        reason=seen.reason,
+        loss=seen.loss,
+        unresponsive=seen.unresponsive,
+        restarts=restarts,
+    )

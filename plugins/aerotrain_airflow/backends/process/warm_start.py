@@ -1,0 +1,154 @@
+"""Warm start: replicas that are forked from a process which has imported TensorFlow already.
+
+A fork shares with its parent whatever an import has settled. So what may settle it differently is
+not started so, but by running the interpreter, as is everything where the setting is off.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.protocol import ask, runtime_folder
+
+#: The modules of jobs that use TensorFlow, and nothing that is not imported ahead. A module of
+#: the user's own may do anything as it is imported, and runs as it always did.
+MODULES = frozenset({"aerotrain.train", "aerotrain.evaluate", "aerotrain.export"})
+
+#: How the names of variables begin with which nothing is forked: they change what an import does,
+#: or speak of devices, whose drivers survive no fork.
+NEVER_WITH = (
+    "TF_USE_LEGACY_KERAS",
+    "TF_GPU_",
+    "TF_FORCE_GPU",
+    "TF_XLA_",
+    "XLA_",
+    "KERAS_BACKEND",
+    "CUDA",
+    "NVIDIA_",
+    "HIP_",
+    "HSA_",
+    "ROCR_",
+    "TPU_",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+)
+
+#: How the names of other variables begin that an import may read: a replica is forked only from a
+#: process that has the same.
+_READ_BY_IMPORTS = (
+    *("PYTHON", "VIRTUAL_ENV", "PATH", "HOME", "LANG", "LC_", "TZ", "LD_", "GLIBC_", "MALLOC_"),
+    *("TF_", "KERAS_", "ABSL_", "GRPC_", "ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
+    *("GOTO_", "BLIS_", "NUMEXPR_", "NPY_"),
+)
+
+#: Where there is a driver of accelerators, nothing is forked.
+_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/dxg")
+
+#: Seconds without a request after which a fork server ends.
+IDLE = 600.0
+
+#: Seconds for its imports, on a machine that is busy.
+_IMPORTS = 180.0
+
+_LOOK_EVERY = 0.05
+_ANSWER = 10.0
+
+_LOG = getLogger(__name__)
+
+
+def may_fork(job: Job, name: ReplicaName, environment: Mapping[str, str]) -> bool:
+    """Whether this replica of the job may be forked from the server of ``environment``."""
+    own = {**environment, **job.replica(name.role).environment}
+    return (
+        job.module in MODULES
+        and not any(variable.startswith(NEVER_WITH) for variable in own)
+        and not any(map(os.path.exists, _DEVICES))
+        and _imported_by(own) == _imported_by(environment)
+    )
+
+
+def _imported_by(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_BY_IMPORTS)}
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The fork server of one folder of groups, interpreter and environment, run when needed."""
+
+    root: Path
+    python: str
+    environment: Mapping[str, str]
+
+    @property
+    def socket(self) -> Path:
+        of = [str(self.root), self.python, sorted(_imported_by(self.environment).items())]
+        return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
+
+    async def fork_supervisor(self, folder: Path, *, wait: bool) -> bool:
+        """Fork the supervisor of the job in ``folder``; False where it cannot be.
+
+        With ``wait`` a server that is not there is run, and its imports are waited for.
+        """
+        request = {
+            "folder": str(folder),
+            "environment": dict(self.environment),
+            "umask": umask(),
+        }
+        until = time.monotonic() + _IMPORTS
+        server: subprocess.Popen[bytes] | None = None
+        while time.monotonic() < until:
+            if self._forked(request):
+                return True
+            if not wait:
+                return False
+            if server is None:
+                server = self._run_server()
+            elif server.poll() not in (None, 0):
+                _LOG.warning("nothing is started warm: see %s", self._log)
+                return False
+            elif server.poll() == 0:
+                server = None  # another one was there, and it may have ended since
+            await asyncio.sleep(_LOOK_EVERY)
+        return False
+
+    def _forked(self, request: Mapping[str, Any]) -> bool:
+        with suppress(OSError):
+            return "pid" in ask(self.socket, request, seconds=_ANSWER)
+        return False
+
+    @property
+    def _log(self) -> Path:
+        return self.socket.with_suffix(".log")
+
+    def _run_server(self) -> subprocess.Popen[bytes]:
+        """Run one, detached; it ends at once where another one is there."""
+        command = [self.python, "-m", "aerotrain.supervisor.fork_server"]
+        environment = {
+            name: value for name, value in self.environment.items() if not name.startswith("AWS_")
+        }
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [*command, str(self.socket), str(self.root), str(IDLE)],
+                cwd="/",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+def umask() -> int:
+    """The umask of this process, which cannot be asked for without setting it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

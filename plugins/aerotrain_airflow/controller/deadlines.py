@@ -1,0 +1,85 @@
+"""Every limit of time for a group of replicas, and what is said where one passes."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.recovery import Formation
+from aerotrain.contract.status import Observation, State
+
+#: Replicas whose reasons for waiting are named.
+_NAMED = 3
+
+#: Seconds within which replicas begin to wait that are to start together.
+_ONE_START = 60.0
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A time of ``time.time()``, the sentence for when it passes, and who has not started.
+
+    Where some have not, only a look at the replicas since that time tells whether it was kept.
+    """
+
+    at: float
+    message: str
+    waiting: Sequence[ReplicaName] = ()
+
+
+def deadlines(
+    job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
+) -> list[Deadline]:
+    """The deadlines of a group that was created at ``created``, the next one first.
+
+    ``until`` is the end of the task's own timeout. All are times of ``time.time()``.
+    """
+    return sorted(_deadlines(job, seen, created, until), key=lambda each: each.at)
+
+
+def missed(given: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
+    """The first that was certainly missed; ``looked`` is when ``seen`` was asked for."""
+    passed = (each for each in given if each.at <= now)
+    return next((each for each in passed if not each.waiting or looked >= each.at), None)
+
+
+def _deadlines(
+    job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
+) -> Iterator[Deadline]:
+    yield Deadline(
+        created + job.deadlines.run,
+        f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; "
+        "allow it more, or give it more replicas",
+    )
+    if until is not None:
+        yield Deadline(until, f"{job.name} ran for longer than its task's execution_timeout")
+    since = {
+        name: each.waits_since
+        for name, each in seen.items()
+        if each.state is State.PENDING and each.waits_since is not None
+    }
+    if since:
+        first = min(since.values())
+        waiting = [name for name in sorted(since) if since[name] <= first + _ONE_START]
+        reasons = "; ".join(f"{name} {seen[name].reason}" for name in waiting[:_NAMED])
+        yield Deadline(
+            first + job.deadlines.start,
+            f"{len(waiting)} of {len(seen)} replicas of {job.name} did not start "
+            f"within {job.deadlines.start:.0f} s, so all were given back: {reasons}",
+            waiting,
+        )
+
+
+def patience(job: Job, *, trains: bool) -> float:
+    """Seconds that a replica may go without a heartbeat.
+
+    The members of a gang that has not trained yet have as long as they have to start: TensorFlow
+    lets no Python run while they wait for each other.
+    """
+    if Formation.of(job) is Formation.GANG and not trains:
+        return max(job.deadlines.start, job.deadlines.progress_timeout)
+    return job.deadlines.progress_timeout
+
+
+def unresponsive_reason(job: Job, seconds: float) -> str:
+    """What is said of a replica that has had no heartbeat for so long."""
+    return f"gave no sign of life for {seconds:.0f} s, and was ended"

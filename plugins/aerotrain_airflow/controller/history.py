@@ -1,0 +1,90 @@
+"""What the event log of a group says of one replica, and what of it has to be kept."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.ledger import Entry, What
+
+#: Losses of each replica that are kept one by one: more than any decision looks at.
+_KEPT = 8
+
+#: Letters that are kept of the reason of an older event.
+_REASON = 200
+
+
+@dataclass(frozen=True)
+class History:
+    """The events of one replica, in the order of time."""
+
+    events: Sequence[Entry]
+
+    @classmethod
+    def of(cls, name: ReplicaName, events: Sequence[Entry]) -> "History":
+        return cls([each for each in events if each.replica == str(name)])
+
+    @property
+    def restarts(self) -> int:
+        """How often it is to have been restarted by now."""
+        return max((each.generation for each in self._all(What.RESTART)), default=0)
+
+    @property
+    def last_restart(self) -> Entry | None:
+        return next(reversed(self._all(What.RESTART)), None)
+
+    @property
+    def loss(self) -> Entry | None:
+        """The loss that was recorded since its last restart."""
+        restarts = self.restarts
+        found = (each for each in self._all(What.DETECT) if each.generation == restarts)
+        return next(found, None)
+
+    @property
+    def earlier(self) -> list[Entry]:
+        """Its losses before its last restart."""
+        restarts = self.restarts
+        return [each for each in self._all(What.DETECT) if each.generation < restarts]
+
+    def _all(self, what: What) -> list[Entry]:
+        return [each for each in self.events if each.event is what]
+
+
+def size_of(events: Iterable[Entry]) -> int:
+    """The bytes that the events take, one a line."""
+    return sum(len(each.to_json().encode()) + 1 for each in events)
+
+
+def compacted(events: Sequence[Entry], limit: int) -> Sequence[Entry]:
+    """The same in at most about ``limit`` bytes, for a controller that decides the same.
+
+    Where there is more, each replica keeps its last restart and its last losses, and its older
+    losses are summed up by their kinds.
+    """
+    if size_of(events) <= limit:
+        return events
+    kept: list[Entry] = []
+    by_replica: dict[str, list[Entry]] = defaultdict(list)
+    for each in events:
+        by_replica[each.replica].append(each)
+    for own in by_replica.values():
+        losses = [each for each in own if each.event is What.DETECT]
+        restarts = [each for each in own if each.event is What.RESTART]
+        others = [each for each in own if each.event not in (What.DETECT, What.RESTART)]
+        kept += _summed(losses[:-_KEPT]) + [_shortened(each) for each in losses[-_KEPT:-1]]
+        kept += losses[-1:] + restarts[-1:] + others[:1] + others[1:][-_KEPT:]
+    return sorted(kept, key=lambda each: each.at)
+
+
+def _summed(losses: Iterable[Entry]) -> list[Entry]:
+    """One for each kind, which stands for all of them."""
+    last: dict[str, Entry] = {}
+    for each in losses:
+        before = last[each.kind].times if each.kind in last else 0
+        last[each.kind] = replace(each, because="", times=before + each.times)
+    return list(last.values())
+
+
+def _shortened(event: Entry) -> Entry:
+    """With a reason that is no longer than it must be to be told from another."""
+    return replace(event, because=event.because[:_REASON])

@@ -1,0 +1,138 @@
+"""A process that has imported what a training needs, and from which supervisors are forked.
+
+``python -m aerotrain.supervisor.fork_server SOCKET ROOT IDLE``: it runs no operation of
+TensorFlow's, has one thread of Python's, and ends after ``IDLE`` seconds without a request, or
+when the folder ``ROOT`` is removed, for whose jobs it is there. It holds some 500 MiB, which all
+that is forked from it shares.
+"""
+
+import fcntl
+import gc
+import importlib.util
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from aerotrain.supervisor.processes import (
+    close_all_but,
+    name_process,
+    open_files,
+    reset_signals,
+)
+from aerotrain.supervisor.protocol import answer, listen, read_request
+from aerotrain.supervisor.supervisor import supervise
+
+#: What the steps that use TensorFlow import, and with it Keras and the store's client.
+IMPORTED = (
+    "boto3",
+    "aerotrain.train",
+    "aerotrain.evaluate",
+    "aerotrain.export",
+    "aerotrain.store.s3",
+    "aerotrain.training.chief",
+    "aerotrain.training.evaluator",
+    "aerotrain.training.servers",
+    "aerotrain.supervisor.warm",
+)
+
+#: Seconds between two looks whether its folder is there.
+_LOOK_EVERY = 5.0
+
+#: Packages whose installation anew makes this process stale.
+_PACKAGES = ("aerotrain", "tensorflow", "keras", "numpy")
+
+
+def main() -> None:
+    path, root, idle = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+    lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # there is one
+    before = version()
+    for name in IMPORTED:
+        importlib.import_module(name)
+    if threading.active_count() > 1:
+        sys.exit(f"an import has started threads, which no fork has: {threading.enumerate()}")
+    kept = {*open_files()} - {lock}
+    gc.collect()
+    gc.freeze()  # or the first collection of each fork would copy all pages
+    name_process("fork-server")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no supervisor is waited for
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with listen(path) as listener:
+        try:
+            _serve_until_idle(listener, root, idle, before, kept)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _serve_until_idle(
+    listener: socket.socket, root: Path, idle: float, before: object, kept: set[int]
+) -> None:
+    asked = time.monotonic()
+    while root.exists() and time.monotonic() < asked + idle:
+        if select.select([listener], [], [], min(idle, _LOOK_EVERY))[0]:
+            if not _serve(listener, before, kept):
+                return
+            asked = time.monotonic()
+
+
+def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
+    """Answer one request; whether there may be more."""
+    connection, _ = listener.accept()
+    with connection:
+        try:
+            request, _ = read_request(connection)
+            if version() != before:
+                answer(connection, {"stale": True})
+                return False
+            pid = os.fork()
+        except OSError as error:
+            answer(connection, error)
+            return True
+        if pid == 0:
+            _be_supervisor(request, kept)
+        answer(connection, {"pid": pid})
+    return True
+
+
+def _be_supervisor(request: Mapping[str, Any], kept: set[int]) -> NoReturn:
+    """Go on as the supervisor of the job in a folder; what the parent would tidy up stays."""
+    from aerotrain.supervisor.warm import become_replica
+
+    try:
+        os.setsid()
+        close_all_but(kept)
+        reset_signals()
+        os.umask(request["umask"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        folder = Path(request["folder"])
+        os.chdir(folder)
+        supervise(folder, become_replica, kept)
+    finally:
+        os._exit(1)
+
+
+def version() -> object:
+    """Another one as soon as the source of aerotrain, or a package below it, has changed."""
+    files = [Path(sys.executable)]
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            files.append(Path(spec.origin))
+    top = Path(__file__).parent.parent
+    files += sorted(top.rglob("*.py"))
+    return [(str(file), file.stat().st_mtime_ns) for file in files]
+
+
+if __name__ == "__main__":
+    main()

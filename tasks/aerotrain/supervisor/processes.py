@@ -1,0 +1,93 @@
+"""What a supervisor needs of Linux: who descends from whom, and who ends with whom (prctl(2))."""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+#: Loaded before anything forks.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+#: Seconds between two looks whether a process is gone.
+_LOOK_EVERY = 0.005
+
+
+def adopt_orphans() -> None:
+    """From now on, a descendant of this process that loses its parent becomes its child."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with(parent: int, number: signal.Signals) -> None:
+    """Get signal ``number`` when ``parent`` ends; it is this process's end if that has happened."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + number)
+
+
+def name_process(name: str) -> None:
+    """What ``ps -o comm`` shows of this process; 15 bytes of it."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """The live processes that descend from ``pid``, parents first."""
+    children: dict[int, list[int]] = {}
+    for each in _numbers("/proc"):
+        with suppress(OSError, IndexError, ValueError):  # gone meanwhile
+            # The name in parentheses may hold anything: proc(5).
+            rest = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2]
+            state, parent = rest.split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(each)
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]
+
+
+def send(pids: Collection[int], number: signal.Signals) -> None:
+    """Send a signal to processes that may be gone by now."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
+    """Whether it is so within that time."""
+    until = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    """Close every open file but the three standard streams and ``kept``."""
+    for each in open_files():
+        if each > 2 and each not in kept:
+            with suppress(OSError):  # the listing's own
+                os.close(each)
+
+
+def open_files() -> list[int]:
+    """The descriptors of this process that are open."""
+    return _numbers("/proc/self/fd")
+
+
+def _numbers(folder: str) -> list[int]:
+    return [int(path.name) for path in Path(folder).iterdir() if path.name.isdigit()]
+
+
+def reset_signals() -> None:
+    """Have signals do what they do in a process that has just begun."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

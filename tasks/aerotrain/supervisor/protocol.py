@@ -1,0 +1,111 @@
+"""How a task asks a supervisor, or a fork server: one JSON object each way, over a local socket.
+
+The sockets lie in a folder of /tmp that only this user can enter: the path of a socket may be 107
+bytes long (unix(7)), and that of a job's folder is often longer.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.errors import FinalError
+
+#: Files in a job's folder: what the supervisor recorded last, and the lock that it holds.
+STATUS, LOCK = "status.json", "supervisor.lock"
+
+#: Files in a replica's folder.
+LOG, HEARTBEAT, TERMINATION_LOG, WORK = "log", "heartbeat", "termination-log", "work"
+
+#: Open files that come with one request, at most; Linux takes 253. A supervisor keeps them open.
+MOST_DESCRIPTORS = 200
+
+_CHUNK = 1 << 16
+
+
+def runtime_folder() -> Path:
+    """The folder of this user's sockets.
+
+    Raises:
+        FinalError: somebody else has made it, or can enter it.
+    """
+    folder = Path(f"/tmp/aerotrain-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise FinalError(
+            f"{folder} should be a folder that only the user {os.getuid()} can enter, and is not; "
+            "remove it"
+        )
+    return folder
+
+
+def socket_of(folder: Path) -> Path:
+    """Where the supervisor of the job in ``folder`` listens."""
+    return runtime_folder() / f"job-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+
+
+def ask(
+    path: Path, request: Mapping[str, Any], *, descriptors: Sequence[int] = (), seconds: float
+) -> dict[str, Any]:
+    """The answer to a request; ``descriptors`` are open files that go with it.
+
+    Raises:
+        OSError: nobody listens there, or gives an answer within ``seconds``; or what was asked
+            for has failed so.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        connection.connect(str(path))
+        text = json.dumps(request).encode() + b"\n"
+        if descriptors:
+            sent = socket.send_fds(connection, [text], list(descriptors))
+            text = text[sent:]
+        connection.sendall(text)
+        with connection.makefile("rb") as stream:
+            line = stream.readline()
+    if not line.endswith(b"\n"):
+        raise ConnectionResetError(f"{path} was closed before it answered")
+    answer: dict[str, Any] = json.loads(line)
+    if "errno" in answer:
+        raise OSError(answer["errno"], answer["error"])
+    return answer
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket to be asked at; whatever was left at ``path`` is replaced."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(64)
+    return listener
+
+
+def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A request and the descriptors that came with it.
+
+    Raises:
+        OSError: it did not arrive in whole.
+    """
+    connection.settimeout(5.0)
+    text, descriptors, _, _ = socket.recv_fds(connection, _CHUNK, MOST_DESCRIPTORS)
+    while not text.endswith(b"\n"):
+        more = connection.recv(_CHUNK)
+        if not more:
+            raise ConnectionResetError("a request was cut off")
+        text += more
+    request: dict[str, Any] = json.loads(text)
+    return request, descriptors
+
+
+def answer(connection: socket.socket, answered: Mapping[str, Any] | OSError) -> None:
+    """Send the answer, unless nobody waits for it any more."""
+    if isinstance(answered, OSError):
+        answered = {"errno": answered.errno or 0, "error": str(answered)}
+    with suppress(OSError):  # the task that asked was killed meanwhile
+        connection.sendall(json.dumps(answered).encode() + b"\n")

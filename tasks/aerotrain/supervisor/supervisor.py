@@ -1,0 +1,293 @@
+"""The supervisor of one job: a single thread that waits for requests, deaths and heartbeats."""
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from aerotrain.supervisor.processes import (
+    adopt_orphans,
+    descendants,
+    name_process,
+    send,
+    wait_until,
+)
+from aerotrain.supervisor.protocol import LOCK, STATUS, answer, listen, read_request, socket_of
+from aerotrain.supervisor.reaper import start_reaped
+from aerotrain.supervisor.starting import ReplicaFolder, Start, become
+
+#: Seconds between asking the processes of a job to end and killing them. Airflow gives a killed
+#: task 5 s, so this and the killing must fit into that.
+GRACE = 2.0
+
+#: Seconds that a killed process may take to go.
+_GOING = 2.0
+
+#: Seconds that replicas have to end by themselves where this process gets SIGTERM, which they have
+#: got as well where a machine shuts down: a second one would keep them from saving.
+_SHUTDOWN = 10.0
+
+#: Seconds between two looks at heartbeats.
+_LOOK_EVERY = 1.0
+
+#: Seconds for which a supervisor stays whose replicas have all ended, and that nobody asks.
+_IDLE = 600.0
+
+Warm = Callable[[Mapping[str, str], Sequence[str]], NoReturn]
+
+
+@dataclass
+class Replica:
+    """What is known of one replica; it has ended where ``reaper`` is None.
+
+    ``beat`` is its heartbeat file's time, and ``beaten`` when that was seen to change, by this
+    process's own clock: a machine that slept, or a disk whose clock is wrong, ends nobody.
+    """
+
+    folder: ReplicaFolder
+    restarts: int
+    reaper: int | None = None
+    pid: int = 0
+    exit_code: int | None = None
+    message: str = ""
+    beat: float | None = None
+    beaten: float = 0.0
+
+    def look(self) -> None:
+        """See whether it has given a heartbeat."""
+        beat, before = self.folder.heartbeat(), self.beat
+        if beat != before:
+            self.beat, self.beaten = beat, time.monotonic()
+
+    def record(self) -> dict[str, Any]:
+        """What a task learns of it."""
+        return {
+            "restarts": self.restarts,
+            "pid": self.pid,
+            "running": self.reaper is not None,
+            "exit_code": self.exit_code,
+            "message": self.message,
+            "heartbeat_age": time.monotonic() - self.beaten if self.reaper else None,
+        }
+
+    @classmethod
+    def of_record(cls, folder: ReplicaFolder, record: Mapping[str, Any]) -> "Replica":
+        """One of an earlier supervisor, which all have ended with."""
+        known = ("restarts", "pid", "exit_code", "message")
+        return cls(folder, **{name: record[name] for name in known})
+
+
+class Supervisor:
+    """Starts and ends the replicas of the job in ``folder``, and says what is seen of them.
+
+    ``warm`` makes a forked process a replica by the imports that are there, which need the open
+    files ``kept``; without it every replica runs the interpreter again.
+    """
+
+    def __init__(self, folder: Path, warm: Warm | None = None, kept: Collection[int] = ()) -> None:
+        self._folder = folder
+        self._warm = warm
+        self._kept = kept
+        self._replicas = {
+            name: Replica.of_record(ReplicaFolder(folder / name), record)
+            for name, record in read_status(folder).items()
+        }
+        self._held: list[int] = []
+        self._unrecorded = False
+        self._asked = time.monotonic()
+        self._shuts_down: float | None = None
+
+    def run(self) -> NoReturn:
+        """Work until the job is ended."""
+        adopt_orphans()
+        name_process("supervisor")
+        waking, woken = os.pipe()
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._shut_down)
+        with selectors.DefaultSelector() as selector, listen(socket_of(self._folder)) as listener:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(waking, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(_LOOK_EVERY):
+                    if key.fileobj is listener:
+                        self._serve(listener)
+                    else:
+                        os.read(waking, 1 << 12)
+                self._look()
+
+    def _look(self) -> None:
+        self._reap()
+        for replica in self._replicas.values():
+            if replica.reaper is not None:
+                replica.look()
+        if self._unrecorded:
+            self._write_status()
+        now, has_ended = time.monotonic(), not self._reapers()
+        is_idle = has_ended and now > self._asked + _IDLE
+        is_down = self._shuts_down is not None and (has_ended or now > self._shuts_down)
+        if is_idle or is_down or not self._folder.exists():
+            self._go()
+
+    def _shut_down(self, *_: object) -> None:
+        if self._shuts_down is None:
+            self._shuts_down = time.monotonic() + _SHUTDOWN
+
+    def _serve(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                request, descriptors = read_request(connection)
+                self._asked = time.monotonic()
+                self._held += descriptors
+                try:
+                    answered = self._do(request)
+                except OSError as error:
+                    answer(connection, error)
+                    return
+                answer(connection, answered)
+                if request["do"] == "end":
+                    socket_of(self._folder).unlink(missing_ok=True)
+                    os._exit(0)
+
+    def _do(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        match request["do"]:
+            case "start":
+                self._start([Start.of(each) for each in request["replicas"]])
+            case "end":
+                self._end()
+            case "observe":
+                self._look()
+            case other:
+                raise OSError(0, f"a supervisor does not know {other!r}")
+        return {
+            "pid": os.getpid(),
+            "replicas": {name: each.record() for name, each in self._replicas.items()},
+        }
+
+    def _start(self, starts: Sequence[Start]) -> None:
+        """Start these replicas; where they run still, they are ended first."""
+        self._kill([each.name for each in starts])
+        try:
+            for each in starts:
+                self._start_one(each)
+        finally:
+            self._write_status()
+
+    def _start_one(self, start: Start) -> None:
+        folder = ReplicaFolder(self._folder / start.name)
+        log = folder.make_ready()
+        try:
+            reaper, pid = start_reaped(lambda: become(start, folder, log, self._warm, self._kept))
+        finally:
+            os.close(log)
+        replica = Replica(folder, start.restarts, reaper, pid, beaten=time.monotonic())
+        replica.look()
+        self._replicas[start.name] = replica
+
+    def _reap(self) -> None:
+        """Take note of what has ended."""
+        by_reaper = {each.reaper: each for each in self._replicas.values() if each.reaper}
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                replica = by_reaper.get(ended[0])
+                if replica is None:
+                    continue  # what a reaper that was killed has left
+                code = os.waitstatus_to_exitcode(ended[1])
+                # A reaper that was killed says nothing of how its replica ended.
+                replica.exit_code = code if code >= 0 else None
+                replica.message = replica.folder.termination_message()
+                replica.reaper = None
+                self._unrecorded = True
+                if code < 0:
+                    self._kill_orphans()
+
+    def _kill_orphans(self) -> None:
+        """End what lost its reaper, with all that descends from it."""
+        reapers = self._reapers()
+        owned = {each for reaper in reapers for each in (reaper, *descendants(reaper))}
+        send([each for each in descendants(os.getpid()) if each not in owned], signal.SIGKILL)
+
+    def _kill(self, names: Collection[str]) -> None:
+        """End these replicas at once, with all that they started."""
+
+        def are_gone() -> bool:
+            self._reap()
+            return not any(self._replicas[name].reaper for name in known)
+
+        known = [name for name in names if name in self._replicas]
+        for name in known:
+            reaper = self._replicas[name].reaper
+            if reaper is not None:
+                send(descendants(reaper), signal.SIGKILL)
+        if not wait_until(are_gone, _GOING):
+            # A reaper that was stopped itself: what it leaves is killed as orphans.
+            send([each for n in known if (each := self._replicas[n].reaper)], signal.SIGKILL)
+            wait_until(are_gone, _GOING)
+
+    def _end(self) -> None:
+        """Ask every process of the job to end, and kill those that stay."""
+
+        def are_gone() -> bool:
+            self._reap()
+            return not self._reapers()
+
+        reapers = self._reapers()
+        everything = [each for each in descendants(os.getpid()) if each not in reapers]
+        send(everything, signal.SIGTERM)
+        wait_until(are_gone, GRACE)
+        self._kill(list(self._replicas))
+        self._kill_orphans()
+        self._write_status()
+
+    def _reapers(self) -> list[int]:
+        return [each.reaper for each in self._replicas.values() if each.reaper is not None]
+
+    def _write_status(self) -> None:
+        """Leave a record for when this process is gone; on a full disk, later."""
+        new = self._folder / f".{STATUS}"
+        records = {name: each.record() for name, each in self._replicas.items()}
+        try:
+            new.write_text(json.dumps({"pid": os.getpid(), "replicas": records}))
+            new.rename(self._folder / STATUS)
+        except OSError:
+            self._unrecorded = self._folder.exists()
+        else:
+            self._unrecorded = False
+
+    def _go(self) -> NoReturn:
+        self._end()
+        socket_of(self._folder).unlink(missing_ok=True)
+        os._exit(0)
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the last supervisor of the job in ``folder`` recorded of each replica."""
+    try:
+        replicas: dict[str, Any] = json.loads((folder / STATUS).read_text())["replicas"]
+    except FileNotFoundError:
+        return {}
+    return replicas
+
+
+def supervise(folder: Path, warm: Warm | None = None, kept: Collection[int] = ()) -> NoReturn:
+    """Be the supervisor of the job in ``folder``, unless there is one: then this one ends."""
+    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process, not its children
+    except OSError:
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    said = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for opened, stream in ((null, 0), (said, 1), (said, 2)):
+        os.dup2(opened, stream)
+    Supervisor(folder, warm, kept).run()

@@ -1,0 +1,91 @@
+"""Models with embeddings, for ``shared_steps.py``: ids come again within and across replicas."""
+
+import os
+
+import numpy as np
+
+from aerotrain.layers import ShardedEmbedding
+
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
+
+_draw = np.random.default_rng(5)
+IDS, LENGTH = 40, 10
+#: Most ids are of the first few.
+_ids = np.minimum(_draw.geometric(0.2, (128, LENGTH)), IDS - 1).astype(np.int32)
+DATA = (_ids, _ids.mean(axis=1, keepdims=True).astype(np.float32))
+
+
+def compiled(model, optimizer):
+    model.compile(optimizer, "mse")
+    return model
+
+
+def one(optimizer, dim=8, kind=keras.Sequential, **options):
+    layers = keras.layers
+    table = layers.Embedding(IDS, dim, **options)
+    return compiled(kind([table, layers.GlobalAveragePooling1D(), layers.Dense(1)]), optimizer)
+
+
+def several(optimizer):
+    ids = keras.Input((LENGTH,), dtype="int32")
+    pooled = [keras.layers.Flatten()(keras.layers.Embedding(IDS, dim)(ids)) for dim in (4, 8, 4, 3)]
+    joined = keras.layers.Concatenate()(pooled)
+    return compiled(keras.Model(ids, keras.layers.Dense(1)(joined)), optimizer)
+
+
+def used_twice(optimizer):
+    ids = keras.Input((LENGTH,), dtype="int32")
+    table = keras.layers.Embedding(IDS, 8)
+    parts = [keras.layers.Flatten()(table(each)) for each in (ids[:, :4], ids[:, 2:])]
+    joined = keras.layers.Concatenate()(parts)
+    return compiled(keras.Model(ids, keras.layers.Dense(1)(joined)), optimizer)
+
+
+def sharded(optimizer):
+    """Of each shard's rows a batch looks up as many as it happens to."""
+    layers = keras.layers
+    table = ShardedEmbedding(IDS, 8, shards=3)
+    return compiled(
+        keras.Sequential([table, layers.GlobalAveragePooling1D(), layers.Dense(1)]), optimizer
+    )
+
+
+class OwnTraining(keras.Sequential):
+    def train_step(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply(gradients, self.trainable_weights)
+        return {"square": 0.0 * loss}
+
+
+optimizers = keras.optimizers
+
+MODELS = {
+    "adam": lambda: one(optimizers.Adam(0.05)),
+    "a large table": lambda: one(optimizers.Adam(0.05), dim=2**9),
+    "plain descent": lambda: one("sgd"),
+    "clipped by norm": lambda: one(optimizers.Adam(0.05, clipnorm=0.01)),
+    "clipped by the global norm": lambda: several(optimizers.SGD(0.1, global_clipnorm=0.01)),
+    "weight decay": lambda: one(optimizers.AdamW(0.05, weight_decay=0.1)),
+    "accumulated by the loop": lambda: several(optimizers.Adam(0.05)),
+    "a regularizer": lambda: one(optimizers.Adam(0.05), embeddings_regularizer="l2"),
+    "several tables": lambda: several(optimizers.Adam(0.05)),
+    "a table used twice": lambda: used_twice(optimizers.Adam(0.05)),
+    "a table in shards": lambda: sharded(optimizers.Adam(0.05)),
+    "compiled by XLA": lambda: several(optimizers.Adam(0.05)),
+    "a train step of its own": lambda: one("sgd", kind=OwnTraining),
+}
+
+OPTIONS = {
+    "accumulated by the loop": {"accumulate": 2},
+    "compiled by XLA": {"jit": True},
+    # It sees no shares, so that all replicas count alike in a batch that is uneven.
+    "a train step of its own": {"rtol": 0.05},
+}

@@ -1,0 +1,118 @@
+"""Models with metrics of every kind, for ``shared_steps.py``, in Keras 3 or tf_keras."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    import tf_keras as keras
+else:
+    import keras
+
+CLASSES = 3
+_draw = np.random.default_rng(5)
+_x = _draw.normal(size=(128, 8)).astype(np.float32)
+_label = _draw.integers(0, CLASSES, 128)
+_weight = _draw.uniform(0.5, 2.0, 128).astype(np.float32)
+DATA = (
+    _x,
+    {"kind": np.eye(CLASSES, dtype=np.float32)[_label], "sum": _x.sum(1, keepdims=True)},
+    _weight,
+)
+
+
+class Split(keras.metrics.Metric):
+    """Several numbers by name."""
+
+    def __init__(self, name="split"):
+        super().__init__(name=name)
+        self.total = self.add_weight(name="total", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        self.total.assign(self.total + tf.reduce_sum(tf.cast(y_pred, self.dtype)))
+        self.count.assign(self.count + tf.cast(tf.size(y_pred), self.dtype))
+
+    def result(self):
+        mean = self.total / tf.maximum(tf.convert_to_tensor(self.count), 1.0)
+        return {"split_mean": mean, "split_double": 2.0 * mean}
+
+
+class Largest(keras.metrics.Metric):
+    """The largest output, which is no sum."""
+
+    def __init__(self, name="largest"):
+        super().__init__(name=name)
+        self.most = self.add_weight(name="most", initializer="zeros")
+
+    def update_state(self, y, y_pred, sample_weight=None):
+        now = tf.reduce_max(tf.cast(y_pred, self.dtype))
+        self.most.assign(tf.maximum(tf.convert_to_tensor(self.most), now))
+
+    def result(self):
+        return tf.convert_to_tensor(self.most)
+
+
+class Seen(keras.Model):
+    """Measures its own outputs while it is called, and so does a layer of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = Sized()
+        self.kind = keras.layers.Dense(CLASSES, activation="softmax")
+        self.sum = keras.layers.Dense(1)
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, x):
+        hidden = self.hidden(x)
+        outputs = {"kind": self.kind(hidden), "sum": self.sum(hidden)}
+        self.seen.update_state(tf.abs(outputs["sum"]))
+        return outputs
+
+
+class Sized(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(6, activation="relu")
+        self.size = keras.metrics.Mean(name="size")
+
+    def call(self, x):
+        hidden = self.dense(x)
+        self.size.update_state(hidden)
+        return hidden
+
+
+def two_outputs():
+    inputs = keras.Input((8,))
+    hidden = keras.layers.Dense(6, activation="relu")(inputs)
+    kind = keras.layers.Dense(CLASSES, activation="softmax", name="kind")(hidden)
+    return keras.Model(inputs, {"kind": kind, "sum": keras.layers.Dense(1, name="sum")(hidden)})
+
+
+def distance(y, y_pred):
+    return tf.abs(y - y_pred)
+
+
+def compiled(model, **metrics):
+    loss = {"kind": keras.losses.CategoricalCrossentropy(name="entropy"), "sum": "mse"}
+    model.compile(
+        keras.optimizers.SGD(0.1), loss, loss_weights={"kind": 0.3, "sum": 0.7}, **metrics
+    )
+    return model
+
+
+MODELS = {
+    "metrics of each output": lambda: compiled(
+        two_outputs(),
+        metrics={"kind": ["accuracy", keras.metrics.AUC()], "sum": [distance, "mae"]},
+        weighted_metrics={"kind": ["accuracy"], "sum": ["mse"]},
+    ),
+    "a number for each class": lambda: compiled(
+        two_outputs(), metrics={"kind": [keras.metrics.F1Score(), keras.metrics.OneHotMeanIoU(3)]}
+    ),
+    "several numbers by name": lambda: compiled(two_outputs(), metrics={"kind": [Split()]}),
+    "metrics of the model's own call": lambda: compiled(Seen(), metrics={"sum": ["mae"]}),
+}
+
+OPTIONS = {}

@@ -1,0 +1,141 @@
+"""Compare, in a process of its own, what two replicas make of shared batches with ``fit``.
+
+``python shared_steps.py MODULE NAME…``: trains each model of that name in the module's table
+``MODELS`` by ``fit`` on one device, and by two replicas of ``mirrored`` on two devices of this
+machine. The module says where in ``OPTIONS`` how a model's replicas share, if not plainly.
+
+The last batches are short: of two replicas one has more, and of one record one has none.
+"""
+
+import importlib
+import json
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.training.drive import LocalDrive
+from aerotrain.training.input.batches import Cut
+from aerotrain.training.model.code import UserCode, features_and_label
+from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.steps.own import OwnStepTogether, has_own_step
+from aerotrain.training.steps.pieces import StepInPieces
+from aerotrain.training.steps.results import numbers
+from aerotrain.training.strategies import ENGINES
+
+SIZES = (32, 32, 29, 1, 32, 2)
+
+
+def main(module: str, *names: str) -> None:
+    [cpu] = tf.config.list_physical_devices("CPU")
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)
+    table = importlib.import_module(module)
+    mirrored = ENGINES["mirrored"].build(TrainArguments(model="here", data=""))
+    for name in names:
+        build, options = table.MODELS[name], dict(table.OPTIONS.get(name, {}))
+        rtol = options.pop("rtol", 5e-4)
+        try:
+            fit, shared = by_fit(table, build), by_replicas(table, build, mirrored, **options)
+            compare(fit, shared, rtol)
+            said = "the same as fit"
+        except Exception as error:  # noqa: BLE001 -- what it is is the test's to show
+            said = f"{type(error).__name__}: {error}"
+        print(json.dumps({"model": name, "said": said[:2000]}), flush=True)
+
+
+def by_fit(table, build):
+    """What is logged at the end, and the weights."""
+    batches = [
+        tf.nest.map_structure(lambda each, rows=rows: each[rows], table.DATA)
+        for rows in pieces_of(0, 1)
+    ]
+    KERAS.seed(3)
+    model = user_of(build).build({}, spec_of(table.DATA))
+    history = []
+    keep = table.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda _, logs: history.append(numbers(logs))
+    )
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(batches), output_signature=spec_of(table.DATA)
+    )
+    # Where fit does not know how many there are, it decays the weights once more in looking.
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    model.fit(dataset, callbacks=[keep], verbose=0)
+    return {"weights": weights_of(model), "logs": history[-1]}
+
+
+def by_replicas(table, build, strategy, accumulate=1, jit=False):
+    """The same of two replicas."""
+    spec = spec_of(table.DATA)
+    with strategy.scope():
+        KERAS.seed(3)
+        model = user_of(build).build({}, spec)
+        counter = tf.Variable(
+            0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+        step = KERAS.step(model, counter, spec)
+    if has_own_step(model):
+        together = OwnStepTogether(step)
+    else:
+        together = StepInPieces(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
+
+    def element(batch, replica):
+        cut = Cut(replicas=2, accumulate=accumulate)
+        made = (cut.piece(batch, replica * accumulate + each) for each in range(accumulate))
+        return tuple(
+            (
+                share,
+                tf.nest.map_structure(lambda each, rows=rows: tf.gather(each, rows), table.DATA),
+            )
+            for share, rows in made
+        )
+
+    def pieces(_context):
+        rows = tf.data.Dataset.from_generator(
+            lambda: pieces_of(0, 2), output_signature=tf.TensorSpec([None], tf.int64)
+        )
+        return rows.enumerate().map(lambda number, each: element(each, number % 2))
+
+    dataset = strategy.distribute_datasets_from_function(pieces)
+    drive = LocalDrive(strategy, together, dataset, per_execution=len(SIZES))
+    *_, ran = drive.run(len(SIZES))
+    return {"weights": weights_of(model), "logs": step.metrics.results(ran.sums)}
+
+
+def pieces_of(first, times):
+    """The rows of each batch, each as often as ``times``."""
+    for size in SIZES:
+        for _ in range(times):
+            yield np.arange(first, first + size)
+        first += size
+
+
+def weights_of(model):
+    # Those of metrics are variables of a tf_keras model too, and not where metrics are kept here.
+    return [np.asarray(tf.convert_to_tensor(each)) for each in model.trainable_variables]
+
+
+def spec_of(data):
+    return tf.nest.map_structure(
+        lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), data
+    )
+
+
+def user_of(build):
+    return UserCode("here", lambda _: build(), features_and_label)
+
+
+def compare(fit, shared, rtol):
+    """Raise AssertionError where a weight or a metric differs."""
+    given, expected = shared["logs"], fit["logs"]
+    assert sorted(given) == sorted(expected), f"{given} are logged, and by fit {expected}"
+    for one, other in zip(shared["weights"], fit["weights"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-5)
+    for name in expected:
+        np.testing.assert_allclose(given[name], expected[name], rtol, 1e-6, err_msg=name)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

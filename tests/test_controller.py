@@ -1,0 +1,479 @@
+"""What is decided when replicas are lost: pure, a table and a few stories."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.limits import Deadlines
+from aerotrain.contract.status import Loss, Observation, State
+from aerotrain_airflow.controller.controller import Controller, Progress
+from aerotrain_airflow.controller.decision import Restart, Wait
+from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.history import compacted, size_of
+from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
+from test_recovery_matrix import GANG, SERVED, job
+
+RUNNING = Observation(state=State.RUNNING)
+FULL = Observation(state=State.PENDING, reason="waits for a node: Insufficient cpu")
+
+
+def lost(
+    loss: Loss = Loss.CRASH, reason: str = "was ended by signal 11", code: int = 139, **more: Any
+) -> Observation:
+    return Observation(state=State.LOST, exit_code=code, reason=reason, loss=loss, **more)
+
+
+class Group:
+    """A job's group at a time of the test's own, without processes."""
+
+    def __init__(self, strategy: str = "parameter_server", **budgets: int) -> None:
+        described = job(strategy, SERVED if strategy == "parameter_server" else GANG)
+        self.job = replace(
+            described,
+            restarts=replace(described.restarts, **budgets),
+            deadlines=Deadlines(start=600, run=360_000, progress_timeout=60),
+        )
+        self.names = {str(name): name for name in self.job.names()}
+        self.events: list[Entry] = []
+        self.now = 1000.0
+        self.controller = Controller(job=self.job, created=self.now)
+        self.counts = dict.fromkeys(self.job.names(), 0)
+
+    def sees(
+        self,
+        step: int | None = 7,
+        trained: float | None = None,
+        looked: float | None = None,
+        **seen: Observation,
+    ) -> Restart | Ended | Wait:
+        """The decision on what is seen now, its events kept; who is not named runs."""
+        all_seen: dict[ReplicaName, Observation] = dict.fromkeys(self.job.names(), RUNNING)
+        all_seen |= {self.names[name.replace("_", "-")]: each for name, each in seen.items()}
+        counted = {
+            name: replace(each, restarts=self.counts[name]) if each.restarts == 0 else each
+            for name, each in all_seen.items()
+        }
+        progress = None
+        if step is not None:
+            # After whatever happened now: it trains.
+            progress = Progress(step, self.now + 0.1 if trained is None else trained)
+        decision = self.controller.decide(self.events, counted, self.now, progress, looked)
+        self.events += decision.events
+        return decision.action
+
+    def restarts(self, step: int | None = 7, **seen: Observation) -> Restart:
+        """The restart after a loss, carried out when it is due; a quarter of an hour goes by."""
+        action = self.due(step, **seen)
+        assert isinstance(action, Restart), action
+        self.counts |= action.counts
+        self.now += 900
+        return action
+
+    def due(self, step: int | None = 7, **seen: Observation) -> Restart | Ended | Wait:
+        """What is decided once the wait for it is over."""
+        action = self.sees(step, **seen)
+        while isinstance(action, Wait) and any(
+            each.event is What.DETECT and each.at == self.events[-1].at for each in self.events[-1:]
+        ):
+            self.now = action.until
+            action = self.sees(step, **seen)
+        return action
+
+
+def names_of(decision: Restart) -> str:
+    return " ".join(str(name) for name in sorted(decision.names))
+
+
+def test_every_kind_of_loss_has_a_rule() -> None:
+    assert RULES.keys() == set(Loss)
+
+
+def test_while_all_run_there_is_nothing_to_do_before_the_deadline() -> None:
+    assert Group().sees() == Wait(1000 + 360_000)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says", "avoids", "memory", "force"),
+    [
+        (Loss.CRASH, "it comes back (1 of 3 crashes)", False, 1.0, False),
+        (Loss.PREEMPTED, "it comes back elsewhere (1 of 100 preemptions)", True, 1.0, False),
+        (Loss.NODE, "it comes back elsewhere (1 of 100 preemptions)", True, 1.0, True),
+        (Loss.MEMORY, "it comes back with more memory (1 of 2 memory)", False, 1.5, False),
+        (Loss.HANG, "it comes back elsewhere (1 of 3 hangs)", True, 1.0, False),
+        (Loss.START, "it comes back elsewhere (1 of 3 starts)", True, 1.0, False),
+    ],
+)
+def test_a_lost_worker_is_restarted_alone_at_once(
+    loss: Loss, says: str, avoids: bool, memory: float, force: bool
+) -> None:
+    of = Group()
+    worker = of.names["worker-1"]
+    assert of.sees(worker_1=lost(loss, "was lost", node="node-3")) == Restart(
+        counts={worker: 1},
+        because=f"worker-1 was lost; {says}",
+        avoid={worker: "node-3"} if avoids else {},
+        memory={worker: memory} if memory != 1.0 else {},
+        force=frozenset({worker} if force else ()),
+    )
+
+
+def test_a_loss_that_says_no_kind_counts_as_a_crash() -> None:
+    decision = Group().sees(worker_0=Observation(state=State.LOST, reason="is gone"))
+    assert isinstance(decision, Restart)
+    assert "1 of 3 crashes" in decision.because
+
+
+def test_the_chief_that_only_misses_its_ps_is_no_cause_and_both_are_restarted() -> None:
+    decision = Group().restarts(
+        ps_0=lost(), chief=lost(Loss.TEMPORARY, "exited with 75: a process was lost", 75)
+    )
+    assert names_of(decision) == "chief ps-0 ps-1"
+    assert "chief" not in decision.because
+
+
+def test_one_that_names_no_cause_waits_a_moment_until_it_shows() -> None:
+    of = Group()
+    missing = lost(Loss.TEMPORARY, "exited with 75: a process was lost", 75)
+    early = of.sees(chief=missing)
+    assert isinstance(early, Wait)
+    assert of.now < early.until < of.now + 2
+    of.now += 0.5
+    assert isinstance(of.sees(chief=missing, ps_0=lost()), Wait)  # the other ps may still save
+    of.now += SETTLE
+    later = of.sees(chief=missing, ps_0=lost())
+    assert isinstance(later, Restart)
+    assert names_of(later) == "chief ps-0 ps-1"
+
+
+def test_a_gang_is_given_time_to_end_and_not_longer_than_it_needs() -> None:
+    of = Group("multi_worker_mirrored")
+    assert of.sees(worker_1=lost()) == Wait(of.now + SETTLE)
+    of.now += 1
+    gone = lost(Loss.TEMPORARY, "exited with 75", 75)
+    all_gone = of.sees(worker_1=lost(), worker_0=gone, chief=gone)
+    assert isinstance(all_gone, Restart)
+    assert names_of(all_gone) == "chief worker-0 worker-1"
+
+
+def test_a_gang_that_was_preempted_is_let_save_first() -> None:
+    of = Group("multi_worker_mirrored")
+    preempted = lost(Loss.PREEMPTED, "was ended by signal 15", 143)
+    assert of.sees(worker_1=preempted) == Wait(of.now + SETTLE_PREEMPTED)
+
+
+def test_preemptions_leave_the_budget_of_crashes_alone() -> None:
+    of = Group(crashes=1, preemptions=3)
+    for _ in range(3):
+        of.restarts(chief=lost(Loss.PREEMPTED, "was evicted", 143))
+    assert "1 of 1 crashes" in of.restarts(chief=lost()).because
+    ended = of.due(chief=lost(Loss.PREEMPTED, "was evicted", 143))
+    assert isinstance(ended, Ended)
+    assert ended.state is State.LOST
+    assert ended.reason == "chief was evicted; it came back 3 times, and restarts.preemptions is 3"
+
+
+def test_a_budget_belongs_to_one_replica() -> None:
+    of = Group(crashes=1)
+    of.restarts(worker_0=lost())
+    of.restarts(worker_1=lost())
+    assert isinstance(of.sees(worker_0=lost()), Ended)
+
+
+def test_a_budget_of_zero_leaves_it_to_airflow() -> None:
+    ended = Group(crashes=0).sees(worker_0=lost())
+    assert isinstance(ended, Ended)
+    assert ended.state is State.LOST
+
+
+def test_the_same_words_at_the_same_step_three_times_stop_for_good() -> None:
+    of = Group(crashes=50)
+    for _ in range(2):
+        of.restarts(chief=lost(), step=40)
+    ended = of.due(chief=lost(), step=40)
+    assert isinstance(ended, Ended)
+    assert ended.state is State.FAILED
+    assert ended.reason == (
+        "chief was ended by signal 11: 3 times at step 40, so it would do it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("third", "step"),
+    [(lost(), 41), (lost(reason="was ended by signal 6", code=134), 40)],
+    ids=["another step", "other words"],
+)
+def test_what_differs_is_no_repetition(third: Observation, step: int) -> None:
+    of = Group(crashes=50)
+    for _ in range(2):
+        of.restarts(chief=lost(), step=40)
+    assert isinstance(of.due(chief=third, step=step), Restart)
+
+
+def test_a_replica_that_is_killed_three_times_at_a_step_is_not_to_blame() -> None:
+    of = Group(crashes=50)
+    for _ in range(6):
+        of.restarts(worker_0=lost(reason="was ended by signal 9", code=137), step=40)
+
+
+def test_losses_in_a_row_are_further_and_further_apart() -> None:
+    of = Group(crashes=50)
+    waits = []
+    for step in range(8):
+        began = of.now
+        of.restarts(chief=lost(), step=step)
+        waits.append(of.now - 900 - began)
+        of.now += 1 - 900
+    assert waits == [0, 0, 1, 2, 4, 8, 16, 30]
+    of.now += 900
+    assert isinstance(of.sees(chief=lost(), step=9), Restart)
+
+
+def test_a_loss_is_one_event_however_often_it_is_seen() -> None:
+    of = Group("multi_worker_mirrored")
+    for _ in range(3):
+        of.sees(worker_0=lost())
+    assert [event.event for event in of.events] == ["detect"]
+
+
+def test_a_restart_that_was_recorded_and_not_carried_out_is_carried_out_as_recorded() -> None:
+    of = Group()
+    worker = of.names["worker-1"]
+    first = of.sees(worker_1=lost(Loss.NODE, "is gone", node="node-3"))
+    recorded = len(of.events)
+    of.now += 5
+    again = of.sees(worker_1=lost(Loss.NODE, "is gone", node="node-3"))
+    assert again == first
+    assert again == of.sees(worker_1=Observation(state=State.LOST, restarts=None))
+    assert len(of.events) == recorded
+    of.counts[worker] = 1
+    assert isinstance(of.sees(), Wait)
+
+
+def test_a_replica_that_was_there_from_the_first_and_is_gone_is_lost() -> None:
+    of = Group()
+    gone = Observation(state=State.LOST, loss=Loss.NODE, reason="is gone", restarts=None)
+    assert isinstance(of.sees(worker_1=gone), Restart)
+
+
+def test_a_loss_that_was_recorded_stands_though_the_replica_wakes_up() -> None:
+    of = Group("multi_worker_mirrored")
+    stopped = replace(RUNNING, heartbeat_age=61.0)
+    assert isinstance(of.sees(worker_0=stopped), Wait)
+    of.now += SETTLE
+    awake = of.sees(worker_0=replace(RUNNING, heartbeat_age=0.1))
+    assert isinstance(awake, Restart)
+    assert of.names["worker-0"] in awake.names
+
+
+def test_only_the_present_loss_says_which_node_to_avoid() -> None:
+    of = Group()
+    preempted = lost(Loss.PREEMPTED, "was evicted", 143, node="node-1")
+    assert of.restarts(worker_1=preempted).avoid
+    assert not of.restarts(worker_1=lost(node="node-2")).avoid
+
+
+def test_memory_grows_with_each_time_that_it_ran_out_and_never_shrinks_again() -> None:
+    of = Group(memory=3)
+    memory = [of.restarts(worker_1=lost(Loss.MEMORY, "ran out of memory", 137)) for _ in "12"]
+    crash = of.restarts(worker_1=lost())
+    worker = of.names["worker-1"]
+    assert [each.memory[worker] for each in (*memory, crash)] == [1.5, 2.25, 2.25]
+
+
+@pytest.mark.parametrize(
+    ("age", "trained", "is_ended"), [(59, True, False), (61, True, True), (61, False, False)]
+)
+def test_a_gang_that_forms_is_given_the_time_of_its_start(
+    age: float, trained: bool, is_ended: bool
+) -> None:
+    of = Group("multi_worker_mirrored")
+    of.now += 400
+    seen = replace(RUNNING, heartbeat_age=float(age))
+    of.sees(step=7 if trained else None, worker_0=seen)
+    assert bool(of.events) is is_ended
+    if is_ended:
+        assert (of.events[0].kind, of.events[0].because) == (
+            "hang",
+            "gave no sign of life for 60 s, and was ended",
+        )
+
+
+def test_progress_from_before_a_restart_says_nothing_of_the_gang_that_forms_again() -> None:
+    of = Group("multi_worker_mirrored")
+    of.restarts(chief=lost(), worker_0=lost(), worker_1=lost())
+    recorded = len(of.events)
+    stale = replace(RUNNING, heartbeat_age=61.0)
+    of.sees(trained=1000.0, worker_0=stale)
+    assert len(of.events) == recorded
+
+
+def test_a_served_worker_may_be_silent_for_the_patience_from_its_first_moment() -> None:
+    of = Group()
+    assert isinstance(of.sees(step=None, worker_0=replace(RUNNING, heartbeat_age=61.0)), Restart)
+
+
+def test_what_failed_for_good_comes_before_what_was_lost_to_it() -> None:
+    failed = Observation(state=State.FAILED, exit_code=65, reason="exited with 65: a bug")
+    ended = Group().sees(worker_0=failed, chief=lost(Loss.TEMPORARY, "exited with 75", 75))
+    assert isinstance(ended, Ended)
+    assert (ended.state, ended.reason) == (State.FAILED, "worker-0 exited with 65: a bug")
+
+
+def test_a_chief_that_ended_well_ends_the_job_though_others_were_lost() -> None:
+    ended = Group().sees(chief=Observation(state=State.SUCCEEDED), worker_0=lost())
+    assert isinstance(ended, Ended)
+    assert ended.state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("silent", "back"),
+    [
+        (["worker-0"], "chief worker-0"),
+        (["worker-0", "worker-1"], "chief worker-0 worker-1"),
+        (["another-7"], "chief"),
+    ],
+)
+def test_who_does_not_answer_the_chief_is_replaced_with_it_wherever_it_seems_to_run(
+    silent: list[str], back: str
+) -> None:
+    of = Group()
+    hung = lost(Loss.HANG, "exited with 76: no progress", 76, unresponsive=frozenset(silent))
+    there = replace(RUNNING, node="node-3")
+    decision = of.sees(chief=hung, worker_0=there, worker_1=there)
+    assert isinstance(decision, Restart), "what is silent is not waited for"
+    assert names_of(decision) == back
+    named = {of.names[name] for name in silent if name in of.names}
+    assert decision.force == named
+    assert decision.avoid == dict.fromkeys(named, "node-3")
+
+
+def test_whom_a_replica_names_that_did_not_hang_is_left_alone() -> None:
+    crashed = lost(Loss.CRASH, "raised OSError", 1, unresponsive=frozenset({"worker-0"}))
+    assert names_of(Group().restarts(chief=crashed)) == "chief"
+
+
+def waiting(since: float) -> Observation:
+    return replace(FULL, waits_since=since)
+
+
+def test_a_replica_that_does_not_start_in_time_ends_the_job_and_has_no_place() -> None:
+    of = Group()
+    began = of.now
+    assert of.sees(worker_1=waiting(began)) == Wait(began + 600)
+    of.now += 600
+    ended = of.sees(worker_1=waiting(began))
+    assert isinstance(ended, Ended)
+    assert ended.state is State.LOST
+    assert ended.reason == (
+        "1 of 5 replicas of job did not start within 600 s, so all were given back: "
+        "worker-1 waits for a node: Insufficient cpu"
+    )
+    assert [(each.replica, each.kind) for each in of.events] == [("worker-1", "start")]
+
+
+def test_a_replica_that_is_restarted_late_has_as_long_to_start_in_a_group_of_any_age() -> None:
+    of = Group()
+    of.now += 36_000
+    assert of.sees(worker_1=waiting(of.now - 599)) == Wait(of.now + 1)
+    assert isinstance(of.sees(worker_1=waiting(of.now - 601)), Ended)
+
+
+def test_a_restart_that_nobody_can_carry_out_ends_by_the_start_deadline_too() -> None:
+    of = Group()
+    of.sees(worker_1=lost())
+    of.now += 601
+    assert isinstance(of.sees(worker_1=lost()), Ended)
+
+
+def test_a_replica_that_has_started_once_is_not_late_though_it_waits_again() -> None:
+    of = Group()
+    of.now += 700
+    assert isinstance(of.sees(worker_1=FULL), Wait)
+
+
+def test_who_began_to_wait_a_moment_ago_is_not_said_to_have_no_place() -> None:
+    of = Group()
+    began = of.now
+    of.now += 600
+    of.sees(worker_0=waiting(began), worker_1=waiting(of.now - 10))
+    assert [each.replica for each in of.events] == ["worker-0"]
+
+
+def test_a_start_is_late_only_if_that_was_seen_after_its_deadline() -> None:
+    of = Group()
+    began = of.now
+    of.now += 700
+    action = of.sees(worker_1=waiting(began), looked=began + 599)
+    assert isinstance(action, Wait)
+    assert action.look_again
+    assert isinstance(of.sees(worker_1=waiting(began), looked=began + 600), Ended)
+
+
+def test_an_api_that_is_away_keeps_no_job_beyond_its_own_deadline() -> None:
+    of = Group()
+    began = of.now
+    of.now += 360_000
+    ended = of.sees(worker_1=waiting(began), looked=began + 1)
+    assert isinstance(ended, Ended)
+    assert "ran for longer than its deadline of 360000 s" in ended.reason
+
+
+def test_the_timeout_of_the_task_ends_the_job() -> None:
+    of = Group()
+    of.controller = replace(of.controller, until=of.now + 900)
+    assert of.sees() == Wait(of.now + 900)
+    of.now += 900
+    ended = of.sees()
+    assert isinstance(ended, Ended)
+    assert ended.reason == "job ran for longer than its task's execution_timeout"
+
+
+@pytest.mark.parametrize(
+    ("seen", "adopted"),
+    [
+        ({"worker_0": lost()}, True),
+        ({"chief": Observation(state=State.SUCCEEDED)}, True),
+        ({"chief": Observation(state=State.FAILED, reason="a bug")}, False),
+        (dict.fromkeys(["chief", "worker_0", "worker_1", "ps_0", "ps_1"], lost()), False),
+    ],
+)
+def test_a_group_is_adopted_that_can_still_come_to_a_good_end(
+    seen: dict[str, Observation], adopted: bool
+) -> None:
+    of = Group()
+    all_seen = dict.fromkeys(of.job.names(), RUNNING)
+    all_seen |= {of.names[name.replace("_", "-")]: each for name, each in seen.items()}
+    assert of.controller.can_adopt([], all_seen, of.now) is adopted
+
+
+def test_a_group_past_its_deadline_is_not_adopted() -> None:
+    of = Group()
+    running = dict.fromkeys(of.job.names(), RUNNING)
+    assert not of.controller.can_adopt([], running, of.now + 360_001)
+
+
+def test_a_log_of_any_number_of_restarts_is_bounded_and_decides_the_same() -> None:
+    of = Group("multi_worker_mirrored", preemptions=10_000, crashes=3)
+    of.restarts(worker_0=lost(reason="a crash " * 50))
+    for step in range(300):
+        of.restarts(step=step, worker_0=lost(Loss.PREEMPTED, "was evicted " * 20, 143))
+    whole = list(of.events)
+    assert size_of(whole) > 200_000
+    of.events = list(compacted(whole, limit=20_000))
+    assert size_of(of.events) < 20_000
+    seen = {"worker_0": lost(reason="another crash"), "chief": lost(), "worker_1": lost()}
+    compact = of.sees(**seen)
+    of.events = whole
+    assert compact == of.sees(**seen)
+    assert isinstance(compact, Restart)
+    assert "worker-0 another crash; it comes back (2 of 3 crashes)" in compact.because
+    assert compact.counts[of.names["worker-1"]] == 302
+
+
+def test_a_log_that_is_small_is_kept_as_it_is() -> None:
+    of = Group()
+    of.restarts(worker_0=lost())
+    assert compacted(of.events, limit=20_000) == of.events

@@ -1,0 +1,274 @@
+"""Metrics have the names and the values that ``fit`` gives them, or are refused before a step."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import metric_models
+from aerotrain import evaluate
+from aerotrain.contract.errors import FinalError
+from aerotrain.dataset import load_dataset
+from aerotrain.train import run
+from aerotrain.training.input.batches import every_record
+from aerotrain.training.input.shards import download
+from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.code import UserCode, features_and_label
+from aerotrain.training.model.refusals import refuse_unsummed
+from aerotrain.training.steps.results import numbers
+from aerotrain.training.steps.step import MetricSums, TrainStep
+from aerotrain.training.trained import TrainedModel
+from training_fixtures import feed_of, said_of_shared_steps
+
+pytestmark = pytest.mark.process
+
+STEPS_PER_EPOCH = 40
+
+
+def built(build, batch):
+    return UserCode("here", lambda _: build(), features_and_label).build({}, batch)
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    """A training that a monitored metric of the validation split stops after two epochs."""
+    stop = {"monitor": "val_auc", "mode": "max", "min_delta": 9, "patience": 1}
+    arguments = {"model": "measuring", "data": digits.data, "epochs": 5}
+    hparams = {"callbacks": {"EarlyStopping": stop}}
+    return run(digits.replica("train", "measuring", hparams=hparams, **arguments))
+
+
+@pytest.fixture(scope="module")
+def fit(digits):
+    """What ``fit`` makes of the same batches in two epochs: the model and its last logs."""
+    dataset, user = load_dataset(digits.data), UserCode.load("measuring")
+    replica = digits.replica("train", "fit-measuring", model="measuring", data=digits.data)
+    feed = feed_of(replica, dataset, user)
+    keras.utils.set_random_seed(0)
+    model = user.build({}, feed.spec)
+    with feed.supplied():
+        history = model.fit(
+            feed.local(0),
+            epochs=2,
+            steps_per_epoch=STEPS_PER_EPOCH,
+            validation_data=records_of(digits, dataset, user, "validation"),
+            verbose=0,
+        )
+    return model, {name: values[-1] for name, values in history.history.items()}
+
+
+def records_of(digits, dataset, user, name):
+    split = dataset.splits[name]
+    files = download(digits.data, split.shards, digits.folder)
+    schema, transform = dataset.schema, user.transform
+    return every_record(files, schema, transform, records=split.records, batch_size=32)
+
+
+def test_a_metric_of_validation_that_is_monitored_stops_training(trained):
+    assert TrainedModel.load(trained).step == 2 * STEPS_PER_EPOCH
+
+
+def test_metrics_of_training_and_validation_are_those_that_fit_logs(trained, fit):
+    metrics = TrainedModel.load(trained).metrics
+    _, logs = fit
+    assert {"auc", "val_auc", "f1_score", "right", "val_wrong", "seen", "largest"} < logs.keys()
+    assert metrics == pytest.approx(numbers(logs), rel=1e-3)
+
+
+def test_an_evaluation_has_the_metrics_of_keras(digits, trained, fit):
+    replica = digits.replica("evaluate", "measuring", model=trained, data=digits.data)
+    measured = evaluate.run(replica)
+    model, _ = fit
+    user = UserCode.load("measuring")
+    batches = records_of(digits, load_dataset(digits.data), user, "test")
+    expected = model.evaluate(batches, return_dict=True, verbose=0)
+    assert measured == pytest.approx(numbers(expected), rel=1e-3)
+
+
+def outputs_without_names():
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(2)(inputs)])
+    metrics = [[keras.metrics.AUC()], ["mae"]]
+    model.compile("sgd", ["mse", "mse"], metrics=metrics)
+    return model
+
+
+def test_a_model_that_is_built_again_has_the_same_names():
+    batch = (
+        tf.TensorSpec([None, 4]),
+        (tf.TensorSpec([None, 1]), tf.TensorSpec([None, 2])),
+    )
+    for _ in range(2):
+        names = MetricSums(built(outputs_without_names, batch)).names()
+        assert {"dense_loss", "dense_auc", "dense_1_mae"} < set(names)
+
+
+def test_what_a_module_has_made_when_it_was_imported_keeps_its_names(tmp_path, monkeypatch):
+    source = (
+        "import keras\n"
+        "shared = keras.layers.Dense(4)\n"
+        "def build_model(hparams):\n"
+        "    inputs = keras.Input((4,))\n"
+        "    model = keras.Model(inputs, keras.layers.Dense(1)(shared(inputs)))\n"
+        "    model.compile('sgd', 'mse')\n"
+        "    return model\n"
+    )
+    (tmp_path / "sharing_a_layer.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    batch = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+    for _ in range(2):
+        model = UserCode.load("sharing_a_layer").build({}, batch)
+        assert [each.name for each in model.layers[1:]] == ["dense", "dense_1"]
+
+
+LOGGED = ["loss", "auc"]
+
+
+def callbacks(*given):
+    return Callbacks("m", list(given), keras.Sequential([keras.layers.Dense(1)]), 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "monitor", "message"),
+    [
+        (
+            keras.callbacks.EarlyStopping,
+            "val_auc_1",
+            "EarlyStopping of callbacks of 'm' monitors 'val_auc_1', which is not logged, did you "
+            "mean 'val_auc'.*what is: val_auc, auc, val_loss, loss",
+        ),
+        (keras.callbacks.ReduceLROnPlateau, "acc", "ReduceLROnPlateau .* monitors 'acc'"),
+        (type("Mine", (keras.callbacks.EarlyStopping,), {}), "acc", "Mine of .* monitors 'acc'"),
+    ],
+)
+def test_a_callback_that_monitors_what_is_never_logged_is_refused(kind, monitor, message):
+    with pytest.raises(FinalError, match=message):
+        callbacks(kind(monitor)).refuse_unlogged(LOGGED, LOGGED)
+
+
+def test_a_callback_that_monitors_what_is_logged_is_not_refused():
+    stop, reduce = keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau
+    callbacks(stop("val_auc"), reduce("auc"), stop("learning_rate")).refuse_unlogged(LOGGED, LOGGED)
+
+
+def test_a_callback_that_monitors_what_another_may_add_is_warned_of(capsys):
+    class Adding(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["f1"] = 0.5
+
+    stop = keras.callbacks.EarlyStopping("f1")
+    callbacks(Adding(), stop).refuse_unlogged(LOGGED, [])
+    assert "warning: EarlyStopping" in capsys.readouterr().out
+    with pytest.raises(FinalError, match=r"monitors 'f1'"):
+        callbacks(stop, Adding()).refuse_unlogged(LOGGED, [])
+
+
+def test_a_model_with_a_test_step_of_its_own_may_log_anything_of_validation():
+    callbacks(keras.callbacks.EarlyStopping("val_mine")).refuse_unlogged(LOGGED, None)
+
+
+def test_a_monitored_name_is_refused_before_the_first_step(digits, capsys):
+    hparams = {"callbacks": {"EarlyStopping": {"monitor": "val_accurcy"}}}
+    arguments = {"model": "calling", "data": digits.data, "hparams": hparams}
+    with pytest.raises(FinalError, match=r"monitors 'val_accurcy'.*mean 'val_accuracy'"):
+        run(digits.replica("train", "misspelt", **arguments))
+    assert "step " not in capsys.readouterr().out
+
+
+class Kept(keras.metrics.Metric):
+    """One number, which ``state`` makes of the one before and a batch's."""
+
+    def __init__(self, state=lambda old, new: old + new, args=2):
+        super().__init__(name="kept")
+        self.kept = self.add_weight(name="kept", initializer="zeros")
+        self._state, self._args = state, args
+
+    def update_state(self, *given, sample_weight=None):
+        if len(given) != self._args:
+            raise ValueError("it is given something else")
+        self.kept.assign(self._state(self.kept, keras.ops.mean(given[-1])))
+
+    def result(self):
+        return self.kept
+
+
+BATCH = (tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1]))
+
+
+def step_with(*metrics):
+    def build():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=list(metrics))
+        return model
+
+    return TrainStep(built(build, BATCH), tf.Variable(0, dtype=tf.int64))
+
+
+NO_SUMS = {
+    "a maximum": lambda old, new: keras.ops.maximum(old, new),
+    "a maximum of what is negative": lambda old, new: keras.ops.maximum(old, -new - 0.1),
+    "a moving mean": lambda old, new: 0.9 * old + 0.1 * new,
+    "the last value": lambda old, new: new,
+}
+
+
+@pytest.mark.parametrize("state", NO_SUMS)
+def test_a_metric_whose_state_is_no_sum_is_refused_where_states_are_added(state):
+    step = step_with("mae", Kept(NO_SUMS[state]))
+    with pytest.raises(FinalError, match=r"'mirrored' adds up .* the state of kept is no sum"):
+        refuse_unsummed("mirrored", step, BATCH)
+
+
+def test_metrics_whose_states_are_sums_are_not_refused():
+    metrics = [keras.metrics.AUC(), keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError()]
+    refuse_unsummed("mirrored", step_with("mae", *metrics, Kept()), BATCH)
+
+
+class Measured(keras.layers.Layer):
+    """Measures what it is given by a metric of its own."""
+
+    def __init__(self, state, args):
+        super().__init__()
+        self.kept = Kept(state, args)
+        self._args = args
+
+    def call(self, x):
+        self.kept.update_state(*[x] * self._args)
+        return x
+
+
+def step_measured(state, args=1):
+    def build():
+        model = keras.Sequential([Measured(state, args), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    return TrainStep(built(build, BATCH), tf.Variable(0, dtype=tf.int64))
+
+
+def test_a_metric_of_a_layer_is_tried_too():
+    refuse_unsummed("parameter_server", step_measured(lambda old, new: old + new), BATCH)
+    with pytest.raises(FinalError, match="state of kept is no sum"):
+        refuse_unsummed("parameter_server", step_measured(keras.ops.maximum), BATCH)
+
+
+def test_a_metric_that_takes_no_batch_that_can_be_made_up_is_warned_of(capsys):
+    refuse_unsummed("mirrored", step_measured(lambda old, new: old + new, args=3), BATCH)
+    assert "'kept' of Kept takes no batch that could be made up" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("metrics")
+    return said_of_shared_steps("metric_models", metric_models.MODELS, folder)
+
+
+@pytest.mark.parametrize("name", metric_models.MODELS)
+def test_two_replicas_measure_what_fit_does(said, name):
+    assert said[name] == "the same as fit"
+
+
+def test_two_replicas_of_tf_keras_measure_what_its_fit_does(tmp_path):
+    pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
+    legacy = {"TF_USE_LEGACY_KERAS": "1"}
+    said = said_of_shared_steps("metric_models", metric_models.MODELS, tmp_path, legacy)
+    assert said == dict.fromkeys(metric_models.MODELS, "the same as fit")

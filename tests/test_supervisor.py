@@ -1,0 +1,61 @@
+"""The supervisor of local processes, as far as it needs no process."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from aerotrain.supervisor import protocol
+from aerotrain.supervisor.starting import ReplicaFolder
+from aerotrain.supervisor.supervisor import Replica
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Replica:
+    folder = ReplicaFolder(tmp_path / "chief")
+    os.close(folder.make_ready())
+    began = time.monotonic() - 100  # and no heartbeat was seen since
+    return Replica(folder, 0, reaper=os.getpid(), beat=folder.heartbeat(), beaten=began)
+
+
+def age(replica: Replica) -> float:
+    replica.look()
+    return float(replica.record()["heartbeat_age"])
+
+
+def test_the_age_of_a_heartbeat_is_counted_from_when_it_was_seen(replica: Replica) -> None:
+    assert age(replica) >= 100
+    (replica.folder.path / "heartbeat").touch()
+    os.utime(replica.folder.path / "heartbeat", (5, 5))
+    assert age(replica) < 50
+
+
+def test_a_clock_that_jumps_makes_no_replica_look_dead(replica: Replica) -> None:
+    os.utime(replica.folder.path / "heartbeat", (9e9, 9e9))
+    assert age(replica) < 50
+
+
+def test_a_restarted_replica_finds_an_empty_scratch_and_its_log_goes_on(tmp_path: Path) -> None:
+    folder = ReplicaFolder(tmp_path / "chief")
+    for _ in range(2):
+        log = folder.make_ready()
+        assert list((folder.path / "work").rglob("*")) == [folder.path / "work" / "tmp"]
+        assert not (folder.path / "termination-log").exists()
+        (folder.path / "work" / "left").touch()
+        (folder.path / "termination-log").touch()
+        os.write(log, b"a line that is cut")
+        os.close(log)
+    assert (folder.path / "log").read_text() == "a line that is cut\na line that is cut"
+
+
+def test_the_folder_of_sockets_is_this_users_alone_and_their_paths_are_short() -> None:
+    folder = protocol.runtime_folder()
+    assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (os.getuid(), 0o700)
+    longest = protocol.socket_of(Path("/a" * 2000))
+    assert len(str(longest)) < 100
+
+
+def test_nobody_answers_where_no_supervisor_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        protocol.ask(protocol.socket_of(tmp_path), {"do": "observe"}, seconds=1)

@@ -1,0 +1,142 @@
+"""Warm start: what is forked from a process with imports, and that nothing else is different."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.store import open_store
+from aerotrain_airflow.backends.process.folder import JobFolder
+from aerotrain_airflow.backends.process.supervising import Supervision, holder_of
+from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, WarmStart, may_fork
+from live_sets import process_launcher, replica_environment
+from test_process_recovery import ALONE, job
+
+CHIEF = ReplicaName(Role.CHIEF, 0)
+
+#: The interpreter and the environment of the replicas of these tests.
+HOW: Any = (sys.executable, replica_environment())
+
+
+def training(folder: Path, **environment: str) -> Job:
+    described = replace(job(folder, ALONE, {}), module="aerotrain.train")
+    [chief] = described.replicas
+    return replace(described, replicas=(replace(chief, environment=environment),))
+
+
+def test_a_training_is_forked_and_a_module_of_the_users_is_not(tmp_path: Path) -> None:
+    assert may_fork(training(tmp_path), CHIEF, {"HOME": "/home"})
+    assert not may_fork(job(tmp_path, ALONE, {}), CHIEF, {"HOME": "/home"})
+
+
+@pytest.mark.parametrize("name", NEVER_WITH)
+def test_with_what_changes_an_import_nothing_is_forked(tmp_path: Path, name: str) -> None:
+    variable = f"{name}X" if name.endswith("_") else name
+    assert not may_fork(training(tmp_path), CHIEF, {variable: "1"})
+    assert not may_fork(training(tmp_path, **{variable: "1"}), CHIEF, {})
+
+
+def test_a_replica_with_threads_of_its_own_number_is_not_forked_from_one_with_another(
+    tmp_path: Path,
+) -> None:
+    threaded = training(tmp_path, OMP_NUM_THREADS="1")
+    assert not may_fork(threaded, CHIEF, {})
+    assert may_fork(threaded, CHIEF, {"OMP_NUM_THREADS": "1"})
+    assert may_fork(training(tmp_path, WORD="a"), CHIEF, {})
+
+
+def test_each_folder_interpreter_and_environment_has_a_server_of_its_own() -> None:
+    first = WarmStart(Path("/a"), "python", {"HOME": "/", "AWS_ACCESS_KEY_ID": "a"})
+    others = [
+        replace(first, root=Path("/b")),
+        replace(first, python="other"),
+        replace(first, environment={"HOME": "/", "OMP_NUM_THREADS": "1"}),
+    ]
+    assert len({each.socket for each in (first, *others)}) == 4
+    assert (
+        replace(first, environment={"HOME": "/", "AWS_ACCESS_KEY_ID": "b"}).socket == first.socket
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of groups whose fork server is ended at the end of these tests."""
+    root = tmp_path_factory.mktemp("warm") / "sets"
+    root.mkdir()
+    yield root
+    end_server(root)
+
+
+def end_server(root: Path) -> None:
+    server = server_of(root)
+    if server is not None:
+        os.kill(server, signal.SIGTERM)
+
+
+def server_of(root: Path) -> int | None:
+    """The process of the fork server of that folder's groups, by the lock that it holds."""
+    return holder_of(Path(f"{WarmStart(root, *HOW).socket}.lock"))
+
+
+@pytest.mark.process
+def test_a_forked_replica_finds_what_one_that_was_run_finds(root: Path, tmp_path: Path) -> None:
+    told = []
+    for name in ("forked", "run"):
+        described = replace(job(tmp_path, ALONE, {"chief": "tell_all"}), name=name)
+        told.append(_run_one(root, described, warm=name == "forked"))
+    forked, run = told
+    assert (forked["imported"], run["imported"]) == (True, False)
+    for value in (forked, run):  # the names of their own folders
+        value["same"] = json.loads(
+            json.dumps(value["same"])
+            .replace("/sets/forked/", "/sets/run/")
+            .replace('\\"name\\": \\"forked\\"', '\\"name\\": \\"run\\"')
+        )
+    for each in forked["same"]:
+        assert forked["same"][each] == run["same"][each], each
+    again = _run_one(
+        root, replace(job(tmp_path, ALONE, {"chief": "tell_all"}), name="forked"), warm=True
+    )
+    assert not set(again["fresh"]) & set(forked["fresh"])
+
+
+def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
+    """Have one replica run below a supervisor that was forked, or run; what its job returned."""
+    folder = root / described.name / "try-1"
+    JobFolder.make(folder, described, {CHIEF: "127.0.0.1:20000"}, "try-1")
+    server = WarmStart(root, *HOW)
+    supervision = Supervision(folder, *HOW, server if warm else None)
+    asyncio.run(supervision.begin(warm=warm, wait=True))
+    group = process_launcher(root, HOW[1], "try-1")._backend.group(folder)  # type: ignore[attr-defined]
+    start = {**group._start_of(CHIEF, 0), "warm": warm}
+    supervision.start([start], [])
+    while supervision.records()["chief"]["running"]:
+        time.sleep(0.01)
+    record = supervision.records()["chief"]
+    said = (folder / "chief" / "log").read_text()
+    supervision.end()
+    assert record["exit_code"] == 0, said
+    shutil.rmtree(folder)
+    return json.loads(open_store(described.prefix).get("result.json"))["value"]
+
+
+@pytest.mark.process
+def test_where_no_server_can_be_run_nothing_is_forked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = WarmStart(tmp_path, "/bin/false", {})
+    assert not asyncio.run(broken.fork_supervisor(tmp_path, wait=True))
+    assert "nothing is started warm" in caplog.text
+    assert not asyncio.run(
+        replace(broken, python=sys.executable).fork_supervisor(tmp_path, wait=False)
+    )
