@@ -5,6 +5,7 @@
 #   RUNS      how many trainings `chaos` harms              SEED      which, and when
 #   LAUNCHER  of these trainings: process or kubernetes
 #   PORT      where the UI of `up` answers                  HOME_DIR  where both keep everything
+#   WORKERS   how many processes run the tests: each takes 3 GiB and a core
 # and of `images`:
 #   BASE      what they are built on, for example the image of your platform team
 #   TAG       what they are tagged                          EXTRAS    of the training image
@@ -17,6 +18,7 @@ RUNS ?= 30
 SEED ?= 1
 LAUNCHER ?= process
 PORT ?= 8080
+WORKERS ?= 2
 HOME_DIR ?= .local
 export CONF
 BASE ?=
@@ -33,7 +35,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test lint format test-cluster chaos images env bench docs lock
+.PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock
 
 help: ## say what there is (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,8 +50,15 @@ up: $(READY) ## start Airflow and leave it running, to look at its UI
 down: $(READY) ## stop what `make up` started
 	@exec $(BIN)/python -m aerotrain_airflow.local down --home "$(HOME_DIR)"
 
+# Files are whole to a worker, because their tests share what was costly to make.
 test: lint ## lint, and every test that needs no cluster
-	UV=$(UV) $(BIN)/pytest -m "not cluster"
+	UV=$(UV) $(BIN)/pytest -m "not cluster" --durations=25 \
+		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Without the files that are marked as a whole: most of them import TensorFlow.
+test-fast: $(READY) ## the pure tests, which start no process (within a minute)
+	$(BIN)/pytest -m "not process and not cluster" --quiet --durations=5 \
+		$$(grep --files-without-match '^pytestmark = .*\(process\|cluster\)' tests/test_*.py)
 
 lint: $(READY) ## ruff, mypy and import-linter
 	$(BIN)/ruff check

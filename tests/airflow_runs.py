@@ -1,7 +1,6 @@
 """Runs of one DAG in a whole Airflow: triggered, waited for, looked at over its REST API."""
 
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,15 @@ import httpx
 
 from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.stack import Stack
+from support.waiting import wait_for
 
 #: Seconds between two questions to Airflow, which calls nobody.
 ASK_EVERY = 0.5
+
+#: Seconds for the longest of what is waited for, a whole run: ten times what it takes.
+MOST = 600
+
+ENDED = ("success", "failed")
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Runs:
 
     def end_of(self, run: str) -> str:
         """The state of the run, once it has ended."""
-        until(lambda: self.api.run_state(self.dag, run) in ("success", "failed"))
+        until(f"the end of {run}", lambda: self.api.run_state(self.dag, run) in ENDED)
         return self.api.run_state(self.dag, run)
 
     def result(self, run: str, task: str) -> Any:
@@ -75,10 +80,9 @@ class Runs:
         ).raise_for_status()
 
 
-def until(true: Callable[[], Any]) -> None:
-    """Wait for what nobody tells."""
-    while not true():
-        time.sleep(ASK_EVERY)
+def until(what: str, true: Callable[[], Any], seconds: float = MOST) -> None:
+    """Wait for what Airflow or a cluster tells nobody."""
+    wait_for(what, true, seconds, every=ASK_EVERY)
 
 
 def free_port() -> int:

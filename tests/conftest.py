@@ -1,4 +1,6 @@
-"""The fixtures of all tests, by what they are fixtures of."""
+"""The fixtures of all tests, by what they are fixtures of, and the order in which files are run."""
+
+import pytest
 
 pytest_plugins = [
     "airflow_fixtures",
@@ -8,3 +10,29 @@ pytest_plugins = [
     "imagined_sets",
     "live_sets",
 ]
+
+#: The files that take longest, the longest first: so the workers of ``make test``, each of which
+#: takes the next file, end at about the same time.
+LONGEST = [
+    "test_pipeline.py",
+    "test_training_recovery.py",
+    "test_local.py",
+    "test_strategies.py",
+    "test_resume.py",
+    "test_training.py",
+    "test_dtensor.py",
+    "test_compiled_models.py",
+    "test_legacy_keras.py",
+    "test_callbacks.py",
+    "test_extras.py",
+    "test_kubernetes_launcher.py",
+    "test_kubernetes_faults.py",
+    "test_any_model.py",
+    "test_example_pipelines.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the longest files first."""
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))

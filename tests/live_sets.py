@@ -58,11 +58,18 @@ class Live:
 
     def until_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
         """Wait until so many lines hold these words, or the job has ended without them."""
+        self.until(lambda: self._count(words) >= times, f"{times} times {words!r}", timeout)
+
+    def until_more_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
+        """The same, of lines that are still to come."""
+        self.until_said(words, self._count(words) + times, timeout)
+
+    def until(self, true: Callable[[], bool], what: str, timeout: float) -> None:
+        """Wait for what comes with a line; fails where the job ends or the time is over first."""
         with self._said:
-            self._said.wait_for(
-                lambda: self._count(words) >= times or self.end.done(), timeout=timeout
-            )
-        assert self._count(words) >= times, "\n".join(self.lines)
+            self._said.wait_for(lambda: true() or self.end.done(), timeout=timeout)
+        said = "\n".join(self.lines)
+        assert true(), f"waited {timeout} s for {what}, and this was said:\n{said}"
 
     def _count(self, words: str) -> int:
         return sum(words in line for line in self.lines)

@@ -183,16 +183,16 @@ def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_pa
 
 def test_an_evaluator_beside_a_cluster_leaves_metrics_of_each_checkpoint(digits):
     with digits.cluster(
-        "evaluated", evaluator=True, model="calling", epochs=40, checkpoint_interval=2.0
+        "evaluated", evaluator=True, model="calling", epochs=16, checkpoint_interval=0.5
     ) as processes:
         assert processes["chief"].wait(120) == ExitCode.OK
         said = processes["evaluator"].communicate(timeout=60)[0]
         assert processes["evaluator"].returncode == ExitCode.OK
     store = open_store(f"{digits.store}/runs/evaluated/train")
     evaluations = {each.key: json.loads(store.get(each.key)) for each in store.list("evaluations")}
-    last = evaluations["evaluations/0000001600.json"]
+    last = max(evaluations.values(), key=lambda each: each["step"])
     assert len(evaluations) > 1
-    assert last["step"] == 1600
-    assert last["metrics"]["accuracy"] > 0.85
-    assert "the checkpoint of step 1600: " in said
+    assert last["step"] == 640
+    assert last["metrics"]["accuracy"] > 0.8
+    assert "the checkpoint of step 640: " in said
     assert any(each.key.startswith("tensorboard/validation/") for each in store.list("tensorboard"))

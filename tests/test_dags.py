@@ -5,17 +5,27 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Context
 from airflow.serialization.serialized_objects import DagSerialization
 
+from aerotrain.contract.strategy import STRATEGIES
+from aerotrain_airflow.description import describe
 from aerotrain_airflow.operator import JobOperator
+from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import evaluate, export, train
 
 ROOT = Path(__file__).parent.parent
+
+#: What a strategy trains with that needs more than a chief, unless the form says otherwise.
+REPLICAS = {
+    "multi_worker_mirrored": {"chief": 1, "worker": 1},
+    "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +76,25 @@ def test_digits_reads_like_a_table_of_contents(bag: DagBag) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("word", "replicas"), [(word, REPLICAS.get(word, {"chief": 1})) for word in STRATEGIES]
+)
+def test_one_word_of_the_form_is_all_that_a_strategy_needs(
+    bag: DagBag, word: str, replicas: dict[str, int]
+) -> None:
+    dag: DAG = bag.dags["digits"]
+    task = cast(JobOperator, dag.get_task("train"))
+    params = {**dag.params.dump(), "strategy": word}
+    instance = SimpleNamespace(dag_id="digits", run_id="run", task_id="train", map_index=-1)
+    context = cast(Context, {"params": params, "ti": instance, "dag": dag})
+    known = {**task.job["arguments"], "data": "file:///what/prepare/gives"}
+    job = {**task.job, "arguments": known}
+    job = task.render_template(job, context, task.get_template_env())
+    described = describe(task, job, {}, context, Settings.read())
+    assert described.strategy == word
+    assert {each.role: each.count for each in described.replicas if each.count} == replicas
+
+
 def test_an_environment_reaches_every_replica_of_a_step() -> None:
     wanted = {"TF_USE_LEGACY_KERAS": "1"}
     with DAG("legacy") as dag:
@@ -77,6 +106,7 @@ def test_an_environment_reaches_every_replica_of_a_step() -> None:
     assert environments == [wanted] * 8  # training may have six roles
 
 
+@pytest.mark.process
 def test_parsing_every_pipeline_loads_neither_tensorflow_nor_a_users_module() -> None:
     program = (
         "import sys; from airflow.dag_processing.dagbag import DagBag; "

@@ -42,12 +42,12 @@ def leave() -> None:
     raise Left
 
 
-def test_where_nobody_has_promised_to_save_the_word_is_the_end() -> None:
+def test_a_preempted_replica_that_saves_nothing_ends_at_once() -> None:
     with pytest.raises(Left):
         Notice(leave=leave).give()
 
 
-def test_the_word_is_left_for_the_work_and_the_second_one_is_the_end() -> None:
+def test_a_replica_that_saves_is_ended_by_the_second_signal_not_the_first() -> None:
     notice = Notice(grace=3600, leave=leave)
     notice.promise()
     assert not notice.given()
@@ -110,7 +110,7 @@ def wait_for_beat(heartbeat: Path, last: int, seconds: float) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("process", [{}, {"promises": True}], indirect=True, ids=str)
-def test_it_leaves_when_it_is_told_and_does_not_save(process) -> None:
+def test_a_preempted_replica_ends_with_the_exit_code_of_sigterm(process) -> None:
     process.terminate()
     said = process.communicate(timeout=30)[0]
     assert process.returncode == ExitCode.TERMINATED

@@ -1,7 +1,6 @@
 """DTensor: a mesh trains what one device does, in one process or several, and holds more."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import CHIEF, DIGITS, free_addresses, read_until, start
+from training_fixtures import CHIEF, DIGITS, free_addresses, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -35,8 +34,8 @@ def steps_of(digits):
         folder = digits.folder / "mesh" / str(len(digits.started))
         folder.mkdir(parents=True)
         script = str(Path(__file__).parent / "replica_steps.py")
-        words = [sys.executable, script, job.to_json(), f"{folder}/it.npz", "1", str(STEPS)]
-        with start(words, folder) as process:
+        words = [script, job.to_json(), f"{folder}/it.npz", "1", str(STEPS)]
+        with start_python(words, folder) as process:
             said = process.communicate(timeout=120)[0]
         assert process.returncode == 0, said
         return dict(np.load(folder / "it.npz"))
@@ -100,7 +99,7 @@ def test_a_layer_that_does_not_fit_in_one_process_trains_in_two(digits):
     folder = digits.folder / "scratch" / "wide-alone"
     folder.mkdir(parents=True)
     environment = replica_environment(alone, CHIEF, free_addresses(alone), attempt="1")
-    with start([sys.executable, "-m", "aerotrain.replica"], folder, environment) as process:
+    with start_python(["-m", "aerotrain.replica"], folder, environment) as process:
         said = process.communicate(timeout=120)[0]
         assert process.returncode not in (ExitCode.OK, ExitCode.TERMINATED), said
     with digits.cluster("wide", strategy="dtensor", layout=WIDE, **common) as processes:
@@ -176,7 +175,7 @@ def refusals(digits):
     )
     folder = digits.folder / "refused"
     folder.mkdir()
-    with start([sys.executable, "-c", code, *jobs], folder) as process:
+    with start_python(["-c", code, *jobs], folder) as process:
         said = process.communicate(timeout=120)[0]
     assert said.count(f"ended {ExitCode.FINAL}") == len(REFUSED), said
     return said
@@ -190,7 +189,7 @@ def test_what_a_mesh_cannot_do_is_refused(refusals, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mesh": {"modle": 2}}, "the mesh names an axis 'modle', did you mean 'model'"),
+        ({"mesh": {"modle": 2}}, "mesh has no key 'modle', did you mean 'model'"),
         ({"mesh": {"model": 0}}, "axis 'model' must be a whole number of 1 or more, got 0"),
         ({"layout": {"kernel": ["modle"]}}, "the layout 'kernel' names an axis 'modle'"),
         ({"layout": {"kernel": "model"}}, r"give a list of an axis or null .* \[null, 'model'\]"),

@@ -38,7 +38,9 @@ def back(replica: str) -> Entry:
         ([START, CHIEFS_START, *(without_place(f"worker-{index}") for index in range(4))], 2),
     ],
 )
-def test_a_next_try_does_without_whoever_had_no_place(ledger: list[Entry], workers: int) -> None:
+def test_a_next_try_asks_for_no_worker_that_found_no_place(
+    ledger: list[Entry], workers: int
+) -> None:
     asked = replace(job("parameter_server", FOUR), min_workers=2)
     assert with_fewer_workers(asked, ledger).count(Role.WORKER) == workers
 

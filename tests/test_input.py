@@ -148,7 +148,7 @@ def test_a_worker_reads_for_ever_in_full_batches(tmp_path, shards):
     assert sorted(flat(batches[:3])) == sorted(flat(batches[3:])) == held
 
 
-def test_who_asks_anew_begins_anew(tmp_path, shards):
+def test_a_second_reader_begins_with_the_first_window(tmp_path, shards):
     scratch = tmp_path / "scratch"
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = Supply((tmp_path / "store").as_uri(), order, scratch, indexed=False)
@@ -159,7 +159,7 @@ def test_who_asks_anew_begins_anew(tmp_path, shards):
     assert seen[0][:4] == seen[1]
 
 
-def test_who_asks_for_a_later_window_begins_there(tmp_path, shards):
+def test_a_reader_may_begin_with_a_later_window(tmp_path, shards):
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()
@@ -175,7 +175,7 @@ def test_who_asks_for_a_later_window_begins_there(tmp_path, shards):
     assert all_of_them[5:] == later
 
 
-def test_who_began_waits_for_room_though_a_later_reader_begins_anew(tmp_path, shards, capsys):
+def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys):
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()

@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -18,10 +19,14 @@ import psutil
 import pytest
 
 from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain_airflow.local.api import AirflowApi
+from aerotrain_airflow.local.commands import run_once
+from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home, Secrets
 from aerotrain_airflow.local.progress import TaskRow, in_order, task_rows
 from aerotrain_airflow.local.report import Report
 from aerotrain_airflow.local.settings import MARK, component_environment
+from aerotrain_airflow.local.stack import Stack
 
 ROOT = Path(__file__).parent.parent
 
@@ -111,18 +116,6 @@ def test_a_run_shows_its_tasks_in_their_order_and_stops_all_that_it_started(
 
 
 @pytest.mark.process
-def test_a_run_that_fails_ends_with_the_last_lines_and_the_error_of_its_task(
-    start: Start, project: Path
-) -> None:
-    run = start("run", "--dag", "small", "--conf", '{"training": "fail"}')
-    said, _ = run.communicate()
-    assert run.returncode == 1
-    assert "task train failed; its log ends:\n" in said
-    assert "error: the data are of yesterday\n" in said
-    assert processes_of(project) == []
-
-
-@pytest.mark.process
 def test_ctrl_c_in_the_middle_of_training_leaves_no_process(start: Start, project: Path) -> None:
     run = start("run", "--dag", "small", "--conf", '{"training": "hang"}')
     assert run.stdout is not None
@@ -152,7 +145,9 @@ def test_a_run_that_is_ended_while_it_starts_leaves_no_process(start: Start, pro
 
 
 @pytest.mark.process
-def test_what_went_up_says_where_it_is_until_it_goes_down(start: Start, project: Path) -> None:
+def test_what_went_up_says_where_it_is_and_runs_pipelines_until_it_goes_down(
+    start: Start, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with reserved_ports(1) as ports:
         port = str(ports[0].number)
         up = start("up", "--port", port)
@@ -163,6 +158,7 @@ def test_what_went_up_says_where_it_is_until_it_goes_down(start: Start, project:
     login = {"username": "admin", "password": password}
     answer = httpx.post(f"{url}/auth/token", json=login, trust_env=False)
     assert answer.is_success
+    assert_a_run_that_fails_ends_with_its_error(url, password, project, capsys)
 
     listening = [
         connection.laddr.ip
@@ -185,6 +181,19 @@ def test_what_went_up_says_where_it_is_until_it_goes_down(start: Start, project:
     assert down == "Airflow was not running.\n"
 
 
+def assert_a_run_that_fails_ends_with_its_error(
+    url: str, password: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What ``run`` would say and exit with, on an Airflow that is up already."""
+    up = Stack(api=AirflowApi(url, password), s3=None, password=password, components=[])
+    await_dag(up.api, "small", datetime.min.replace(tzinfo=UTC), up.check)
+    code = run_once(up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic())
+    said = capsys.readouterr().out
+    assert code == 1
+    assert "task train failed; its log ends:\n" in said
+    assert "error: the data are of yesterday\n" in said
+
+
 @pytest.mark.process
 def test_a_port_that_is_taken_is_named_in_one_sentence(start: Start) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
@@ -195,6 +204,7 @@ def test_a_port_that_is_taken_is_named_in_one_sentence(start: Start) -> None:
     assert f"port {port} of 127.0.0.1 is taken" in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("conf", ['{"epochs": 3', "[3]"])
 def test_a_conf_that_is_no_json_object_is_refused_before_anything_starts(
     start: Start, conf: str

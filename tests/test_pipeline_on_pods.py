@@ -114,7 +114,7 @@ def test_the_pipeline_trains_evaluates_and_exports_on_pods(
     told = [line for line in lines if "progress step=" in line]
     assert told
     assert len(told) == len(set(told))
-    until(lambda: not uids(core, namespace))
+    until("the end of all pods", lambda: not uids(core, namespace))
 
 
 def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str) -> datetime:
@@ -129,7 +129,7 @@ def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str)
             return []  # it is not there yet, or its container is not
         return [line for line in answer.data.decode().splitlines() if "progress step=" in line]
 
-    until(told)
+    until("a line of progress", told)
     return datetime.fromisoformat(told()[0].split()[0])
 
 
@@ -141,7 +141,7 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
 ) -> None:
     endless = {"resources": SMALL, "epochs": 100_000, "checkpoint_interval": 100_000}
     run = digits.trigger(endless)
-    until(lambda: digits.states(run)["train"] == "deferred")
+    until("the deferral", lambda: digits.states(run)["train"] == "deferred")
     [owner] = [
         each
         for each in core.list_namespaced_config_map(namespace, label_selector="aerotrain/job").items
@@ -154,7 +154,7 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
         digits.mark_failed(run, "train")
     [task] = [each for each in digits.instances(run) if each["task_id"] == "train"]
     began = datetime.fromisoformat(task["start_date"])
-    until(lambda: not uids(core, namespace))
+    until("the end of all pods", lambda: not uids(core, namespace))
     record_figure("seconds_from_task_start_to_first_step", (stepped - began).total_seconds())
 
     settings = PodSettings(
@@ -166,12 +166,12 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
     stepped = first_step_of(core, namespace, f"{job.name}-chief")
     record_figure("seconds_from_apply_to_first_step", (stepped - began).total_seconds())
     core.delete_collection_namespaced_pod(namespace, label_selector=f"aerotrain/job={job.name}")
-    until(lambda: not uids(core, namespace))
+    until("the end of all pods", lambda: not uids(core, namespace))
 
 
 def test_ten_jobs_train_at_once_where_one_task_may_run(stack: Stack) -> None:
     crowd = Runs(stack, "crowd")
-    until(lambda: "crowd" in stack.api.parsed())
+    until("the DAG", lambda: "crowd" in stack.api.parsed())
     run = crowd.trigger({})
     assert crowd.end_of(run) == "success", crowd.errors(run)
     assert crowd.result(run, "job_0") == 10
@@ -181,11 +181,11 @@ def test_a_deferred_training_that_is_marked_failed_is_gone_within_10_seconds(
     digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
 ) -> None:
     run = digits.trigger({"resources": SMALL, "epochs": 100_000})
-    until(lambda: "progress step=" in digits.log(run, "train"))
+    until("a line of progress", lambda: "progress step=" in digits.log(run, "train"))
     assert digits.states(run)["train"] == "deferred"
     digits.mark_failed(run, "train")
     marked = time.monotonic()
-    until(lambda: not uids(core, namespace))
+    until("the end of all pods", lambda: not uids(core, namespace))
     assert time.monotonic() - marked < 10
 
 
@@ -193,7 +193,7 @@ def test_killing_triggerer_and_scheduler_costs_the_training_nothing(
     digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
 ) -> None:
     run = digits.trigger({"resources": SMALL, "epochs": 300})
-    until(lambda: "progress step=" in digits.log(run, "train"))
+    until("a line of progress", lambda: "progress step=" in digits.log(run, "train"))
     before = uids(core, namespace)
     for component in digits.stack.components:
         if component.name in ("triggerer", "scheduler"):

@@ -164,6 +164,7 @@ _PREPARE_AND_DIE = """
 """
 
 
+@pytest.mark.process
 def test_a_run_after_a_kill_at_any_moment_completes_the_same_manifest(
     tmp_path: Path, write_source: Write
 ) -> None:

@@ -17,6 +17,7 @@ from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
 from live_sets import process_launcher, processes_of, replica_environment, replica_pid
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
 
@@ -98,8 +99,12 @@ def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
     lines: list[str] = []
-    while sum("child " in line for line in lines) < 6:
+
+    def have_begun() -> bool:
         launcher.observe(address, lambda line: lines.append(str(line)))
+        return sum("child " in line for line in lines) == 6
+
+    wait_for("six children", have_begun, seconds=60)
     children = [int(line.split()[-1]) for line in lines if "child " in line]
 
     began = time.monotonic()
@@ -217,10 +222,14 @@ def _to_the_end(
     launcher: Launcher[Any], address: str
 ) -> tuple[dict[ReplicaName, Observation], list[str]]:
     lines: list[str] = []
-    while True:
-        seen = dict(launcher.observe(address, lambda line: lines.append(str(line))))
-        if job_state(seen).ended:
-            return seen, lines
+    seen: dict[ReplicaName, Observation] = {}
+
+    def has_ended() -> bool:
+        seen.update(launcher.observe(address, lambda line: lines.append(str(line))))
+        return job_state(seen).ended
+
+    wait_for("the end of the job", has_ended, seconds=60)
+    return seen, lines
 
 
 def _is_alive(pid: int) -> bool:

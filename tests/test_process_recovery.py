@@ -23,6 +23,7 @@ from live_sets import (
     replica_pid,
     task,
 )
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.process
 
@@ -146,8 +147,8 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         while sum("hello" in line for line in said) < 4:
             said.append(first.stdout.readline().strip())
         kept = JobFolder(Path(said[0].removeprefix("at ")))
-        while sum(position > 0 for position in kept.positions().values()) < 4:
-            pass  # it notes how far it told right after it has told
+        # It notes how far it told right after it has told.
+        wait_for("four positions", lambda: sum(map(bool, kept.positions().values())) == 4, 60)
         first.kill()
         first.wait()
     live = watched(described, "try-2")
@@ -170,8 +171,8 @@ def test_what_was_lost_while_nobody_watched_comes_back(
     described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
     first = process_launcher(tmp_path / "sets", replica_environment(), "try-1")
     address = first.start(first.plan(described, "try-1"))
-    while "hello" not in (Path(address) / "worker-1" / "log").read_text():
-        pass
+    log = Path(address) / "worker-1" / "log"
+    wait_for("the start of worker-1", lambda: "hello" in log.read_text(), seconds=60)
     os.kill(replica_pid(address, "worker-1"), signal.SIGKILL)
     live = watched(described, "try-2")
     assert live.end.result(60).state is State.SUCCEEDED

@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import sys
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS, read_until, start
+from training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -78,7 +77,7 @@ def whole(digits):
             with digits.cluster(name, **GANG) as processes:
                 assert processes["chief"].wait(200) == ExitCode.OK
         else:
-            with by_hand(digits, name, strategy, **{"checkpoint-seconds": 3600}) as process:
+            with by_hand(digits, name, strategy, **{"checkpoint-interval": 3600}) as process:
                 read_until(process, "the trained model is")
         return name
 
@@ -87,7 +86,7 @@ def whole(digits):
 
 def by_hand(digits, name, strategy, **arguments):
     """The process of a run by hand, on two devices where the strategy takes several."""
-    given = {"checkpoint-seconds": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
+    given = {"checkpoint-interval": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
     words = ["--run", name, "--strategy", strategy, "--model", "tallying"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
@@ -99,7 +98,7 @@ def by_hand(digits, name, strategy, **arguments):
         "tf.config.set_logical_device_configuration(cpu, devices)\n"
         f"main({words})"
     )
-    return start([sys.executable, "-c", code], digits.folder)
+    return start_python(["-c", code], digits.folder)
 
 
 def saved_after(process, step):
@@ -111,7 +110,7 @@ def saved_after(process, step):
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_one_that_is_killed_at_any_step_ends_as_one_that_never_was(digits, whole, strategy):
+def test_a_training_killed_at_any_step_ends_as_an_uninterrupted_one(digits, whole, strategy):
     name = f"killed-{strategy.replace('_', '-')}"
     with by_hand(digits, name, strategy) as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
@@ -122,7 +121,7 @@ def test_one_that_is_killed_at_any_step_ends_as_one_that_never_was(digits, whole
     assert_never_ended(digits, name, whole(strategy))
 
 
-def test_a_gang_whose_member_is_killed_ends_as_one_that_never_was(digits, whole):
+def test_a_gang_whose_member_is_killed_ends_as_an_uninterrupted_one(digits, whole):
     with digits.cluster("killed-gang", **GANG) as processes:
         saved_after(processes["chief"], RANDOM.randrange(20, STEPS - 100))
         processes["worker-0"].kill()
@@ -134,8 +133,8 @@ def test_a_gang_whose_member_is_killed_ends_as_one_that_never_was(digits, whole)
     assert_never_ended(digits, "killed-gang", whole("multi_worker_mirrored"))
 
 
-def test_one_that_is_told_to_go_saves_what_it_has_done_and_leaves(digits, whole):
-    with by_hand(digits, "told-to-go", "one_device", **{"checkpoint-seconds": 3600}) as process:
+def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
+    with by_hand(digits, "told-to-go", "one_device", **{"checkpoint-interval": 3600}) as process:
         read_until(process, "epoch 2 of")
         process.terminate()
         said = process.communicate(timeout=60)[0]
@@ -157,7 +156,7 @@ def test_one_that_is_told_to_go_saves_what_it_has_done_and_leaves(digits, whole)
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "dtensor"])
-def test_a_gang_of_which_one_is_told_to_go_saves_and_leaves_together(digits, strategy):
+def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy):
     name = f"told-{strategy.replace('_', '-')}"
     common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster(name, steps_per_execution=7, **common) as processes:
@@ -171,7 +170,7 @@ def test_a_gang_of_which_one_is_told_to_go_saves_and_leaves_together(digits, str
         assert f"told to go after step {saved.step}, which is saved" in words
 
 
-def test_a_chief_of_servers_saves_before_it_goes_and_a_worker_goes_at_once(digits):
+def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(digits):
     arguments = {"model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster("told-servers", **arguments) as processes:
         read_until(processes["chief"], "epoch 2 of")

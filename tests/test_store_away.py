@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -15,7 +14,7 @@ from aerotrain.contract.progress import Progress
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import sealed_checkpoints
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS, read_until, start
+from training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -76,11 +75,11 @@ def wire(s3) -> Iterator[Wire]:
 
 def train(digits, wire, store, **arguments):
     """The process of a run by hand whose store is behind the wire."""
-    given = {"epochs": 400, "checkpoint-seconds": 0.5, "steps-per-execution": 10, **arguments}
-    words = [sys.executable, "-m", "aerotrain.train", "--run", "away", "--model", "small"]
+    given = {"epochs": 400, "checkpoint-interval": 0.5, "steps-per-execution": 10, **arguments}
+    words = ["-m", "aerotrain.train", "--run", "away", "--model", "small"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
-    return start(words, digits.folder, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}"})
+    return start_python(words, digits.folder, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}"})
 
 
 def step_of(said):
@@ -107,7 +106,7 @@ def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_ur
 def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
     digits, s3_url, wire
 ):
-    with train(digits, wire, s3_url, **{"store-seconds": 2}) as process:
+    with train(digits, wire, s3_url, **{"store-timeout": 2}) as process:
         read_until(process, "is in the store")
         wire.cut()
         said = process.communicate(timeout=120)[0]

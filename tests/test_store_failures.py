@@ -39,6 +39,7 @@ _KILLED_WHILE_WRITING = """
 """
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_leaves_the_old_object(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
     store.put("x", b"old")

@@ -16,7 +16,7 @@ from aerotrain.training.input.batches import Cut
 from aerotrain.training.model.refusals import refuse_uncut, refuse_unexchanged
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import DIGITS, MODELS, read_until, start, steps_of_replicas
+from training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process
 
@@ -124,7 +124,7 @@ def accuracy_by_hand(digits, run, strategy, devices):
         f" '--code', '{DIGITS}', '--data', '{digits.data}', '--store', '{digits.store}',"
         " '--epochs', '12'])"
     )
-    with start([sys.executable, "-c", code], digits.folder) as process:
+    with start_python(["-c", code], digits.folder) as process:
         read_until(process, "the trained model is")
     return TrainedModel.load(f"{digits.store}/runs/{run}/train/model.json").metrics["accuracy"]
 

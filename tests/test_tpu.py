@@ -1,14 +1,13 @@
 """TPU: what can be tested without one, which is how a training without one ends."""
 
 import socket
-import sys
 import time
 
 import pytest
 
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.steps import TrainArguments
-from training_fixtures import MODELS, start
+from training_fixtures import MODELS, start_python
 
 pytestmark = pytest.mark.process
 
@@ -38,7 +37,7 @@ def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, re
         f" '--data', '{digits.data}', '--store', '{digits.store}'])"
     )
     begun = time.monotonic()
-    with start([sys.executable, "-c", code], digits.folder) as process:
+    with start_python(["-c", code], digits.folder) as process:
         said = process.communicate(timeout=60)[0]
     assert time.monotonic() - begun < 30
     assert process.returncode == ExitCode.FINAL
@@ -47,5 +46,5 @@ def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, re
 
 
 def test_the_time_that_a_tpu_has_to_answer_is_above_zero():
-    with pytest.raises(SpecError, match="tpu_seconds must be above zero, got 0"):
+    with pytest.raises(SpecError, match="tpu_seconds must be a number above 0, got 0"):
         TrainArguments(model="m", data="d", tpu_seconds=0)

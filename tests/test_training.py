@@ -27,7 +27,7 @@ from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
 from aerotrain.training.when import Every
-from training_fixtures import DIGITS, MODELS, read_until, start
+from training_fixtures import DIGITS, MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -145,14 +145,14 @@ def weights_of(digits, url):
 
 
 def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(digits):
-    words = [sys.executable, "-m", "aerotrain.train", "--run", "killed"]
+    words = ["-m", "aerotrain.train", "--run", "killed"]
     words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
     words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
-    words += ["--checkpoint-seconds", "0.2"]
-    with start(words, digits.folder) as process:
+    words += ["--checkpoint-interval", "0.2"]
+    with start_python(words, digits.folder) as process:
         read_until(process, "the checkpoint of step")
         process.kill()
-    with start(words, digits.folder) as process:
+    with start_python(words, digits.folder) as process:
         said = read_until(process, "the trained model is")
     assert "going on from the checkpoint of step" in said
     checkpoints = digits.folder / "store/runs/killed/train/checkpoints"
@@ -296,14 +296,14 @@ def result_of(digits, name):
     return (digits.folder / "store/runs" / name / "train/result.json").read_text()
 
 
-def test_a_killed_worker_is_missed_by_nobody_else(digits):
-    with digits.cluster("fewer", model="small", epochs=60) as processes:
-        read_until(processes["chief"], "epoch 2 of 60")
+def test_training_goes_on_without_a_killed_worker(digits):
+    with digits.cluster("fewer", model="small", epochs=20) as processes:
+        read_until(processes["chief"], "epoch 2 of 20")
         processes["worker-1"].kill()
-        read_until(processes["chief"], "epoch 60 of 60")
+        read_until(processes["chief"], "epoch 20 of 20")
         assert processes["chief"].wait(60) == ExitCode.OK
     trained = TrainedModel.load(json.loads(result_of(digits, "fewer"))["value"])
-    assert trained.step == 60 * STEPS_PER_EPOCH
+    assert trained.step == 20 * STEPS_PER_EPOCH
 
 
 def test_a_lost_parameter_server_is_worth_another_try(digits):

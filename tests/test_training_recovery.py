@@ -4,6 +4,8 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -12,78 +14,144 @@ from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.ledger import What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
+from aerotrain.training.trained import TrainedModel
 from live_sets import Live
 from training_fixtures import Pipeline
 
 pytestmark = pytest.mark.process
 
-SERVED = (Copies(role=Role.CHIEF), Copies(role=Role.WORKER, count=2), Copies(role=Role.PS))
-GANG = (Copies(role=Role.CHIEF), Copies(role=Role.WORKER))
-ALONE = GANG[:1]
-FED = (Copies(role=Role.INPUT, count=2), Copies(role=Role.DISPATCHER))
+CHIEF = Copies(role=Role.CHIEF)
+FED = (Copies(role=Role.INPUT), Copies(role=Role.DISPATCHER))
+SERVED = (CHIEF, Copies(role=Role.WORKER, count=2), Copies(role=Role.PS), *FED)
+GANG = (CHIEF, Copies(role=Role.WORKER), *FED)
+ALONE = (CHIEF, *FED)
 
 #: Seconds for TensorFlow to be loaded by several processes at once, on two cores.
 LONG = 150
 
+#: More than any test waits for: it is stopped once all the harm is done.
+EPOCHS = 100_000
 
+
+@dataclass
+class Training:
+    """A training that is watched, harmed, and at last stopped by its model's callback."""
+
+    live: Live
+    stop_file: Path
+
+    def until_it_trains(self) -> None:
+        """Wait for progress that was made from now on, and that a checkpoint has kept."""
+        self.live.until_more_said("is in the store", times=2, timeout=LONG)
+        self.live.until_more_said("progress step=", times=2, timeout=LONG)
+
+    def kill(self, victim: str) -> tuple[set[str], list[str]]:
+        """Kill a replica; says who came back, and what was said until there was progress again."""
+        restarts, lines = len(self.live.entries(What.RESTART)), len(self.live.lines)
+        os.kill(self.live.pid(victim), signal.SIGKILL)
+        self.live.until(lambda: len(self.live.entries(What.RESTART)) > restarts, victim, LONG)
+        self.until_it_trains()
+        back = set(self.live.entries(What.RESTART)[restarts:])
+        for name in back:
+            self.live.until(
+                lambda: any(each.startswith(f"[{name}]") for each in self.live.lines[lines:]),  # noqa: B023 -- called at once
+                f"a word of {name}, which came back",
+                LONG,
+            )
+        return back, self.live.lines[lines:]
+
+    def end(self) -> State:
+        """How it ends, once it may end with its epoch."""
+        self.stop_file.touch()
+        return self.live.end.result(LONG).state
+
+
+@pytest.fixture
 def training(
-    digits: Pipeline, strategy: str, replicas: tuple[Copies, ...], run: str, epochs: int
-) -> Job:
+    digits: Pipeline, watched: Callable[..., Live], tmp_path: Path
+) -> Callable[..., Training]:
+    """Starts a training under a strategy with those replicas, and waits until it trains."""
+
+    def start(strategy: str, replicas: tuple[Copies, ...]) -> Training:
+        stop_file = tmp_path / "enough"
+        started = Training(watched(_job(digits, strategy, replicas, stop_file)), stop_file)
+        started.until_it_trains()
+        return started
+
+    return start
+
+
+def _job(digits: Pipeline, strategy: str, replicas: tuple[Copies, ...], stop_file: Path) -> Job:
     arguments = {
-        "model": "small",
+        "model": "stoppable",
+        "hparams": {"stop_file": str(stop_file)},
         "data": digits.data,
-        "epochs": epochs,
+        "epochs": EPOCHS,
         "checkpoint_interval": 1,
         "steps_per_execution": 10,
     }
-    return digits.job("train", run, arguments, strategy=strategy, replicas=replicas)
+    return digits.job("train", run_of(strategy), arguments, strategy=strategy, replicas=replicas)
+
+
+def run_of(strategy: str) -> str:
+    return f"killed-{strategy.replace('_', '-')}"
+
+
+def steps_restored(lines: list[str]) -> list[int]:
+    """The steps of the checkpoints from which the chief went on."""
+    said = "\n".join(lines)
+    return [int(step) for step in re.findall(r"going on from the checkpoint of step (\d+)", said)]
+
+
+def steps_of(lines: list[str]) -> list[int]:
+    return [seen.step for line in lines if (seen := Progress.parse(line))]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("strategy", "replicas", "victim", "back", "epochs"),
+    ("strategy", "replicas", "harm"),
     [
-        ("parameter_server", SERVED, "worker-1", {"worker-1"}, 60),
-        ("parameter_server", SERVED, "ps-0", {"chief", "ps-0"}, 60),
-        ("parameter_server", SERVED, "chief", {"chief"}, 60),
-        ("parameter_server", (*GANG, Copies(role=Role.PS), *FED), "input-0", {"input-0"}, 120),
-        ("multi_worker_mirrored", GANG, "worker-0", {"chief", "worker-0"}, 60),
+        (
+            "parameter_server",
+            SERVED,
+            {
+                "worker-1": {"worker-1"},
+                "input-0": {"input-0"},
+                "ps-0": {"chief", "ps-0"},
+                "chief": {"chief"},
+            },
+        ),
         (
             "multi_worker_mirrored",
-            (*GANG, *FED),
-            "dispatcher",
-            {"chief", "worker-0", "input-0", "input-1", "dispatcher"},
-            60,
+            GANG,
+            {
+                "worker-0": {"chief", "worker-0"},
+                "dispatcher": {"chief", "worker-0", "input-0", "dispatcher"},
+            },
         ),
-        ("one_device", ALONE, "chief", {"chief"}, 120),
-        ("one_device", (*ALONE, *FED), "chief", {"chief"}, 400),
+        ("one_device", ALONE, {"chief": {"chief"}}),
     ],
+    ids=["parameter_server", "multi_worker_mirrored", "one_device"],
 )
-def test_a_training_ends_well_though_one_of_its_processes_is_killed(
-    digits: Pipeline,
-    watched: Callable[..., Live],
+def test_a_training_goes_on_and_ends_well_whichever_of_its_processes_is_killed(
+    training: Callable[..., Training],
     strategy: str,
     replicas: tuple[Copies, ...],
-    victim: str,
-    back: set[str],
-    epochs: int,
+    harm: dict[str, set[str]],
+    digits: Pipeline,
 ) -> None:
-    run = f"killed-{strategy.replace('_', '-')}-{len(replicas)}-{victim}"
-    live = watched(training(digits, strategy, replicas, run, epochs))
-    live.until_said("progress step=", times=4, timeout=LONG)
-    os.kill(live.pid(victim), signal.SIGKILL)
-    ended = live.end.result(2 * LONG)
-    said = "\n".join(live.lines)
-    assert ended.state is State.SUCCEEDED, (ended, said)
-    assert set(live.entries(What.RESTART)) == back, said
-    steps = [each.step for line in live.lines if (each := Progress.parse(line))]
-    assert steps[-1] == epochs * 40
-    went_on = [
-        int(step) for step in re.findall(r"going on from the checkpoint of step (\d+)", said)
-    ]
-    if "chief" in back:
-        assert went_on
-        assert min(went_on) > 0
-    else:
-        assert not went_on
-        assert steps == sorted(steps)
+    harmed = training(strategy, replicas)
+    for victim, expected in harm.items():
+        before = steps_of(harmed.live.lines)
+        back, said = harmed.kill(victim)
+        assert back == expected, (victim, "\n".join(said))
+        if "chief" in expected:
+            assert min(steps_restored(said)) > 0, (victim, "\n".join(said))
+        else:
+            assert not steps_restored(said)
+            steps = [*before, *steps_of(said)]
+            assert steps == sorted(steps)
+    assert harmed.end() is State.SUCCEEDED, "\n".join(harmed.live.lines)
+    trained = TrainedModel.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
+    assert trained.step >= steps_of(harmed.live.lines)[-1]
+    assert trained.step % 40 == 0, "it ends with an epoch"

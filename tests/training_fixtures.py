@@ -22,10 +22,14 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import Dataset
 from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
+from support.forked import Forked
 
 MODELS = Path(__file__).parent / "models"
 DIGITS = Path(__file__).parent.parent / "dags" / "models"
 CHIEF = ReplicaName(Role.CHIEF, 0)
+
+#: A process that a test reads, waits for, and ends.
+Process = Forked | subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Pipeline:
         evaluator: bool = False,
         ps: int = 1,
         **arguments: Any,
-    ) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    ) -> Iterator[dict[str, Process]]:
         """Replicas that train, each a process in a folder of its own.
 
         A chief, two workers and ``ps`` ps; or a chief and a worker where workers are its peers.
@@ -106,21 +110,38 @@ class Pipeline:
                 scratch = self.folder / "scratch" / f"{run}-{len(self.started)}" / str(name)
                 scratch.mkdir(parents=True)
                 environment = replica_environment(job, name, addresses, attempt="1")
-                process = start([sys.executable, "-m", "aerotrain.replica"], scratch, environment)
+                process = start_python(["-m", "aerotrain.replica"], scratch, environment)
                 processes[str(name)] = stack.enter_context(process)
                 stack.callback(process.kill)
             yield processes
 
 
+def start_python(
+    words: list[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> Process:
+    """``python WORDS``, as ``start`` would start it, but with TensorFlow imported already.
+
+    Only a fresh process takes the other Keras, which is chosen by TensorFlow's import.
+    """
+    wanted = _environment(environment)
+    if "TF_USE_LEGACY_KERAS" in wanted:
+        return start([sys.executable, *words], folder, environment)
+    return Forked(words, folder, wanted)
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    """This process's environment, its import path and some more variables."""
+    return {**os.environ, **(more or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def start(
     words: list[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """A process that can import what this one can, with its output in one pipe of lines."""
-    path = os.pathsep.join(filter(None, sys.path))
+    """A fresh process that can import what this one can, with its output in one pipe of lines."""
     return subprocess.Popen(
         words,
         cwd=folder,
-        env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+        env=_environment(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -128,7 +149,7 @@ def start(
     )
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
+def read_until(process: Process, words: str) -> str:
     """What the process says up to and with the first line that holds ``words``."""
     assert process.stdout is not None
     said = ""
@@ -194,7 +215,7 @@ def steps_of_replicas(
             script = str(Path(__file__).parent / "replica_steps.py")
             words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(steps)]
             environment = replica_environment(job, name, addresses, attempt="1")
-            process = start([sys.executable, script, *words], folder / str(name), environment)
+            process = start_python([script, *words], folder / str(name), environment)
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
         for process in processes:
@@ -208,8 +229,7 @@ def said_of_shared_steps(
 ) -> dict[str, str]:
     """What ``shared_steps.py`` says of each of the models of those names in ``module``."""
     script = str(Path(__file__).parent / "shared_steps.py")
-    words = [sys.executable, script, module, *names]
-    with start(words, folder, environment) as process:
+    with start_python([script, module, *names], folder, environment) as process:
         output = process.communicate(timeout=1500)[0]
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"model"')]
     assert [line["model"] for line in lines] == list(names), output

@@ -55,10 +55,14 @@ def run(home: Home, project: Path, dag: str, conf: Mapping[str, Any]) -> int:
             with running_stack(home, project, port, say) as stack:
                 say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
                 await_dag(stack.api, dag, since, stack.check)
-                return _run_once(stack, home, dag, conf, begin)
+                return run_once(stack, home, dag, conf, begin)
 
 
-def _run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin: float) -> int:
+def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin: float) -> int:
+    """Run the DAG once on what is up, and report; returns the exit code.
+
+    ``begin`` is when its caller began, by ``time.monotonic()``.
+    """
     api = stack.api
     with _failed_unless_ended(api, dag, api.trigger(dag, conf)) as run_id:
         say(f"{dag} was triggered after {time.monotonic() - begin:.1f} s")

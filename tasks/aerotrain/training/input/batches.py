@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from aerotrain.dataset import Feature, Schema
 from aerotrain.training.input.rows import Rows
-from aerotrain.training.input.windows import of_files
+from aerotrain.training.input.windows import AS_WRITTEN, of_files
 
 #: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 Transform = Callable[[dict[str, tf.Tensor]], Any]
@@ -20,6 +20,10 @@ def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
 
     Records are strings, or ``uint8`` of ``(batch, width)`` where all are of one layout.
     """
+    return AS_WRITTEN(_features)(records, schema)
+
+
+def _features(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
     records = tf.convert_to_tensor(records)
     rows = Rows.of(schema) if records.dtype == tf.uint8 else None
     if rows is None:

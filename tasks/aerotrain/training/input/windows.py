@@ -14,6 +14,10 @@ from aerotrain.training.input.index import INDEX
 from aerotrain.training.input.requests import ASKED, DIGITS, FAILED, WINDOWS
 from aerotrain.training.input.shards import FOLDER
 
+#: Rewriting code of ours for TensorFlow, which changes nothing where all is operations already,
+#: would take each process a second at its start.
+AS_WRITTEN = tf.autograph.experimental.do_not_convert
+
 _MICROSECONDS_BETWEEN_LOOKS = 10_000
 
 #: Bytes of a file that are read at once where its records are read in their order.
@@ -46,7 +50,7 @@ def supplied(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
         keys = tf.random.stateless_uniform([count], said[2:4], None, None, tf.int32)
         return records, tf.argsort(keys, stable=True)[said[0] :], said[1] == 1
 
-    return tf.data.Dataset.counter(first).map(window).prefetch(1)
+    return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
 
 
 def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
@@ -65,7 +69,7 @@ def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
 
     names, sizes = zip(*((str(file), file.stat().st_size) for file in files), strict=True)
     named = tf.data.Dataset.from_tensor_slices((list(names), np.array(sizes)))
-    return named.flat_map(blocks)
+    return named.flat_map(AS_WRITTEN(blocks))
 
 
 def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
@@ -97,7 +101,8 @@ def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
         return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
 
-    return windows.scan(nothing, counted).flat_map(cut).map(batch)
+    counts = windows.scan(nothing, AS_WRITTEN(counted))
+    return counts.flat_map(AS_WRITTEN(cut)).map(AS_WRITTEN(batch))
 
 
 def _asked_for(root: str, number: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,1 @@
+"""What tests share: worlds to act in, processes to harm, ways to wait."""

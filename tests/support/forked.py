@@ -1,0 +1,126 @@
+"""Python processes that have TensorFlow at once: forked from one that has imported it.
+
+A fresh interpreter spends about 4.5 s of CPU on importing TensorFlow, Keras and their like, which
+is half of what a small replica costs. A forked one does all else that a fresh one does: it runs a
+module, a script or a program text as ``__main__``, in a folder, environment and import path of its
+own, and imports this project itself. Not for tests of launchers, of command lines, or of what the
+import of TensorFlow does, such as the choice of Keras by TF_USE_LEGACY_KERAS.
+"""
+
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from io import TextIOWrapper
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import ModuleType, TracebackType
+from unittest import mock
+
+#: What each process finds imported: none of it runs an operation of TensorFlow at its import.
+PRELOADED = ["numpy", "tensorflow", "keras", "boto3", "google_crc32c"]
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(PRELOADED)
+_ONE_AT_A_TIME = threading.Lock()
+
+
+class Forked:
+    """A running process, with those parts of ``subprocess.Popen`` that tests use.
+
+    Its output, errors included, is the one pipe of lines ``stdout``.
+    """
+
+    def __init__(self, words: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+        reading, writing = _FORKS.Pipe(duplex=False)
+        self._process: ForkServerProcess = _FORKS.Process(
+            target=_run, args=(words, str(folder), dict(environment), list(sys.path), writing)
+        )
+        # multiprocessing would run the main script of pytest again in each process.
+        with _ONE_AT_A_TIME, mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+            self._process.start()
+        writing.close()
+        self.stdout: TextIOWrapper = os.fdopen(os.dup(reading.fileno()), encoding="utf-8")
+        reading.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or the signal that ended it as a negative number; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """All that it has still to say, once it has ended; the second is for Popen's sake."""
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.append(self.stdout.read()), daemon=True)
+        reader.start()
+        reader.join(timeout)
+        if reader.is_alive():
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        self.wait(timeout)
+        return said[0], None
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> "Forked":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.wait()
+        self.stdout.close()
+
+
+def _run(
+    words: list[str], folder: str, environment: dict[str, str], path: list[str], output: Connection
+) -> None:
+    """What the forked process does: be ``python WORDS`` with its output in that pipe."""
+    for standard in (1, 2):
+        os.dup2(output.fileno(), standard)
+    output.close()
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", buffering=1, encoding="utf-8", closefd=False) for number in (1, 2)
+    )
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if words[0] == "-m":
+        sys.path, sys.argv = ["", *path], words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.path, sys.argv = ["", *path], ["-c", *words[2:]]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(words[1], "<string>", "exec"), main.__dict__)
+    else:
+        sys.path, sys.argv = [str(Path(words[0]).parent), *path], words
+        runpy.run_path(words[0], run_name="__main__")
