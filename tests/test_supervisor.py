@@ -57,7 +57,7 @@ def test_the_folder_of_sockets_is_this_users_alone_and_their_paths_are_short() -
     assert len(str(longest)) < 100
 
 
-def test_nobody_answers_where_no_supervisor_is(tmp_path: Path) -> None:
+def test_there_is_no_answer_where_no_supervisor_is(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         protocol.ask(protocol.socket_of(tmp_path), {"do": "observe"}, seconds=1)
 

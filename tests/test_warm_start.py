@@ -90,11 +90,11 @@ def server_of(root: Path) -> int | None:
 
 @pytest.mark.process
 def test_a_forked_replica_finds_what_one_that_was_run_finds(root: Path, tmp_path: Path) -> None:
-    told = []
+    found = []
     for name in ("forked", "run"):
         described = replace(job(tmp_path, ALONE, {"chief": "tell_all"}), name=name)
-        told.append(_run_one(root, described, warm=name == "forked"))
-    forked, run = told
+        found.append(_run_one(root, described, warm=name == "forked"))
+    forked, run = found
     assert (forked["imported"], run["imported"]) == (True, False)
     for value in (forked, run):  # the names of their own folders
         value["same"] = json.loads(

@@ -135,7 +135,7 @@ class Group(Protocol):
         """
 
     async def restart(self, restart: Restart) -> None:
-        """Have these replicas be at these restart counts; whoever has begun with it.
+        """Have these replicas be at these restart counts, also where another has begun with it.
 
         Raises:
             GoneError, NoRoomError

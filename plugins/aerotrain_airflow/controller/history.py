@@ -86,5 +86,5 @@ def _summed(losses: Iterable[Entry]) -> list[Entry]:
 
 
 def _shortened(event: Entry) -> Entry:
-    """With a reason that is no longer than it must be to be told from another."""
+    """With a reason that is long enough to differ from another."""
     return replace(event, because=event.because[:_REASON])

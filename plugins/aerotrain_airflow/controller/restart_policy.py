@@ -66,7 +66,7 @@ class Verdict:
 
 
 def loss_of(seen: Observation) -> Loss:
-    """The kind of a loss; one that nobody explains is a crash."""
+    """The kind of a loss; one without an explanation is a crash."""
     return seen.loss or Loss.CRASH
 
 

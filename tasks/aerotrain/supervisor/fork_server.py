@@ -45,7 +45,7 @@ IMPORTED = (
 #: Seconds between two looks whether its folder is there.
 _LOOK_EVERY = 5.0
 
-#: Packages whose installation anew makes this process stale.
+#: Packages: to install another version of one makes this process stale.
 _PACKAGES = ("aerotrain", "tensorflow", "keras", "numpy")
 
 

@@ -56,7 +56,7 @@ def ask(
     """The answer to a request; ``descriptors`` are open files that go with it.
 
     Raises:
-        OSError: nobody listens there, or gives an answer within ``seconds``; or what was asked
+        OSError: there is no listener, or no answer within ``seconds``; or what was asked
             for has failed so.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -104,7 +104,7 @@ def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def answer(connection: socket.socket, answered: Mapping[str, Any] | OSError) -> None:
-    """Send the answer, unless nobody waits for it any more."""
+    """Send the answer, if it is still waited for."""
     if isinstance(answered, OSError):
         answered = {"errno": answered.errno or 0, "error": str(answered)}
     with suppress(OSError):  # the task that asked was killed meanwhile

@@ -38,7 +38,7 @@ _SHUTDOWN = 10.0
 #: Seconds between two looks at heartbeats.
 _LOOK_EVERY = 1.0
 
-#: Seconds for which a supervisor stays whose replicas have all ended, and that nobody asks.
+#: Seconds for which a supervisor stays whose replicas have all ended, and that is not asked.
 _IDLE = 600.0
 
 
@@ -47,7 +47,7 @@ class Replica:
     """What is known of one replica; it has ended where ``reaper`` is None.
 
     ``beat`` is its heartbeat file's time, and ``beaten`` when that was seen to change, by this
-    process's own clock: a machine that slept, or a disk whose clock is wrong, ends nobody.
+    process's own clock: a machine that slept, or a disk whose clock is wrong, ends no replica.
     """
 
     folder: ReplicaFolder

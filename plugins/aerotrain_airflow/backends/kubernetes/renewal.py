@@ -48,7 +48,7 @@ _LOOK_EVERY = 0.5
 
 
 def templates(pods: Iterable[Manifest]) -> str:
-    """One pod of each role, as the owner keeps them for whoever has to make them again."""
+    """One pod of each role, as the owner keeps them for restarts."""
     by_role: dict[str, Manifest] = {}
     for pod in pods:
         by_role.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)

@@ -1,4 +1,4 @@
-"""The folder of a group of local processes: all that is known of it, for whoever follows it next.
+"""The folder of a group of local processes: all that is known of it, for its next follower.
 
 Several processes may work on a job's groups at the same time: a retry, a task that was given up
 and lives, a second scheduler. They take turns, and a group belongs to one holder.
@@ -144,7 +144,7 @@ class JobFolder:
         return True
 
     def positions(self) -> Positions:
-        """How far its logs were passed on by whoever followed it before."""
+        """How far its logs were passed on by its followers until now."""
         return dict(json.loads(self._read("positions.json") or "{}"))
 
     def keep_positions(self, positions: Positions) -> None:
@@ -169,7 +169,7 @@ class JobFolder:
             return None
 
     def _write(self, name: str, text: str) -> None:
-        """Whole or not at all, whoever is killed meanwhile."""
+        """Whole or not at all, also where this process is killed meanwhile."""
         new = self.path / f".{name}.{os.getpid()}"
         new.write_text(text)
         new.rename(self.path / name)

@@ -21,8 +21,8 @@ from aerotrain_airflow.controller.decision import Restart
 from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.controller.situation import Seen
 
-#: Seconds between two looks at the replicas: short beside a step's import of TensorFlow,
-#: long beside the look itself (about 1 ms a replica).
+#: Seconds between two looks at the replicas: short compared to a replica's start,
+#: long compared to the look itself (about 1 ms a replica).
 LOOK_EVERY = 0.2
 
 
@@ -148,8 +148,8 @@ class ProcessGroup:
             if port is None:
                 release(held)
                 raise TemporaryError(
-                    f"the port of {name}, {address}, was taken by another launcher while nobody "
-                    "watched the set; try again"
+                    f"the port of {name}, {address}, was taken by another launcher while the "
+                    "set was not followed; try again"
                 )
             held.append(port)
         return held
