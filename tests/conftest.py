@@ -3,12 +3,12 @@
 import pytest
 
 pytest_plugins = [
-    "airflow_fixtures",
-    "training_fixtures",
-    "store_fixtures",
-    "kubernetes_worlds",
-    "imagined_sets",
-    "live_sets",
+    "support.airflow_fixtures",
+    "support.training_fixtures",
+    "support.store_fixtures",
+    "support.kubernetes_worlds",
+    "support.imagined_sets",
+    "support.live_sets",
 ]
 
 #: The files that take longest, the longest first: so the workers of ``make test``, each of which

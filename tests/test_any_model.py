@@ -11,8 +11,8 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode
 from aerotrain.train import run as train
 from aerotrain.training.trained import TrainedModel
-from preparing import prepare
-from training_fixtures import Pipeline, read_until
+from support.preparing import prepare
+from support.training_fixtures import Pipeline, read_until
 
 pytestmark = pytest.mark.process
 

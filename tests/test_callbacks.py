@@ -18,7 +18,7 @@ from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import feed_of, read_until
+from support.training_fixtures import feed_of, read_until
 
 pytestmark = pytest.mark.process
 

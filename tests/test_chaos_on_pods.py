@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chaos.pods import POD_FAULTS, PodFault, Pods, on_cluster
-from kubernetes_worlds import given
+from support.kubernetes_worlds import given
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -22,7 +22,7 @@ from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import read_until
+from support.training_fixtures import read_until
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.departure import Notice
-from training_fixtures import read_until, start
+from support.training_fixtures import read_until, start
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 

@@ -12,7 +12,7 @@ from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import CHIEF, DIGITS, free_addresses, read_until, start_python
+from support.training_fixtures import CHIEF, DIGITS, free_addresses, read_until, start_python
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +33,7 @@ def steps_of(digits):
         digits.started.append("mesh")
         folder = digits.folder / "mesh" / str(len(digits.started))
         folder.mkdir(parents=True)
-        script = str(Path(__file__).parent / "replica_steps.py")
+        script = str(Path(__file__).parent / "support" / "replica_steps.py")
         words = [script, job.to_json(), f"{folder}/it.npz", "1", str(STEPS)]
         with start_python(words, folder) as process:
             said = process.communicate(timeout=120)[0]

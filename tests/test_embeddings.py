@@ -2,8 +2,8 @@
 
 import pytest
 
-import embedding_models
-from training_fixtures import said_of_shared_steps
+from support import embedding_models
+from support.training_fixtures import said_of_shared_steps
 
 pytestmark = pytest.mark.process
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("embeddings")
-    return said_of_shared_steps("embedding_models", embedding_models.MODELS, folder)
+    return said_of_shared_steps("support.embedding_models", embedding_models.MODELS, folder)
 
 
 @pytest.mark.parametrize("name", embedding_models.MODELS)
@@ -23,5 +23,5 @@ def test_two_replicas_train_an_embedding_of_tf_keras_as_its_fit_does(tmp_path):
     pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
     names = ["adam", "clipped by norm", "a table used twice"]
     legacy = {"TF_USE_LEGACY_KERAS": "1"}
-    said = said_of_shared_steps("embedding_models", names, tmp_path, legacy)
+    said = said_of_shared_steps("support.embedding_models", names, tmp_path, legacy)
     assert said == dict.fromkeys(names, "the same as fit")

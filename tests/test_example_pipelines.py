@@ -8,7 +8,7 @@ import pytest
 from aerotrain import evaluate, export
 from aerotrain import train as training
 from aerotrain.prepare import finalize, partition, plan
-from training_fixtures import DIGITS, Pipeline
+from support.training_fixtures import DIGITS, Pipeline
 
 pytestmark = pytest.mark.process
 

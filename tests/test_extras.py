@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training_fixtures import DIGITS, Pipeline
+from support.training_fixtures import DIGITS, Pipeline
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 

@@ -24,7 +24,7 @@ from aerotrain.training.input.shards import download, share
 from aerotrain.training.input.supply import Supply
 from aerotrain.training.input.windows import batches_of, supplied
 from aerotrain.training.model.code import features_and_label
-from store_fixtures import no_room
+from support.store_fixtures import no_room
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.servers import serve
-from training_fixtures import free_addresses
+from support.training_fixtures import free_addresses
 
 pytestmark = pytest.mark.process
 

@@ -17,7 +17,7 @@ from kubernetes_asyncio.client import ApiClient, ApiException, CoreV1Api
 from kubernetes_asyncio.config import load_kube_config
 from kubernetes_asyncio.watch import Watch
 
-from kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_double import KubernetesDouble, statuses
 
 Ask = Callable[[CoreV1Api], Awaitable[Any]]
 

@@ -13,9 +13,9 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
-from imagined_sets import ImaginedSet
-from kubernetes_double import KubernetesDouble, statuses
-from kubernetes_worlds import ALONE, CONN_ID, described
+from support.imagined_sets import ImaginedSet
+from support.kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_worlds import ALONE, CONN_ID, described
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,7 @@ from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.recovery.fewer import with_fewer_workers
-from kubernetes_worlds import ALONE, SECRET, World
+from support.kubernetes_worlds import ALONE, SECRET, World
 
 #: Seconds that a real cluster may take for what the double does in a moment.
 SECONDS = 60.0

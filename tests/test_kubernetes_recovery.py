@@ -13,9 +13,9 @@ from aerotrain_airflow.backends.kubernetes.address import Address, generation_of
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.renewal import pod_again
-from imagined_sets import ImaginedSet
-from kubernetes_double import KubernetesDouble, statuses
-from kubernetes_worlds import World, described
+from support.imagined_sets import ImaginedSet
+from support.kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_worlds import World, described
 from test_kubernetes_launcher import eventually
 
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}]

@@ -19,7 +19,7 @@ from aerotrain.lease import KEY, LAPSES_AFTER, Lease
 from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
 from aerotrain.training.attending.chronicle import KEY as LEDGER
 from aerotrain.training.checkpoints.retention import sealed_checkpoints
-from training_fixtures import CHIEF, Pipeline, read_until, start
+from support.training_fixtures import CHIEF, Pipeline, read_until, start
 
 RESULT = "result.json"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.job import Replica, Role
-from training_fixtures import CHIEF, MODELS, start, steps_of_replicas
+from support.training_fixtures import CHIEF, MODELS, start, steps_of_replicas
 
 pytestmark = pytest.mark.process
 
@@ -35,7 +35,7 @@ def said_by(words, folder, environment=None):
 
 
 def test_one_device_computes_the_losses_that_fit_of_tf_keras_does(digits, tmp_path):
-    said = said_by([str(HERE / "legacy_steps.py"), digits.data], tmp_path)
+    said = said_by([str(HERE / "support" / "legacy_steps.py"), digits.data], tmp_path)
     assert said.count("the same as fit") == 2
 
 
@@ -77,7 +77,7 @@ PIPELINE = """
 import sys
 from pathlib import Path
 from aerotrain import evaluate, export, train
-from training_fixtures import MODELS, Pipeline
+from support.training_fixtures import MODELS, Pipeline
 digits = Pipeline(Path(sys.argv[1]), sys.argv[2])
 sys.path.insert(0, str(MODELS))
 wanted = dict(model="legacy", data=digits.data, hparams={"normalize": True})

@@ -4,7 +4,6 @@ import keras
 import pytest
 import tensorflow as tf
 
-import metric_models
 from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import load_dataset
@@ -17,7 +16,8 @@ from aerotrain.training.model.refusals import refuse_unsummed
 from aerotrain.training.steps.results import numbers
 from aerotrain.training.steps.step import MetricSums, TrainStep
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import feed_of, said_of_shared_steps
+from support import metric_models
+from support.training_fixtures import feed_of, said_of_shared_steps
 
 pytestmark = pytest.mark.process
 
@@ -259,7 +259,7 @@ def test_a_metric_that_takes_no_batch_that_can_be_made_up_is_warned_of(capsys):
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
-    return said_of_shared_steps("metric_models", metric_models.MODELS, folder)
+    return said_of_shared_steps("support.metric_models", metric_models.MODELS, folder)
 
 
 @pytest.mark.parametrize("name", metric_models.MODELS)
@@ -270,5 +270,5 @@ def test_two_replicas_measure_what_fit_does(said, name):
 def test_two_replicas_of_tf_keras_measure_what_its_fit_does(tmp_path):
     pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
     legacy = {"TF_USE_LEGACY_KERAS": "1"}
-    said = said_of_shared_steps("metric_models", metric_models.MODELS, tmp_path, legacy)
+    said = said_of_shared_steps("support.metric_models", metric_models.MODELS, tmp_path, legacy)
     assert said == dict.fromkeys(metric_models.MODELS, "the same as fit")

@@ -12,9 +12,9 @@ import pytest
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.kubernetes.states import created_at
-from imagined_sets import ImaginedSet
-from kubernetes_double import KubernetesDouble, statuses
-from kubernetes_worlds import World
+from support.imagined_sets import ImaginedSet
+from support.kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_worlds import World
 
 HOUR = 3600.0
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]

@@ -14,8 +14,8 @@ from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.local.s3_server import S3Server
-from kubernetes_double import KubernetesDouble
-from kubernetes_worlds import SECRET, connection, described, make_namespace, person
+from support.kubernetes_double import KubernetesDouble
+from support.kubernetes_worlds import SECRET, connection, described, make_namespace, person
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("airflow_database")]
 

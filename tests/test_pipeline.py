@@ -21,9 +21,9 @@ from aerotrain_airflow.local.processes import marked
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.s3_server import S3Server
 from aerotrain_airflow.local.stack import Stack, running_stack
-from airflow_runs import ENDED, Runs, free_port, until
 from chaos.dag_runs import DagTraining, kill_all
-from preparing import prepare
+from support.airflow_runs import ENDED, Runs, free_port, until
+from support.preparing import prepare
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

@@ -18,8 +18,15 @@ from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
-from airflow_runs import Runs, free_port, until
-from kubernetes_worlds import SECRET, connection, forwarded_to_pods, given, make_namespace, person
+from support.airflow_runs import Runs, free_port, until
+from support.kubernetes_worlds import (
+    SECRET,
+    connection,
+    forwarded_to_pods,
+    given,
+    make_namespace,
+    person,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

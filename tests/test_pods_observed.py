@@ -7,9 +7,9 @@ import pytest
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes.observed import ObservedSet
-from kubernetes_double import statuses
-from kubernetes_double.admission import timestamp
-from kubernetes_double.statuses import Edit
+from support.kubernetes_double import statuses
+from support.kubernetes_double.admission import timestamp
+from support.kubernetes_double.statuses import Edit
 
 CHIEF, WORKER = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.WORKER, 0)
 OWNER = "the owner's uid"

@@ -16,7 +16,7 @@ from aerotrain.contract.errors import ExitCode, FinalError, SpecError, Temporary
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.dataset import Feature, load_dataset
 from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store
-from preparing import prepare, run_step
+from support.preparing import prepare, run_step
 
 #: A user's module of PARTS parts with 100 records each.
 SOURCE = """
@@ -143,7 +143,7 @@ def test_a_record_keeps_its_split_for_any_order_and_number_of_shards(
 _PREPARE_AND_DIE = """
     import os, sys
     from pathlib import Path
-    from preparing import prepare
+    from support.preparing import prepare
 
     def prepare_and_die(store, module, left):
         def die_before_a_write(event, _arguments):

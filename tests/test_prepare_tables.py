@@ -20,7 +20,7 @@ from aerotrain.records import column_of, encode, framed, read_frames
 from aerotrain.sources import Fragment, SourceError
 from aerotrain.sources.examples import _parsed
 from aerotrain.store import MANIFEST, open_store
-from preparing import prepare_source, run_step
+from support.preparing import prepare_source, run_step
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
-from live_sets import process_launcher, processes_of, replica_environment, replica_pid
+from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.process

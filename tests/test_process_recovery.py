@@ -15,7 +15,7 @@ from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.process.folder import JobFolder
 from aerotrain_airflow.operator import JobOperator
-from live_sets import (
+from support.live_sets import (
     Live,
     process_launcher,
     processes_of,

@@ -18,7 +18,7 @@ from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS, read_until, start_python
+from support.training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.layers import ShardedEmbedding
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS
+from support.training_fixtures import MODELS
 
 pytestmark = pytest.mark.process
 

@@ -21,7 +21,7 @@ from aerotrain.sources import Rejected, SourceError, files, lines, open_source, 
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
 from aerotrain_airflow.local.s3_server import S3Server
-from store_fixtures import READER
+from support.store_fixtures import READER
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
 JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"

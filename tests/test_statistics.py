@@ -18,7 +18,7 @@ from aerotrain.statistics.drift import changes
 from aerotrain.statistics.page import page
 from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store
-from preparing import prepare_source, run_step
+from support.preparing import prepare_source, run_step
 
 RECORDS = 20_000
 

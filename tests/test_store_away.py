@@ -14,7 +14,7 @@ from aerotrain.contract.progress import Progress
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import sealed_checkpoints
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import MODELS, read_until, start_python
+from support.training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 

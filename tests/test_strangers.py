@@ -16,9 +16,9 @@ from aerotrain.contract.status import State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.kubernetes import lifecycle, renewal
 from aerotrain_airflow.backends.kubernetes.address import HOLDER, JOB_LABEL, Address
-from imagined_sets import ImaginedSet
-from kubernetes_double import KubernetesDouble, statuses
-from kubernetes_worlds import ALONE, World
+from support.imagined_sets import ImaginedSet
+from support.kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_worlds import ALONE, World
 from test_kubernetes_launcher import eventually
 
 LABELS = {JOB_LABEL: "job"}

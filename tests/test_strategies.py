@@ -16,7 +16,7 @@ from aerotrain.training.input.batches import Cut
 from aerotrain.training.model.refusals import refuse_uncut, refuse_unexchanged
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
-from training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
+from support.training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.steps import TrainArguments
-from training_fixtures import MODELS, start_python
+from support.training_fixtures import MODELS, start_python
 
 pytestmark = pytest.mark.process
 

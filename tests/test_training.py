@@ -27,7 +27,7 @@ from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
 from aerotrain.training.trained import TrainedModel
 from aerotrain.training.when import Every
-from training_fixtures import DIGITS, MODELS, read_until, start_python
+from support.training_fixtures import DIGITS, MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,8 @@ from aerotrain.contract.ledger import What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.training.trained import TrainedModel
-from live_sets import Live
-from training_fixtures import Pipeline
+from support.live_sets import Live
+from support.training_fixtures import Pipeline
 
 pytestmark = pytest.mark.process
 

@@ -19,7 +19,7 @@ from aerotrain.store import open_store
 from aerotrain_airflow.backends.process.folder import JobFolder
 from aerotrain_airflow.backends.process.supervising import Supervision, holder_of
 from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, WarmStart, may_fork
-from live_sets import process_launcher, replica_environment
+from support.live_sets import process_launcher, replica_environment
 from test_process_recovery import ALONE, job
 
 CHIEF = ReplicaName(Role.CHIEF, 0)

@@ -12,7 +12,7 @@ from aerotrain.training.attending.attendants import peers_of
 from aerotrain.training.attending.watchdog import Watchdog
 from aerotrain.training.drive import Ran
 from aerotrain.training.greeting import answers
-from training_fixtures import read_until, start
+from support.training_fixtures import read_until, start
 
 pytestmark = pytest.mark.process
 

@@ -28,7 +28,7 @@ from aerotrain_airflow.local.processes import Process
 from aerotrain_airflow.local.progress import utc_now
 from aerotrain_airflow.local.stack import Stack, running_stack
 from aerotrain_airflow.recovery.goodput import goodput_of
-from airflow_runs import Runs, free_port
+from support.airflow_runs import Runs, free_port
 
 DAG, TASK = "digits", "train"
 

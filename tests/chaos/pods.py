@@ -24,8 +24,15 @@ from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.local.s3_server import s3_server
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
 from chaos.trials import Judged, what_is_wrong
-from kubernetes_double import KubernetesDouble
-from kubernetes_worlds import CONN_ID, SECRET, connection, forwarded_to_pods, make_namespace, person
+from support.kubernetes_double import KubernetesDouble
+from support.kubernetes_worlds import (
+    CONN_ID,
+    SECRET,
+    connection,
+    forwarded_to_pods,
+    make_namespace,
+    person,
+)
 
 _BUCKET = "chaos"
 

@@ -1,4 +1,4 @@
-"""The double in a process of its own: ``python -m kubernetes_double --imagined running``.
+"""The double in a process of its own: ``python -m support.kubernetes_double --imagined running``.
 
 Prints one line of JSON, ``{"url": …, "kubeconfig": …}``, and serves until its standard input
 is closed. ``POST /double/METHOD`` with a JSON object has it do what ``Control`` knows.
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kubernetes_double.double import KubernetesDouble, state_named
+from support.kubernetes_double.double import KubernetesDouble, state_named
 
 
 def main() -> None:

@@ -30,9 +30,9 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.local.s3_server import S3Server
-from kubernetes_double import KubernetesDouble
+from support.kubernetes_double import KubernetesDouble
 
-JOBS = Path(__file__).parent / "jobs"
+JOBS = Path(__file__).parents[1] / "jobs"
 SECRET = "store"
 CONN_ID = "kubernetes_tests"
 

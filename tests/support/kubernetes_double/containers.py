@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from kubernetes_double.logs import Log
+from support.kubernetes_double.logs import Log
 
 #: In the environment of every process of a container, however it was started.
 MARK = "KUBERNETES_DOUBLE_CONTAINER"

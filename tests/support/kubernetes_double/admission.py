@@ -7,9 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from kubernetes_double import answers
-from kubernetes_double.kinds import CONFIGMAPS, EVENTS, NAMESPACES, PODS, QUOTAS, SECRETS, Kind
-from kubernetes_double.objects import Manifest, Objects
+from support.kubernetes_double import answers
+from support.kubernetes_double.kinds import (
+    CONFIGMAPS,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    QUOTAS,
+    SECRETS,
+    Kind,
+)
+from support.kubernetes_double.objects import Manifest, Objects
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -15,7 +15,7 @@ _home = tempfile.TemporaryDirectory(prefix="aerotrain-tests-")
 os.environ |= {
     "AIRFLOW_HOME": _home.name,
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent / "dags"),
+    "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parents[1] / "dags"),
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{_home.name}/airflow.db",
 }
 

@@ -30,9 +30,9 @@ name in AEROTRAIN_CLUSTER becomes a port of loopback); images. A container's pro
 process 1 of a namespace: SIGTERM ends it even where it has no handler for it.
 """
 
-from kubernetes_double import statuses
-from kubernetes_double.double import KubernetesDouble
-from kubernetes_double.faults import Fault, Request
-from kubernetes_double.tempo import Tempo
+from support.kubernetes_double import statuses
+from support.kubernetes_double.double import KubernetesDouble
+from support.kubernetes_double.faults import Fault, Request
+from support.kubernetes_double.tempo import Tempo
 
 __all__ = ["Fault", "KubernetesDouble", "Request", "Tempo", "statuses"]

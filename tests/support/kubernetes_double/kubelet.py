@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from kubernetes_double import statuses
-from kubernetes_double.admission import timestamp
-from kubernetes_double.kinds import EVENTS
-from kubernetes_double.logs import Logs
-from kubernetes_double.objects import Manifest, Objects, Stored
-from kubernetes_double.pods import ProcessPod
-from kubernetes_double.statuses import Edit
-from kubernetes_double.surroundings import Addresses
-from kubernetes_double.tempo import Tempo
+from support.kubernetes_double import statuses
+from support.kubernetes_double.admission import timestamp
+from support.kubernetes_double.kinds import EVENTS
+from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.objects import Manifest, Objects, Stored
+from support.kubernetes_double.pods import ProcessPod
+from support.kubernetes_double.statuses import Edit
+from support.kubernetes_double.surroundings import Addresses
+from support.kubernetes_double.tempo import Tempo
 
 
 class Kubelet:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain_airflow.backends.process.ports import reserved_ports
-from kubernetes_double.kinds import CONFIGMAPS, SECRETS, Kind
-from kubernetes_double.objects import Manifest, Objects
+from support.kubernetes_double.kinds import CONFIGMAPS, SECRETS, Kind
+from support.kubernetes_double.objects import Manifest, Objects
 
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _SOURCES_OF_VOLUMES = ((CONFIGMAPS, "configMap", "name"), (SECRETS, "secret", "secretName"))
-_SOURCES = Path(__file__).parents[2] / "tasks"
+_SOURCES = Path(__file__).parents[3] / "tasks"
 
 
 class ConfigError(Exception):

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kubernetes_double import nodes, statuses
-from kubernetes_double.containers import Container
-from kubernetes_double.logs import Logs
-from kubernetes_double.objects import Manifest, Objects, Stored
-from kubernetes_double.statuses import Edit
-from kubernetes_double.surroundings import Addresses, ConfigError, Surroundings
-from kubernetes_double.tempo import Tempo
+from support.kubernetes_double import nodes, statuses
+from support.kubernetes_double.containers import Container
+from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.objects import Manifest, Objects, Stored
+from support.kubernetes_double.statuses import Edit
+from support.kubernetes_double.surroundings import Addresses, ConfigError, Surroundings
+from support.kubernetes_double.tempo import Tempo
 
 #: Writes an event of this pod: type, reason, message.
 Tell = Callable[[str, str, str], None]

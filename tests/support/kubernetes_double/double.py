@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from kubernetes_double import statuses
-from kubernetes_double.cluster import Cluster
-from kubernetes_double.faults import Fault, Request
-from kubernetes_double.objects import Manifest
-from kubernetes_double.statuses import Edit
+from support.kubernetes_double import statuses
+from support.kubernetes_double.cluster import Cluster
+from support.kubernetes_double.faults import Fault, Request
+from support.kubernetes_double.objects import Manifest
+from support.kubernetes_double.statuses import Edit
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from kubernetes_double.objects import Manifest
+from support.kubernetes_double.objects import Manifest
 
 #: What the node can give to one pod; of any other resource it has nothing. Pods are not added up.
 CAPACITY = {"cpu": 64.0, "memory": 256 * 2.0**30, "ephemeral-storage": 2.0**40}

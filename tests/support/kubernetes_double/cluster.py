@@ -9,18 +9,18 @@ from typing import Any, Self, TypeVar
 
 import yaml
 
-from kubernetes_double import admission
-from kubernetes_double.access import USER, Access
-from kubernetes_double.api import Api
-from kubernetes_double.deletion import Deletion
-from kubernetes_double.kinds import KINDS, NAMESPACES, PODS, VOLCANO, Kind
-from kubernetes_double.kubelet import Kubelet
-from kubernetes_double.logs import Logs
-from kubernetes_double.objects import Manifest, Objects, Stored
-from kubernetes_double.server import Control, Server
-from kubernetes_double.statuses import Edit
-from kubernetes_double.tempo import Tempo
-from kubernetes_double.watches import Watches
+from support.kubernetes_double import admission
+from support.kubernetes_double.access import USER, Access
+from support.kubernetes_double.api import Api
+from support.kubernetes_double.deletion import Deletion
+from support.kubernetes_double.kinds import KINDS, NAMESPACES, PODS, VOLCANO, Kind
+from support.kubernetes_double.kubelet import Kubelet
+from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.objects import Manifest, Objects, Stored
+from support.kubernetes_double.server import Control, Server
+from support.kubernetes_double.statuses import Edit
+from support.kubernetes_double.tempo import Tempo
+from support.kubernetes_double.watches import Watches
 
 T = TypeVar("T")
 

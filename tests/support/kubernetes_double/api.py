@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kubernetes_double import admission, answers
-from kubernetes_double.access import Access
-from kubernetes_double.deletion import Deletion
-from kubernetes_double.kinds import PODS, REVIEWS, Kind, read_fields, read_selector
-from kubernetes_double.objects import Manifest, Objects, Stored
-from kubernetes_double.paths import Target
-from kubernetes_double.watches import fields_match
+from support.kubernetes_double import admission, answers
+from support.kubernetes_double.access import Access
+from support.kubernetes_double.deletion import Deletion
+from support.kubernetes_double.kinds import PODS, REVIEWS, Kind, read_fields, read_selector
+from support.kubernetes_double.objects import Manifest, Objects, Stored
+from support.kubernetes_double.paths import Target
+from support.kubernetes_double.watches import fields_match
 
 #: Code and body of an answer.
 Answer = tuple[int, bytes]

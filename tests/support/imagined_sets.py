@@ -15,9 +15,9 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.ended import Ended
-from kubernetes_double import KubernetesDouble, statuses
-from kubernetes_double.statuses import Edit
-from kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person
+from support.kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_double.statuses import Edit
+from support.kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person
 
 
 class ImaginedSet:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kubernetes_double.answers import no_such_path
-from kubernetes_double.kinds import Kind
+from support.kubernetes_double.answers import no_such_path
+from support.kubernetes_double.kinds import Kind
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 

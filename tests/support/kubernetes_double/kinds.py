@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kubernetes_double.answers import ApiError
+from support.kubernetes_double.answers import ApiError
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubernetes_double import answers
-from kubernetes_double.kinds import PODS, QUOTAS, Kind
-from kubernetes_double.objects import Manifest, Objects
+from support.kubernetes_double import answers
+from support.kubernetes_double.kinds import PODS, QUOTAS, Kind
+from support.kubernetes_double.objects import Manifest, Objects
 
 USER = "system:serviceaccount:default:aerotrain"
 

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kubernetes_double import answers
-from kubernetes_double.admission import timestamp
-from kubernetes_double.kinds import NAMESPACES, PODS, Kind
-from kubernetes_double.objects import Event, Manifest, Objects, Stored
-from kubernetes_double.tempo import Tempo
+from support.kubernetes_double import answers
+from support.kubernetes_double.admission import timestamp
+from support.kubernetes_double.kinds import NAMESPACES, PODS, Kind
+from support.kubernetes_double.objects import Event, Manifest, Objects, Stored
+from support.kubernetes_double.tempo import Tempo
 
 FOREGROUND = "foregroundDeletion"
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from kubernetes_double import answers
-from kubernetes_double.kinds import PODS
-from kubernetes_double.objects import Manifest, Objects
-from kubernetes_double.paths import is_true
-from kubernetes_double.watches import CUT
+from support.kubernetes_double import answers
+from support.kubernetes_double.kinds import PODS
+from support.kubernetes_double.objects import Manifest, Objects
+from support.kubernetes_double.paths import is_true
+from support.kubernetes_double.watches import CUT
 
 
 @dataclass

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from kubernetes_double.admission import managed, timestamp
-from kubernetes_double.kinds import PODS
-from kubernetes_double.objects import Manifest
+from support.kubernetes_double.admission import managed, timestamp
+from support.kubernetes_double.kinds import PODS
+from support.kubernetes_double.objects import Manifest
 
 Edit = Callable[[Manifest], None]
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
-from kubernetes_double.answers import ApiError, expired
-from kubernetes_double.kinds import Kind, Selector
-from kubernetes_double.objects import Event, Objects, Stored
+from support.kubernetes_double.answers import ApiError, expired
+from support.kubernetes_double.kinds import Kind, Selector
+from support.kubernetes_double.objects import Event, Objects, Stored
 
 #: Put into a watch to end it as a broken connection does.
 CUT = b""

@@ -26,7 +26,7 @@ __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "r
 
 def replica_environment() -> dict[str, str]:
     """What the replicas of a test start with: they can import what this process can."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     return dict(os.environ, PYTHONPATH=f"{root / 'tasks'}{os.pathsep}{root / 'plugins'}")
 
 

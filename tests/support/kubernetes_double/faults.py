@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kubernetes_double.answers import ApiError, ordered
+from support.kubernetes_double.answers import ApiError, ordered
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kubernetes_double.kinds import Kind, Selector
+from support.kubernetes_double.kinds import Kind, Selector
 
 #: How many events of a kind a watch can go back.
 HISTORY = 10_000

@@ -24,8 +24,8 @@ from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from support.forked import Forked
 
-MODELS = Path(__file__).parent / "models"
-DIGITS = Path(__file__).parent.parent / "dags" / "models"
+MODELS = Path(__file__).parents[1] / "models"
+DIGITS = Path(__file__).parents[2] / "dags" / "models"
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
 #: A process that a test reads, waits for, and ends.
