@@ -1,4 +1,4 @@
-"""A store that is away while a job trains: nothing stops, and nothing is lost."""
+"""A store outage while a job trains: nothing stops, and nothing is lost."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 
 class Wire:
-    """A port that leads to another one, until it is cut."""
+    """A TCP proxy to another port, until it is cut."""
 
     def __init__(self, to: tuple[str, int]) -> None:
         self._to = to
@@ -32,7 +32,7 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Close what is open, and take nothing new."""
+        """Close all connections, and accept no new ones."""
         self._is_cut.set()
         for each in list(self._ends):
             with suppress(OSError):
@@ -75,7 +75,7 @@ def wire(s3) -> Iterator[Wire]:
 
 
 def train(digits, wire, store, **arguments):
-    """The process of a run by hand whose store is behind the wire."""
+    """The process of a training without Airflow whose store is behind the proxy."""
     given = {"epochs": 400, "checkpoint-seconds": 0.5, "steps-per-execution": 10, **arguments}
     words = [sys.executable, "-m", "aerotrain.train", "--run", "away", "--model", "small"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
@@ -87,7 +87,7 @@ def step_of(said):
     return Progress.parse(said.splitlines()[-1]).step
 
 
-def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_url, wire):
+def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_url, wire):
     with train(digits, wire, s3_url) as process:
         read_until(process, "is in the store")
         wire.cut()
@@ -104,9 +104,7 @@ def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_ur
     assert sealed_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1].step == last
 
 
-def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
-    digits, s3_url, wire
-):
+def test_past_its_deadline_the_training_ends_and_names_the_local_files(digits, s3_url, wire):
     with train(digits, wire, s3_url, **{"store-seconds": 2}) as process:
         read_until(process, "is in the store")
         wire.cut()
@@ -117,7 +115,7 @@ def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
     assert "/checkpoints/0000" in local
 
 
-def test_a_training_that_ends_while_its_store_is_away_waits_for_it(digits, s3_url, wire):
+def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, s3_url, wire):
     with train(digits, wire, s3_url, epochs=60) as process:
         read_until(process, "is in the store")
         wire.cut()
