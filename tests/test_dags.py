@@ -57,7 +57,7 @@ def test_digits_reads_like_a_table_of_contents(bag: DagBag) -> None:
     digits: DAG = bag.dags["digits"]
     assert {task.task_id: sorted(task.downstream_task_ids) for task in digits.tasks} == {
         "prepare.check": ["prepare.plan"],
-        "prepare.plan": ["prepare.partition", "prepare.finalize"],
+        "prepare.plan": ["prepare.finalize", "prepare.partition"],
         "prepare.partition": ["prepare.finalize"],
         "prepare.finalize": ["evaluate", "export", "train"],
         "train": ["evaluate", "export"],

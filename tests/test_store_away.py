@@ -38,7 +38,7 @@ class Wire:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._is_cut.clear()
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
         assert said.splitlines()[-1].startswith("warning: ")
         first = step_of(read_until(process, "progress step="))
         assert step_of(read_until(process, "progress step=")) > first
-        wire.mend()
+        wire.restore()
         read_until(process, "what has failed to reach the store is there now")
         process.terminate()
         said = process.communicate(timeout=60)[0]
@@ -120,7 +120,7 @@ def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, 
         read_until(process, "is in the store")
         wire.cut()
         read_until(process, "epoch 60 of 60")
-        wire.mend()
+        wire.restore()
         said = process.communicate(timeout=120)[0]
         assert process.returncode == ExitCode.OK, said
     assert TrainedModel.load(f"{s3_url}/runs/away/train/model.json").step == 60 * 40

@@ -114,8 +114,8 @@ def test_an_endpoint_without_a_listener_is_unavailable() -> None:
 
 @pytest.mark.process
 def test_an_unresponsive_endpoint_is_unavailable_within_a_minute() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
-        _expect_unavailable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as unresponsive:
+        _expect_unavailable(f"http://127.0.0.1:{unresponsive.getsockname()[1]}")
 
 
 def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:

@@ -19,6 +19,6 @@ def user_module(name: str, purpose: str) -> ModuleType:
         if error.name != name:
             raise
         raise FinalError(
-            f"there is no module {name!r} {purpose}; see whether the folder that holds it is "
+            f"there is no module {name!r} {purpose}; check that the folder that holds it is "
             "the job's code folder"
         ) from error

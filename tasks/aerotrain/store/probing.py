@@ -6,7 +6,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.store.errors import ChangedError, ExistsError
 from aerotrain.store.protocol import Store
 
-_WORDS = b"aerotrain asks whether this store can be written and read\n"
+_WORDS = b"aerotrain checks that this store can be written and read\n"
 
 
 def probe(store: Store) -> None:
