@@ -1,4 +1,4 @@
-"""The user's folder of modules: packed once, the same for every replica, and known when broken."""
+"""The archive of the user's modules: packed once, equal for every replica, and verified."""
 
 import hashlib
 import io
@@ -27,13 +27,13 @@ def store(tmp_path: Path) -> Store:
     return open_store((tmp_path / "store").as_uri())
 
 
-def test_what_was_packed_is_what_a_replica_imports(folder: Path, store: Store, tmp_path: Path):
+def test_a_replica_imports_what_was_packed(folder: Path, store: Store, tmp_path: Path):
     unpacked = fetch_code(publish_code(store, folder), tmp_path / "code")
     assert (unpacked / "digits.py").read_text() == "from layers import dense\n"
     assert (unpacked / "layers" / "__init__.py").read_text() == "dense = 1\n"
 
 
-def test_the_same_folder_is_stored_once_and_a_changed_one_beside_it(folder: Path, store: Store):
+def test_the_same_folder_is_stored_once_and_a_changed_one_separately(folder: Path, store: Store):
     first = publish_code(store, folder)
     (folder / "digits.py").touch()
     (folder / "__pycache__").mkdir()
@@ -49,12 +49,14 @@ def test_the_same_folder_is_stored_once_and_a_changed_one_beside_it(folder: Path
 def test_an_archive_that_was_changed_is_not_run(folder: Path, store: Store, tmp_path: Path):
     url = publish_code(store, folder)
     store.put(url.removeprefix(f"{store.url}/"), pack(tmp_path))
-    with pytest.raises(TemporaryError, match="is not what was packed"):
+    with pytest.raises(TemporaryError, match="does not match the hash in its name"):
         fetch_code(url, tmp_path / "code")
     assert not (tmp_path / "code").exists()
 
 
-def test_data_among_the_code_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_large_data_in_the_code_folder_is_refused_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(code_archive, "LARGEST", 1 << 20)
     (folder / "images.npy").write_bytes(bytes(2 << 20))
     with pytest.raises(FinalError, match=r"holds 2 MiB .* images\.npy: move data out"):

@@ -58,7 +58,7 @@ def test_every_record_counts_once(digits, trained, scans, predictions, batch_siz
     ("thresholds", "message"),
     [
         ({"accuracy": 1.01}, r"accuracy is 0\.9\d+, below the threshold of 1\.01"),
-        ({"acuracy": 0.5}, "'acuracy' is no metric of the model, did you mean 'accuracy'"),
+        ({"acuracy": 0.5}, "'acuracy' is not a metric of the model, did you mean 'accuracy'"),
     ],
 )
 def test_a_model_that_does_not_pass_fails_and_leaves_its_metrics(

@@ -1,4 +1,4 @@
-"""Names made of what Airflow calls things."""
+"""Names derived from those of Airflow."""
 
 import re
 
@@ -24,7 +24,7 @@ HOSTILE = [
 @pytest.mark.parametrize(
     "run_id", ["manual__2026-11-21T10:00:00.123+00:00", "scheduled_1", "a.b-c=d+e"]
 )
-def test_what_is_safe_stays_as_it_is(run_id: str) -> None:
+def test_a_safe_name_is_unchanged(run_id: str) -> None:
     assert path_segment(run_id) == run_id
 
 
@@ -50,7 +50,7 @@ def test_a_jobs_name_is_a_dns_label_with_room_for_the_replicas(run_id: str) -> N
     assert len(name) <= 40
 
 
-def test_a_jobs_name_tells_dag_run_task_and_map_index_apart() -> None:
+def test_a_jobs_name_differs_by_dag_run_task_and_map_index() -> None:
     names = {
         job_name("dag", "run", "task", -1),
         job_name("dag", "run", "task", 0),

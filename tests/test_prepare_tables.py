@@ -189,7 +189,7 @@ def test_folders_give_the_split(tmp_path: Path) -> None:
     url = prepare_source((tmp_path / "1").as_uri(), tmp_path, source(tmp_path / "in"), **options)
     assert set(by_split(url)["test"]) == set(range(100, 130))
     pq.write_table(pa.table({"id": [1]}), tmp_path / "in" / "y.parquet")
-    with pytest.raises(SourceError, match=r"y\.parquet lies in the folder of no split"):
+    with pytest.raises(SourceError, match=r"y\.parquet is in the folder of no split"):
         prepare_source((tmp_path / "2").as_uri(), tmp_path, source(tmp_path / "in"), **options)
 
 

@@ -1,4 +1,4 @@
-"""One object by ranges: what comes is what the manifest says, or nothing does."""
+"""Download of an object by ranges: the bytes match the manifest, or there is no file."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CONTENT = bytes(range(256)) * (5 * RANGE // 512)  # two and a half ranges
 
 
 class AfterFirst(Executor):
-    """Does what it is given at once; before the second piece of work, something happens."""
+    """Runs each task at once; before the second task, something happens."""
 
     def __init__(self, happens: Any) -> None:
         self._happens = happens
@@ -44,7 +44,9 @@ def stored(content: bytes) -> StoredFile:
 
 
 @pytest.mark.parametrize("size", [0, 1, RANGE - 1, RANGE, RANGE + 1, len(CONTENT)])
-def test_every_byte_comes(store_url: str, tmp_path: Path, pool: Executor, size: int) -> None:
+def test_every_byte_is_downloaded(
+    store_url: str, tmp_path: Path, pool: Executor, size: int
+) -> None:
     store = open_store(store_url)
     store.put("shard", CONTENT[:size])
     fetch_in_ranges(store, "shard", stored(CONTENT[:size]), tmp_path / "down/shard", pool)
@@ -56,7 +58,7 @@ def test_every_byte_comes(store_url: str, tmp_path: Path, pool: Executor, size: 
     [CONTENT[:-1], CONTENT + b"more", CONTENT[:-1] + b"x", b""],
     ids=["shorter", "longer", "another byte", "empty"],
 )
-def test_what_is_not_as_the_manifest_says_is_named_and_not_kept(
+def test_an_object_that_differs_from_the_manifest_is_named_and_not_kept(
     store_url: str, tmp_path: Path, pool: Executor, content: bytes
 ) -> None:
     store = open_store(store_url)
@@ -66,12 +68,12 @@ def test_what_is_not_as_the_manifest_says_is_named_and_not_kept(
     assert list((tmp_path / "down").iterdir()) == []
 
 
-def test_what_is_not_there_is_named(store_url: str, tmp_path: Path, pool: Executor) -> None:
-    with pytest.raises(CorruptError, match="shard is gone, though its manifest lists it"):
+def test_a_missing_object_is_named(store_url: str, tmp_path: Path, pool: Executor) -> None:
+    with pytest.raises(CorruptError, match="shard is missing, though its manifest lists it"):
         fetch_in_ranges(open_store(store_url), "shard", stored(b""), tmp_path / "shard", pool)
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_found_out(
+def test_an_object_that_is_replaced_while_it_is_read_is_detected(
     store_url: str, tmp_path: Path
 ) -> None:
     store = open_store(store_url)
@@ -82,7 +84,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_found_out(
     assert list((tmp_path / "down").iterdir()) == []
 
 
-def test_a_full_disk_says_so(
+def test_a_full_disk_is_reported(
     tmp_path: Path, pool: Executor, request: pytest.FixtureRequest
 ) -> None:
     store = open_store((tmp_path / "store").as_uri())

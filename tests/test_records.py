@@ -270,7 +270,7 @@ def test_a_column_that_no_record_can_hold_is_refused_by_its_name(values: Any, wo
         ({"x": np.uint64(1)}, "'x' is uint64"),
         ({"x": [b"a", 1]}, "'x' is list"),
         ({"x": {"y": 1}}, "'x' is dict"),
-        ({"x": [[1], [1, 2]]}, "'x' is no array"),
+        ({"x": [[1], [1, 2]]}, "'x' is not an array"),
     ],
 )
 def test_a_feature_that_no_record_can_hold_is_refused_by_its_name(

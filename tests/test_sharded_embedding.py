@@ -97,8 +97,8 @@ def test_each_shard_of_a_large_table_draws_values_of_its_own(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shards": 8}, "7 rows cannot lie in 8 shards; choose from 1 to 7"),
-        ({"shards": 0}, "cannot lie in 0 shards"),
+        ({"shards": 8}, "7 rows cannot have 8 shards; choose from 1 to 7"),
+        ({"shards": 0}, "cannot have 0 shards"),
         ({"embeddings_regularizer": "orthogonal_regularizer"}, "needs the table whole; use L1"),
         ({"embeddings_constraint": "max_norm"}, "embeddings_constraint .* table whole"),
     ],

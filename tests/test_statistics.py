@@ -131,7 +131,7 @@ EXTREMES = np.iinfo(np.int64)
 #: Values at which arithmetic in floats breaks.
 NASTY: dict[str, Any] = {
     "a moment, always the same": np.full(1000, 1_700_000_000_000_000_000),
-    "ids that floats do not tell apart": 1_700_000_000_000_000_000 + np.arange(1000),
+    "ids that floats do not distinguish": 1_700_000_000_000_000_000 + np.arange(1000),
     "the least and the greatest integer": np.array([EXTREMES.min, EXTREMES.max] * 500),
     "the greatest integer alone": np.full(1000, EXTREMES.max),
     "large and always the same": np.full(1000, 1e300),

@@ -1,4 +1,4 @@
-"""A store that is away while a job trains: nothing stops, and nothing is lost."""
+"""A store outage while a job trains: nothing stops, and nothing is lost."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 
 
 class Wire:
-    """A port that leads to another one, until it is cut."""
+    """A TCP proxy to another port, until it is cut."""
 
     def __init__(self, to: tuple[str, int]) -> None:
         self._to = to
@@ -31,13 +31,13 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Close what is open, and take nothing new."""
+        """Close all connections, and accept no new ones."""
         self._is_cut.set()
         for each in list(self._ends):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._is_cut.clear()
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ def step_of(said):
     return Progress.parse(said.splitlines()[-1]).step
 
 
-def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_url, wire):
+def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_url, wire):
     with train(digits, wire, s3_url) as process:
         read_until(process, "is in the store")
         wire.cut()
@@ -94,7 +94,7 @@ def test_a_training_goes_on_while_its_store_is_away_and_catches_up(digits, s3_ur
         assert said.splitlines()[-1].startswith("warning: ")
         first = step_of(read_until(process, "progress step="))
         assert step_of(read_until(process, "progress step=")) > first
-        wire.mend()
+        wire.restore()
         read_until(process, "what has failed to reach the store is there now")
         process.terminate()
         said = process.communicate(timeout=60)[0]
@@ -116,12 +116,12 @@ def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
     assert "/checkpoints/0000" in local
 
 
-def test_a_training_that_ends_while_its_store_is_away_waits_for_it(digits, s3_url, wire):
+def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, s3_url, wire):
     with train(digits, wire, s3_url, epochs=60) as process:
         read_until(process, "is in the store")
         wire.cut()
         read_until(process, "epoch 60 of 60")
-        wire.mend()
+        wire.restore()
         said = process.communicate(timeout=120)[0]
         assert process.returncode == ExitCode.OK, said
     assert TrainedModel.load(f"{s3_url}/runs/away/train/model.json").step == 60 * 40

@@ -1,4 +1,4 @@
-"""A store that is killed, full, away or shut: nothing is half-written, and the error says why."""
+"""Store failures (killed, full, unavailable, denied): no partial object, and a clear error."""
 
 import os
 import socket
@@ -54,7 +54,7 @@ def test_a_writer_that_is_killed_leaves_the_old_object(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_full_disk_is_worth_another_try_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_temporary_error_and_leaves_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
     store.put("x", b"old")
     with pytest.raises(StoreFull, match="no room is left") as failure:
@@ -77,7 +77,7 @@ def test_a_disk_that_is_full_refuses_a_download_and_keeps_nothing(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_not_ours_refuses(tmp_path: Path) -> None:
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StoreRefused, match="change its permissions"):
         open_store(tmp_path.as_uri()).put("x", b"")
@@ -109,18 +109,18 @@ def test_a_bucket_that_is_not_there_is_named(s3: S3Server, tmp_path: Path) -> No
             use()
 
 
-def test_an_endpoint_where_nobody_listens_is_unavailable() -> None:
+def test_an_endpoint_without_a_listener_is_unavailable() -> None:
     _expect_unavailable("http://127.0.0.1:1")
 
 
 @pytest.mark.process
-def test_an_endpoint_that_says_nothing_is_unavailable_within_a_minute() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
-        _expect_unavailable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+def test_an_unresponsive_endpoint_is_unavailable_within_a_minute() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as unresponsive:
+        _expect_unavailable(f"http://127.0.0.1:{unresponsive.getsockname()[1]}")
 
 
-def test_a_download_that_breaks_off_is_worth_another_try(tmp_path: Path) -> None:
-    """An endpoint that promises 1000 bytes, sends 10 and hangs up, whoever asks."""
+def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
+    """An endpoint that promises 1000 bytes, sends 10 and hangs up."""
 
     class Breaking(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -150,7 +150,7 @@ def test_a_download_that_breaks_off_is_worth_another_try(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("condition", [{"if_absent": True}, {"if_match": "before"}], ids=str)
 @pytest.mark.parametrize("written", [b"own", b"another's"])
-def test_a_conditional_write_whose_answer_was_lost_is_known_by_its_content(
+def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_content(
     condition: dict[str, Any], written: bytes
 ) -> None:
     """An endpoint that takes a write, hangs up, and refuses the same write when it comes again."""
@@ -199,6 +199,6 @@ def _expect_unavailable(endpoint: str) -> None:
     assert time.monotonic() - began < 60
 
 
-def test_an_endpoint_that_is_no_url_is_refused() -> None:
+def test_an_endpoint_that_is_not_a_url_is_refused() -> None:
     with pytest.raises(SpecError, match="AWS_ENDPOINT_URL is 'nonsense'"):
         open_store("s3://bucket", {"AWS_ENDPOINT_URL": "nonsense"})

@@ -1,7 +1,7 @@
-"""A folder of the user's modules, packed into the store, so that every replica runs the same.
+"""Archives of the user's code folder in the store, so that all replicas run the same code.
 
-The archive is called by the hash of its bytes: the same folder makes the same archive, a
-changed one another, and whoever unpacks it knows whether it is whole.
+An archive is named by the hash of its bytes: an unchanged folder gives the same archive, and
+readers verify the bytes.
 """
 
 import gzip
@@ -14,15 +14,15 @@ from pathlib import Path
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.store import Store, checked_key, open_store
 
-#: What has no business in an archive of code.
+#: Patterns of files that are not packed.
 _LEFT_OUT = ("__pycache__", ".*", "*.pyc")
 
-#: Bytes of all files together: code is small, and data belongs into a data set.
+#: The size limit of all files in bytes: data belong in a data set.
 LARGEST = 64 << 20
 
 
 def pack(folder: Path) -> bytes:
-    """The folder as a tar archive, the same bytes for the same files.
+    """The folder as a reproducible tar archive: equal files give equal bytes.
 
     Raises:
         FinalError: it holds more than ``LARGEST`` bytes.
@@ -56,7 +56,7 @@ def pack(folder: Path) -> bytes:
 
 
 def publish_code(store: Store, folder: Path) -> str:
-    """Put the folder's archive into the store, once, and return its URL."""
+    """Upload the folder's archive, unless the store has it, and return its URL."""
     packed = pack(folder)
     key = f"code/{hashlib.sha256(packed).hexdigest()}.tar.gz"
     if not store.exists(key):
@@ -65,23 +65,25 @@ def publish_code(store: Store, folder: Path) -> str:
 
 
 def fetch_code(url: str, folder: Path) -> Path:
-    """Unpack the archive at ``url`` into ``folder``, and return it.
+    """Unpack the archive at ``url`` into ``folder``, and return ``folder``.
 
     Raises:
-        TemporaryError: its bytes are not those that its name promises.
-        FinalError: it holds what no packed folder does, such as a link or ``../``.
+        TemporaryError: its bytes do not match the hash in its name.
+        FinalError: it holds an entry that ``pack`` never writes, such as a link or ``../``.
     """
     prefix, _, name = url.rpartition("/")
     packed = open_store(prefix).get(name)
     if f"{hashlib.sha256(packed).hexdigest()}.tar.gz" != name:
-        raise TemporaryError(f"{url} is not what was packed; it was damaged or overwritten")
-    # One by one: Debian 12's Python has no filter for extractall.
+        raise TemporaryError(
+            f"{url} does not match the hash in its name; it was damaged or overwritten"
+        )
+    # Entry by entry: the Python of Debian 12 has no filter for extractall.
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
         for entry in archive:
             content = archive.extractfile(entry)
             path = folder / checked_key(entry.name)
             if content is None:
-                raise FinalError(f"{url} holds {entry.name}, which is no file; pack it anew")
+                raise FinalError(f"{url} holds {entry.name}, which is not a file; pack it again")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.read())
     return folder

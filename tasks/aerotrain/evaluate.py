@@ -1,4 +1,4 @@
-"""Evaluate a trained model on every record of a split, and refuse what is not good enough."""
+"""Evaluate a trained model on every record of a split, and check metrics against thresholds."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ KEY = "metrics.json"
 
 
 def run(replica: Replica) -> dict[str, float]:
-    """Evaluate, and leave the metrics in the store whether they pass or not.
+    """Evaluate the model, and write the metrics to the store whether they pass or not.
 
     Returns:
         The model's metrics by name, the loss among them.
@@ -48,7 +48,7 @@ def run(replica: Replica) -> dict[str, float]:
 
 
 def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
-    """The metrics over each record of the split once, a smaller last batch included."""
+    """The metrics over all records of the split, each once, with a smaller last batch."""
     trained = TrainedModel.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
@@ -68,12 +68,12 @@ def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
 
 
 def shortfalls(metrics: Mapping[str, float], thresholds: Mapping[str, float]) -> list[str]:
-    """One sentence for each threshold that is not met; a metric that is no number meets none."""
+    """One sentence for each threshold that is not met; NaN meets none."""
     sentences = []
     for name, least in thresholds.items():
         if name not in metrics:
             sentences.append(
-                f"the threshold {name!r} is no metric of the model{nearest(name, metrics)}; "
+                f"the threshold {name!r} is not a metric of the model{nearest(name, metrics)}; "
                 f"it has {', '.join(metrics)}"
             )
         elif not metrics[name] >= least:

@@ -1,4 +1,4 @@
-"""Export a trained model for TensorFlow Serving, once a fresh process has proven its bytes."""
+"""Export a trained model for TensorFlow Serving, verified by a separate process."""
 
 import hashlib
 import subprocess
@@ -28,15 +28,15 @@ _VERIFY_SECONDS = 600
 
 
 def run(replica: Replica) -> str:
-    """Export, verify, and only then publish under a version that this try claims.
+    """Export and verify the model, then publish it under a new version.
 
-    What an earlier try of the same export has published is its result as well.
+    If an earlier try published the same export, its version is the result.
 
     Returns:
         The URL of the version.
 
     Raises:
-        FinalError: the exported bytes do not give the trained model's predictions.
+        FinalError: the exported model does not reproduce the trained model's predictions.
     """
     job = replica.job
     arguments = ExportArguments.of(job.arguments)
@@ -57,7 +57,7 @@ def run(replica: Replica) -> str:
 
 
 def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
-    """What is exported, the same in every try; another one where the model was trained again."""
+    """The identity of the export: the same in every try, another for a retrained model."""
     trained = TrainedModel.load(arguments.model)
     weights = open_store(trained.checkpoint).get(MANIFEST)
     return {
@@ -71,7 +71,7 @@ def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
 
 
 def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> None:
-    """Write the SavedModel to ``saved``, and to ``check`` what it must give on real records."""
+    """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records."""
     trained = TrainedModel.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
@@ -96,12 +96,12 @@ def enough(shards: Sequence[Shard], records: int) -> list[Shard]:
 
 
 def verify(saved: Path, check: Path) -> None:
-    """Have a fresh process, in which Keras cannot be imported, prove the bytes in ``saved``.
+    """Verify the SavedModel in ``saved`` by a new process, in which Keras cannot be imported.
 
     Raises:
-        FinalError: they do not load, or predict something else than ``check`` says.
+        FinalError: it does not load, or its predictions differ from those in ``check``.
     """
-    # -P: the process is to find nothing of ours, whose folder Python would else search first.
+    # -P: without it Python would put our folder first on the import path.
     done = subprocess.run(
         [sys.executable, "-P", str(_VERIFIER), str(saved), str(check)],
         stdin=subprocess.DEVNULL,
@@ -120,7 +120,7 @@ def verify(saved: Path, check: Path) -> None:
     if done.returncode:
         print(done.stdout, flush=True)
         raise FinalError(
-            f"the exported model is not the trained one, nothing was published: {last}; see "
+            f"the exported model is not the trained one, nothing was published: {last}; check "
             "whether the model or its transform keeps state outside of TensorFlow's variables"
         )
     print(last, flush=True)

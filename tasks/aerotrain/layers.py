@@ -1,6 +1,6 @@
-"""Layers for users' models: an embedding whose table lies in several variables.
+"""Keras layers for users' models: an embedding whose table is sharded over several variables.
 
-Keras layers' variables cannot be partitioned, but several of them can lie on several ps.
+The variables of Keras layers cannot be partitioned, but several of them can be on several ps.
 """
 
 from typing import Any
@@ -8,11 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-#: A table up to this size is drawn whole and then cut, so that it begins with the very values
-#: of ``keras.layers.Embedding``. Each part of a larger one is drawn by itself.
+#: A table up to this size in bytes is initialized whole and then divided, so that it has exactly
+#: the initial values of ``keras.layers.Embedding``. Each shard of a larger one has its own seed.
 WHOLE_BYTES = 256 * 2**20
 
-#: Initializers whose values do not depend on the shape: a part may be drawn by itself.
+#: Initializers whose values do not depend on the shape, so that shards can be drawn separately.
 _BY_ELEMENT = (
     keras.initializers.Constant,
     keras.initializers.Ones,
@@ -22,7 +22,7 @@ _BY_ELEMENT = (
     keras.initializers.Zeros,
 )
 
-#: Regularizers of a table that are the sum of those of its parts.
+#: Regularizers that are additive over the shards of a table.
 _ADDITIVE = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 
 
@@ -30,18 +30,18 @@ _ADDITIVE = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1
 class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
     """``keras.layers.Embedding``, with the same results, in ``shards`` variables.
 
-    Row ``r`` of the table is row ``r // shards`` of variable ``r % shards``, so that frequent
-    rows, which are neighbours in most vocabularies, are spread. Under ``parameter_server``
-    the variables go to the ps in turn. ``shards`` is part of the model, not of the cluster:
-    a checkpoint fits any number of ps, and above ``shards`` the further ones hold none.
+    Row ``r`` of the table is row ``r // shards`` of variable ``r % shards``, which spreads frequent
+    rows, adjacent in most vocabularies, evenly. Under ``parameter_server`` the variables are
+    placed on the ps in turn. ``shards`` is part of the model, not of the cluster:
+    a checkpoint fits any number of ps; more than ``shards`` of them hold nothing.
 
-    An optimizer's ``clipnorm`` clips each variable by itself, and so each shard: use
-    ``global_clipnorm``, which is the same for a table in parts.
+    An optimizer's ``clipnorm`` clips each variable, and so each shard, separately: use
+    ``global_clipnorm``, which does not depend on sharding.
 
     Takes ids of any integer dtype and shape ``(...)``, and returns ``(..., output_dim)``.
 
     Raises:
-        ValueError: an argument that has no meaning for a table in parts.
+        ValueError: an argument is not supported for a sharded table.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             )
         if not 1 <= shards <= input_dim:
             raise ValueError(
-                f"ShardedEmbedding of {input_dim} rows cannot lie in {shards} shards; "
+                f"ShardedEmbedding of {input_dim} rows cannot have {shards} shards; "
                 f"choose from 1 to {input_dim}"
             )
         self.input_dim = input_dim
@@ -81,7 +81,7 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         self.shards = shards
 
     def build(self, input_shape: Any = None) -> None:
-        """Make the variables, each of the rows of one shard."""
+        """Create the variables, one for each shard."""
         self._tables = [
             self.add_weight(
                 shape=(len(range(shard, self.input_dim, self.shards)), self.output_dim),
@@ -109,22 +109,22 @@ class ShardedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return type(initializer).from_config(config)
 
     def call(self, inputs: Any) -> Any:
-        """The rows of the ids ``inputs``; each is read where its variable is."""
+        """Look up the rows of the ids ``inputs``, each on the device of its variable."""
         ids = keras.ops.cast(inputs, "int32") if "int" not in str(inputs.dtype) else inputs
         tables = [table.value for table in self._tables]
         rows = tf.compat.v1.nn.embedding_lookup(tables, ids, partition_strategy="mod")
         return keras.ops.cast(rows, self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Where ``inputs`` is not 0, the padding, if ``mask_zero``."""
+        """The mask of ids other than 0, the padding, if ``mask_zero``."""
         return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
 
     def compute_output_spec(self, inputs: Any) -> keras.KerasTensor:
-        """The rows of the ids ``inputs``, by shape and dtype alone."""
+        """The shape and dtype of the result of ``call``."""
         return keras.KerasTensor((*inputs.shape, self.output_dim), dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this layer again."""
+        """The constructor arguments, for serialization."""
         return super().get_config() | {
             "input_dim": self.input_dim,
             "output_dim": self.output_dim,

@@ -1,4 +1,4 @@
-"""A module of the user's own, from the job's code folder."""
+"""Import of the user's module from the job's code folder."""
 
 import importlib
 from types import ModuleType
@@ -10,7 +10,8 @@ def user_module(name: str, purpose: str) -> ModuleType:
     """Import the module ``name``, which is needed ``purpose``, such as ``"to read the data"``.
 
     Raises:
-        FinalError: there is no such module. One that it imports in vain is its own error.
+        FinalError: there is no such module.
+        ModuleNotFoundError: the module imports another one that does not exist.
     """
     try:
         return importlib.import_module(name)
@@ -18,6 +19,6 @@ def user_module(name: str, purpose: str) -> ModuleType:
         if error.name != name:
             raise
         raise FinalError(
-            f"there is no module {name!r} {purpose}; see whether the folder that holds it is "
+            f"there is no module {name!r} {purpose}; check that the folder that holds it is "
             "the job's code folder"
         ) from error

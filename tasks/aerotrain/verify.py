@@ -1,10 +1,10 @@
-"""Prove a SavedModel in a process of its own: ``python -m aerotrain.verify SAVED CHECK``.
+"""Verify a SavedModel in a separate process: ``python -m aerotrain.verify SAVED CHECK``.
 
 ``CHECK`` is a folder of serialized tensors: ``examples`` (strings, each a ``tf.train.Example``),
-``inputs/NAME`` for each input of the signature ``serving_default``, and ``outputs/NAME``, what
-both signatures must give, up to the number in ``tolerance``, absolute or as a share. Keras
-cannot be imported here, and of this project nothing else is, so a model that passes can be
-loaded by whoever has TensorFlow.
+``inputs/NAME`` for each input of the signature ``serving_default``, and ``outputs/NAME``, the
+expected outputs of both signatures, within ``tolerance``, absolute or relative. Neither Keras nor
+other modules of this project are imported here, so a model that passes loads with TensorFlow
+alone.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def verify(saved: Path, check: Path) -> list[str]:
-    """One sentence for each output of each signature that is not as ``check`` says."""
+    """One sentence for each output of each signature that differs from ``check``."""
     import tensorflow as tf
 
     signatures = tf.saved_model.load(str(saved)).signatures
@@ -32,12 +32,16 @@ def verify(saved: Path, check: Path) -> list[str]:
     for signature, outputs in given.items():
         for file in sorted((check / "outputs").iterdir()):
             if file.name not in outputs:
-                sentences.append(f"{signature} gives no {file.name!r}, only {', '.join(outputs)}")
+                sentences.append(
+                    f"{signature} has no output {file.name!r}, only {', '.join(outputs)}"
+                )
                 continue
             value = outputs[file.name]
             expected = _read(tf, file, value.dtype)
             if not _close(value.numpy(), expected.numpy(), tolerance):
-                sentences.append(f"{signature} gives another {file.name!r} than the trained model")
+                sentences.append(
+                    f"{signature}'s output {file.name!r} differs from the trained model's"
+                )
     return sentences
 
 
@@ -52,16 +56,16 @@ def _close(value: Any, expected: Any, tolerance: float) -> bool:
         return False
     if value.dtype.kind in "biuSUO":
         return bool((value == expected).all())
-    # NumPy cannot compare the types that are narrower than its own.
+    # NumPy cannot compare narrow types such as bfloat16.
     one, other = value.astype(np.float64), expected.astype(np.float64)
     return np.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def main() -> None:
-    """Verify what the command line names; the last line printed says how it went."""
+    """Verify the model that the command line names; the last line printed is the result."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     for name in ("keras", "tf_keras"):
-        sys.modules[name] = None  # type: ignore[assignment]  # to import it now fails
+        sys.modules[name] = None  # type: ignore[assignment]  # makes its import fail
     sentences = verify(Path(sys.argv[1]), Path(sys.argv[2]))
     print("; ".join(sentences) or "without Keras, both signatures give the same predictions")
     sys.exit(1 if sentences else 0)

@@ -1,4 +1,4 @@
-"""What the arguments of every step share."""
+"""The base class of the steps' arguments."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -9,14 +9,14 @@ from aerotrain.contract.strategy import nearest
 
 
 class Arguments:
-    """What every step's arguments share: to be read from JSON, refusing what is not known."""
+    """Arguments of a step, read from JSON; unknown keys are errors."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         """Build and check the arguments.
 
         Raises:
-            SpecError: a key is unknown or missing, or a value cannot be.
+            SpecError: a key is unknown or missing, or a value is invalid.
         """
         known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
         for key in data:

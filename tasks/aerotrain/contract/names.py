@@ -1,8 +1,8 @@
-"""Names made of what Airflow calls things: always the same, always safe, never alike.
+"""Names derived from Airflow's ids: deterministic, safe and unique.
 
-A DAG run's id may hold slashes, spaces, colons and dots. Names that go into a store, a
-folder or the DNS are made here: what is readable is kept, and a short hash of the original
-is added wherever something had to be changed, so that two originals never share a name.
+A DAG run's id may hold slashes, spaces, colons and dots. Names that go into a store, a folder or
+the DNS are made here: safe characters are kept, and a short hash of the original is added if
+anything was changed, so that two originals never share a name.
 """
 
 import hashlib
@@ -18,17 +18,17 @@ _HASHED = re.compile(r"(^|-)[0-9a-f]{8}$")
 
 
 def is_path_segment(text: str) -> bool:
-    """Whether ``text`` may stand between two slashes, wherever it came from."""
+    """Whether ``text`` is safe as one segment of a path."""
     return bool(_SEGMENT.fullmatch(text)) and len(text) <= _SEGMENT_LENGTH and ".." not in text
 
 
 def path_segment(original: str) -> str:
     """``original`` as one segment of a store key or a path.
 
-    What is safe comes back unchanged; anything else is cleaned and carries a hash, so
-    ``../x`` can neither leave its folder nor meet another run's.
+    A safe name is returned unchanged; any other is cleaned and gets a hash, so that ``../x`` can
+    neither leave its folder nor collide with another run's.
     """
-    # What looks as if it carried a hash might be the name that another was given.
+    # A name that ends like a hash could collide with a generated one.
     if is_path_segment(original) and not _HASHED.search(original):
         return original
     readable = re.sub(r"[^A-Za-z0-9_+=:-]+", "-", original).strip("-")
@@ -38,8 +38,8 @@ def path_segment(original: str) -> str:
 def job_name(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
     """The DNS label of the job that one task instance runs, at most 40 characters long.
 
-    It leaves 23 characters for what a launcher adds, such as ``-worker-12``. The task comes
-    first, because that is what a person looks for in a list of pods.
+    It leaves 23 characters for the launcher's suffix, such as ``-worker-12``. The task comes
+    first, because people look for it in a list of pods.
     """
     identity = "\0".join((dag_id, run_id, task_id, str(map_index)))
     readable = re.sub(r"[^a-z0-9]+", "-", f"{task_id}-{dag_id}".lower()).strip("-")

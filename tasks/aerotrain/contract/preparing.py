@@ -1,4 +1,4 @@
-"""The arguments of the steps that prepare data."""
+"""The arguments of the steps of ``prepare``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import Section, check_options, option
 from aerotrain.contract.strategy import nearest
 
-#: How records are divided into splits, and what each way needs beside the shares.
+#: The ways to divide records into splits, and the options that each needs.
 SPLIT_WAYS: Mapping[str, frozenset[str]] = {
     "key": frozenset(),
     "stratified": frozenset({"column"}),
@@ -23,26 +23,27 @@ _COUNTS = ("shard_bytes", "part_bytes")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanArguments(Arguments):
-    """Plan a data set: which parts its source has, and into which shards they go.
+    """Plan a data set: the partitions of its source, and the rules by which they are written.
 
     ``source`` names a kind of source and what that kind needs, such as
-    ``{"kind": "parquet", "url": "s3://bucket/table/"}``. ``name`` tells it from other data sets
-    of the same pipeline. ``splits`` gives each split its share of the records.
-    ``split_by`` divides them otherwise than by their keys, by a ``way`` of ``SPLIT_WAYS``:
+    ``{"kind": "parquet", "url": "s3://bucket/table/"}``. ``name`` distinguishes the data sets of
+    one pipeline. ``splits`` gives each split its share of the records, by the hash of their keys.
+    ``split_by`` divides them in another ``way`` of ``SPLIT_WAYS``:
     ``{"way": "stratified", "column": "label"}``, ``{"way": "column", "column": "fold"}`` whose
-    values are the splits' names, ``{"way": "folder"}`` where a folder of the file's path is, or
+    values are the splits' names, ``{"way": "folder"}`` by a folder in the file's path, or
     ``{"way": "time", "column": "day", "until": {"train": "2026-01-01", "test": null}}``.
-    ``stratified`` is exact to a record for each class and part where there is a ``key``, or one
-    part; else records are divided by what they hold, and each class has its shares on average.
+    ``stratified`` is exact to one record for each class and partition if there is a ``key`` or
+    one partition; otherwise records are divided by the hash of their content, and each class has
+    its shares on average.
 
-    ``key`` names the columns whose values together tell one record from all others; without
-    them equal records count as the same one, and go to the same split. ``fill`` gives columns
-    a value for what is missing, ``ranges`` the least and the greatest value that is taken.
-    ``label`` is the column whose values are counted as classes, and may never be missing.
-    ``max_rejected`` is how many records may go to quarantine before the run fails.
-    ``shard_bytes`` is the target size of a shard, ``part_bytes`` what one mapped task writes,
-    ``seed`` the order of the records. ``drift`` is how far a column may be from the last run's
-    before this one fails, as a share of all records.
+    ``key`` names the columns whose values together identify a record; without a key, equal
+    records count as the same one and go to the same split. ``fill`` has values for missing
+    entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
+    column whose values are counted as classes; it may not be missing. ``max_rejected`` is the
+    number of records that may go to quarantine before the run fails. ``shard_bytes`` is the
+    target size of a shard, ``part_bytes`` that of the partition of one mapped task, and ``seed``
+    decides the order of records. ``drift`` is the greatest accepted distance of a column from
+    that of the last data set, from 0 to 1.
     """
 
     source: Mapping[str, Any]
@@ -105,7 +106,9 @@ class PlanArguments(Arguments):
                 f"key must be a list of columns, got {self.key!r}; write [{self.key!r}]"
             )
         if not all(isinstance(each, str) for each in self.key):
-            raise SpecError(f"key must be a list of columns, got {self.key!r}; name each by a text")
+            raise SpecError(
+                f"key must be a list of columns, got {self.key!r}; give names as strings"
+            )
         if not isinstance(self.label, str):
             raise SpecError(f"label must be the name of a column, got {self.label!r}")
 
@@ -140,7 +143,7 @@ class PlanArguments(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionArguments(Arguments):
-    """Write the shards of one part of a planned data set."""
+    """Write the shards of one partition of a planned data set."""
 
     dataset: str
     partition: int
@@ -148,6 +151,6 @@ class PartitionArguments(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalizeArguments(Arguments):
-    """Seal a data set whose parts are all written."""
+    """Finalize a data set whose partitions are all written."""
 
     dataset: str

@@ -1,4 +1,4 @@
-"""Checks of what a description is given, in words that name the field."""
+"""Validation of the fields of job descriptions, with errors that name the field."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -8,23 +8,31 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import nearest
 
 
-def known(part: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` as keyword arguments of ``part``, refusing what it does not know."""
+def known(section: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` as keyword arguments of the dataclass ``section``.
+
+    Raises:
+        SpecError: it is not an object, or has a key that is not a field.
+    """
     if not isinstance(data, Mapping):
-        raise SpecError(f"a {part.__name__.lower()} is described by an object, got {data!r}")
-    names = [each.name for each in fields(part)]
+        raise SpecError(f"a {section.__name__.lower()} is described by an object, got {data!r}")
+    names = [each.name for each in fields(section)]
     for key in data:
         if key not in names:
             raise SpecError(
-                f"a {part.__name__.lower()} has no field {key!r}{nearest(key, names)}; "
+                f"a {section.__name__.lower()} has no field {key!r}{nearest(key, names)}; "
                 f"its fields are {', '.join(names)}"
             )
     return dict(data)
 
 
-def check_types(part: object, **types: type | tuple[type, ...]) -> None:
-    """Refuse a field that is not of its type; bool is no number here."""
+def check_types(section: object, **types: type | tuple[type, ...]) -> None:
+    """Check the types of fields; a bool is not a number here.
+
+    Raises:
+        SpecError: a field is of another type.
+    """
     for name, expected in types.items():
-        value = getattr(part, name)
+        value = getattr(section, name)
         if not isinstance(value, expected) or isinstance(value, bool):
-            raise SpecError(f"{type(part).__name__.lower()}'s {name} cannot be {value!r}")
+            raise SpecError(f"{type(section).__name__.lower()}'s {name} cannot be {value!r}")

@@ -90,12 +90,12 @@ class _Keys:
 
 
 def _check_same(
-    plan: Plan, partitions: Sequence[PlannedPartition], wanted: np.uint64, count: int
+    plan: Plan, partitions: Sequence[PlannedPartition], target: np.uint64, count: int
 ) -> None:
     """Raise ``FinalError`` if two records of that hash share their key, not just the hash."""
     seen: dict[str | bytes, str] = {}
     for planned in partitions:
-        for key, place in _found(plan, planned, wanted):
+        for key, place in _found(plan, planned, target):
             if key in seen:
                 raise FinalError(
                     f"{count} records repeat a key, the first at {seen[key]} and "
@@ -105,7 +105,7 @@ def _check_same(
 
 
 def _found(
-    plan: Plan, planned: PlannedPartition, wanted: np.uint64
+    plan: Plan, planned: PlannedPartition, target: np.uint64
 ) -> Iterator[tuple[str | bytes, str]]:
     """The keys with that hash and their positions, by reading the fragments again."""
     source, schema = open_source(plan.source), plan.schema
@@ -115,7 +115,7 @@ def _found(
             fit = cast_to_schema(batch, schema, plan.rules)
             keys = key_texts(batch, fit, plan.rules)
             assert keys is not None
-            for place in np.flatnonzero(hashes_of(keys) == wanted):
+            for place in np.flatnonzero(hashes_of(keys) == target):
                 row = fit.rows[place]
                 named = f" {batch.keys[row]!r}" if batch.keys else ""
                 yield keys[int(place)], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"

@@ -2,10 +2,12 @@
 
 In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each partition,
 ``plan/00003.json`` with its fragments come first; ``parts/00003.json`` when the shards of that
-partition are written, with
-``parts/00003.statistics.json``, ``parts/00003.keys`` and ``quarantine/00003.jsonl`` beside it;
-``manifest.json`` last. ``parts/<fingerprint of the part>.json`` at the top of the store tells
-where such a part was written before, and ``latest/<name>.json`` which data set was sealed last.
+partition are written, with ``parts/00003.statistics.json``, ``parts/00003.keys`` and
+``quarantine/00003.jsonl``; ``manifest.json`` comes last. At the top of the store,
+``parts/<fingerprint of a partition>.json`` says where that partition was written, and
+``latest/<name>.json`` which data set was finalized last.
+
+The documents keep the names "part" and "piece", for partition and fragment, of earlier versions.
 """
 
 import hashlib

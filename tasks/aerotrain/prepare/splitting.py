@@ -44,8 +44,8 @@ def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
     names = [name for name in sorted(rules.splits) if name in folders]
     if len(names) != 1:
         raise SourceError(
-            f"{file} lies in the folder of {' and of '.join(names) or 'no split'}; the splits are "
-            f"{', '.join(sorted(rules.splits))}, and each file must lie in the folder of one"
+            f"{file} is in the folder of {' and of '.join(names) or 'no split'}; the splits are "
+            f"{', '.join(sorted(rules.splits))}, and each file must be in the folder of one"
         )
     return np.full(len(hashes), sorted(rules.splits).index(names[0]), np.int8)
 
@@ -72,7 +72,7 @@ def _timestamp(end: Any, column: Column) -> Any:
     try:
         moment = datetime.fromisoformat(end)
     except ValueError as error:
-        raise SpecError(f"split_by 'time' has {end!r}, which is no time: {error}") from error
+        raise SpecError(f"split_by 'time' has {end!r}, which is not a time: {error}") from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if column.feature.dtype == "int32":
         return (moment.date() - date(1970, 1, 1)).days

@@ -71,8 +71,8 @@ def _to_end(
     stream: IO[bytes], file: InputFile, offset: int, left: bytes, end: int | None
 ) -> Iterator[Block]:
     while end is None or offset < end:
-        wanted = BLOCK if end is None else min(BLOCK, end - offset - len(left))
-        read = stream.read(max(0, wanted)) if wanted > 0 else b""
+        size = BLOCK if end is None else min(BLOCK, end - offset - len(left))
+        read = stream.read(max(0, size)) if size > 0 else b""
         content = left + read
         last = end is not None and offset + len(content) >= end
         if last and not content.endswith(b"\n"):

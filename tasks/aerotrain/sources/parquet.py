@@ -48,26 +48,28 @@ class ParquetSource(WholeFiles):
                 names = self._columns(file, parquet.schema_arrow)
                 for batch in parquet.iter_batches(1000, columns=names):
                     known = {name: batch.column(name).drop_null() for name in names}
-                    wanted = self.description.get("columns", file.partitions)
-                    parts = {name: Feature("string") for name in file.partitions if name in wanted}
+                    selected = self.description.get("columns", file.partitions)
+                    partitions = {
+                        name: Feature("string") for name in file.partitions if name in selected
+                    }
                     return {
                         name: _feature(name, each, file) for name, each in known.items()
-                    } | parts
+                    } | partitions
         raise SourceError(
             f"the source is empty: none of its {len(self.files)} files has a row; check that "
             "the input is where the source looks for it"
         )
 
     def _columns(self, file: InputFile, schema: pa.Schema) -> list[str]:
-        wanted = self.description.get("columns", schema.names)
-        for name in wanted:
+        selected = self.description.get("columns", schema.names)
+        for name in selected:
             if name not in schema.names and name not in file.partitions:
                 raise SpecError(
                     f"{file.url} has no column {name!r}{nearest(name, schema.names)}; "
                     f"it has {', '.join(schema.names)}"
                 )
             check_once(file.url, name, schema.names)
-        return [name for name in wanted if name not in file.partitions]
+        return [name for name in selected if name not in file.partitions]
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None

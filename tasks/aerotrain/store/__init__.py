@@ -1,8 +1,8 @@
-"""Where data sets, checkpoints and results are kept: one protocol over ``s3://`` and ``file://``.
+"""The object store of data sets, checkpoints and results: one protocol, ``s3://`` and ``file://``.
 
-Output is whole or absent: each object appears at once, and of many objects the manifest
-comes last. Readers trust manifests, never a listing. Nothing here needs TensorFlow or
-NumPy, so Airflow may read results with it.
+Output is whole or absent: each object appears atomically, and the manifest of many objects is
+written last. Readers trust manifests, never a listing. Nothing here needs TensorFlow or NumPy,
+so that Airflow can read results with it.
 """
 
 from aerotrain.store.errors import (

@@ -1,4 +1,4 @@
-"""How a store fails, by what its user can do about it."""
+"""The errors of a store, by what its user can do about them."""
 
 import errno
 
@@ -6,42 +6,41 @@ from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 
 
 class MissingError(FinalError):
-    """There is no object of that key."""
+    """There is no object with that key."""
 
 
 class ExistsError(FinalError):
-    """There is an object of that key already, and the caller wanted to be the first."""
+    """An object with that key exists, and the caller asked to create it."""
 
 
 class CorruptError(FinalError):
-    """An object is not what its manifest says it is."""
+    """An object differs from its manifest."""
 
 
 class ChangedError(FinalError):
-    """An object is no longer the one that was listed; list it again, and read that."""
+    """An object is no longer the version that was listed; list it again."""
 
 
-class StoreRefused(FinalError):  # noqa: N818 -- reads as what befell the store
-    """The store answered, and refused the credential or the permission."""
+class StoreRefused(FinalError):  # noqa: N818 -- names the state of the store
+    """The store denied access: a wrong credential, or no permission."""
 
 
-class StoreUnavailable(TemporaryError):  # noqa: N818 -- reads as what befell the store
-    """The store did not answer, or answered that it cannot serve now."""
+class StoreUnavailable(TemporaryError):  # noqa: N818 -- names the state of the store
+    """The store did not answer, or cannot serve the request now."""
 
 
-class StoreFull(TemporaryError):  # noqa: N818 -- reads as what befell the store
-    """No room is left, in the store or on the disk that a download goes to."""
+class StoreFull(TemporaryError):  # noqa: N818 -- names the state of the store
+    """No space is left in the store, or on the disk of a download."""
 
 
-#: How the system says that no room is left. EFBIG is what a file-size limit gives; to its user it
-#: is a disk that takes no more.
+#: The error numbers of a full disk. EFBIG comes from a file size limit, which acts like one.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MISSING = frozenset({errno.ENOENT, errno.EISDIR})
 
 
 def explained(error: OSError, url: str) -> AerotrainError:
-    """What an error of the operating system at ``url`` means to the store's user."""
+    """Convert an error of the operating system at ``url`` to an error of the store."""
     if error.errno in FULL:
         return StoreFull(
             f"no room is left for {url} ({error.strerror}); free some space and try again"
@@ -55,17 +54,17 @@ def explained(error: OSError, url: str) -> AerotrainError:
         return MissingError(f"there is no {url}; check the URL, or the step that should write it")
     if error.errno == errno.ENOTDIR:
         return FinalError(f"a part of {url} is a file and cannot be a folder; name another key")
-    return StoreUnavailable(f"{url} could not be used: {error}; see whether its disk is well")
+    return StoreUnavailable(f"{url} could not be used: {error}; check its disk")
 
 
 def changed(url: str) -> ChangedError:
-    """The error of an object whose tag is another than the one that was listed."""
+    """The error of an object whose ETag is no longer the listed one."""
     return ChangedError(
-        f"{url} changed since it was listed; see that nothing writes to it meanwhile, and run "
-        "the pipeline again, which lists it anew"
+        f"{url} changed since it was listed; make sure that nothing writes to it meanwhile, and "
+        "run the pipeline again, which lists it again"
     )
 
 
 def replaced(url: str) -> ChangedError:
-    """The error of an object that is no longer the version which was to be replaced."""
+    """The error of an object that is no longer the version to be replaced."""
     return ChangedError(f"{url} changed since it was read; read it again before you replace it")

@@ -1,4 +1,4 @@
-"""A store that is a folder: every object is a file that appears at once."""
+"""A store in a local folder: every object is a file that is replaced atomically."""
 
 import errno
 import fcntl
@@ -18,7 +18,7 @@ from aerotrain.store.errors import ExistsError, changed, explained, replaced
 from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.protocol import StoredObject
 
-#: What a file is called until it is whole. Listings leave such files out.
+#: The name prefix of a file until it is complete. Listings skip such files.
 PARTIAL = ".aerotrain-partial-"
 
 #: Seconds to wait for a lock that is held for two renames, and between two tries.
@@ -27,7 +27,7 @@ _LOCKED_PAUSE = 0.01
 
 
 class LocalStore:
-    """The store of the folder ``root``, which is made when something is first written."""
+    """The store in the folder ``root``, which is created by the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -44,7 +44,9 @@ class LocalStore:
         with self._explaining(key) as path, path.open("rb") as file:
             file.seek(start)
             data = file.read(max(0, end - start))
-            if _tag(os.fstat(file.fileno())) != etag:  # asked last: it may change meanwhile
+            if (
+                _tag(os.fstat(file.fileno())) != etag
+            ):  # checked after the read: it may change meanwhile
                 raise changed(f"{self.url}/{key}")
             return data
 
@@ -66,7 +68,7 @@ class LocalStore:
             if if_match is not None:
                 _replace_version(partial, path, if_match, f"{self.url}/{key}")
             elif if_absent:
-                os.link(partial, path)  # unlike a rename, it fails where a file is
+                os.link(partial, path)  # unlike a rename, it fails if the file exists
             else:
                 partial.replace(path)
 
@@ -74,9 +76,7 @@ class LocalStore:
             try:
                 return write_whole(path, lambda file: file.write(data), name_it)
             except FileExistsError as error:
-                raise ExistsError(
-                    f"{self.url}/{key} is there already; choose another key"
-                ) from error
+                raise ExistsError(f"{self.url}/{key} exists already; choose another key") from error
 
     def upload(self, path: Path, key: str) -> None:
         with self._explaining(key) as target, path.open("rb") as source:
@@ -107,7 +107,7 @@ class LocalStore:
 
     @contextmanager
     def _explaining(self, key: str) -> Iterator[Path]:
-        """The path of ``key``, with the system's errors turned into the store's."""
+        """The path of ``key``; errors of the operating system become errors of the store."""
         path = self.root / checked_key(key)
         try:
             yield path
@@ -116,27 +116,27 @@ class LocalStore:
 
 
 def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every file below ``folder``, its key beginning with ``prefix``; keys come sorted.
+    """Every file below ``folder``, with keys that begin with ``prefix``, sorted by key.
 
-    Only the names of one folder, and of those that it lies in, are in memory.
+    Only the names in one folder and in its parents are in memory.
     """
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=_name_in_keys)
     except (FileNotFoundError, NotADirectoryError):
-        return  # somebody has just deleted it, or there was none
+        return  # it was just deleted, or never existed
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _files_below(entry.path, f"{prefix}{entry.name}/")
         elif not entry.name.startswith(PARTIAL):
-            with suppress(FileNotFoundError):  # somebody has just deleted it
+            with suppress(FileNotFoundError):  # it was just deleted
                 status = entry.stat()
                 if stat.S_ISREG(status.st_mode):
                     yield prefix + entry.name, status
 
 
 def _name_in_keys(entry: os.DirEntry[str]) -> str:
-    """The name as it stands in keys, where a slash follows that of a folder."""
+    """The name as a part of keys, in which a slash follows a folder."""
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
@@ -145,10 +145,11 @@ def write_whole(
     write: Callable[[IO[bytes]], object],
     name_it: Callable[[Path, Path], object] = Path.replace,
 ) -> str:
-    """Make the file ``path`` of what ``write`` writes, and return its tag.
+    """Write the file ``path`` atomically with ``write``, and return its version tag.
 
-    It is written next to it, brought to the disk, and then given its name by ``name_it``, so
-    neither a kill nor a power cut leaves half a file under its name, and no reader meets one.
+    The data go to a temporary file in the same folder, which is synced and then renamed by
+    ``name_it``: neither a kill nor a power failure leaves a partial file under the name, and no
+    reader sees one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
@@ -216,7 +217,7 @@ def _locks(descriptor: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring a rename to the disk: it is an entry of the folder, not of the file."""
+    """Sync a rename to the disk: it changes the folder, not the file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -225,6 +226,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _tag(status: os.stat_result) -> str:
-    """Another value whenever the file was replaced."""
+    """A version tag, which changes whenever the file is replaced."""
     version = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
     return hashlib.sha256(version.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Many files as one: they are published together, and fetched as they were published.
+"""Publications: folders of files that are published and fetched as one unit.
 
-The files go first and ``manifest.json`` last, so what has a manifest is whole. Whoever reads
-them back checks every byte against it.
+The files are uploaded first and ``manifest.json`` last, so that a publication with a manifest is
+complete. Readers check every byte against it.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class StoredFile:
-    """What a manifest says of one file: its size in bytes, and its SHA-256 in hex."""
+    """The entry of one file in a manifest: its size in bytes, and its SHA-256 in hex."""
 
     bytes: int
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """What the file at ``path`` is now."""
+        """The entry of the file at ``path`` as it is now."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         return cls(path.stat().st_size, digest.hexdigest())
@@ -37,14 +37,14 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The files of a publication by their key under its prefix, and what is said about them."""
+    """The files of a publication by their key under its prefix, and metadata ``about`` them."""
 
     files: Mapping[str, StoredFile]
     about: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
 
     def to_json(self) -> str:
-        """The same text for the same publication, byte for byte."""
+        """The manifest as JSON; equal publications give equal text."""
         return json.dumps(asdict(self), sort_keys=True, indent=1) + "\n"
 
     @classmethod
@@ -52,8 +52,8 @@ class Manifest:
         """Read what ``to_json`` wrote.
 
         Raises:
-            CorruptError: it is no manifest.
-            FinalError: it is of another version, or lists what is outside of its prefix.
+            CorruptError: it is not a manifest.
+            FinalError: it is of another version, or lists a key outside of its prefix.
         """
         try:
             data = json.loads(text)
@@ -65,7 +65,7 @@ class Manifest:
             files = {checked_key(key): StoredFile(**each) for key, each in data["files"].items()}
             return cls(files=files, about=data["about"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptError(f"this is no manifest: {error!r}; publish again") from error
+            raise CorruptError(f"this is not a manifest: {error!r}; publish again") from error
 
 
 def publish(
@@ -77,12 +77,12 @@ def publish(
 ) -> Manifest:
     """Upload every file below ``folder`` to ``prefix``, then the manifest.
 
-    What is published there already with the same bytes and the same ``about`` is left as it
-    is. Anything else there loses its manifest first, so that no reader meets a mixture.
-    ``may_seal`` is called before the manifest is written, and raises where it may not be.
+    An equal publication with the same ``about`` is left as it is. Any other one at ``prefix``
+    loses its manifest first, so that no reader sees a mixture. ``may_seal`` is called before the
+    manifest is written, and raises an error to prevent that.
 
     Raises:
-        FinalError: the folder holds no file, or one that is called like the manifest.
+        FinalError: the folder has no files, or one with the name of the manifest.
     """
     target = store.child(prefix) if prefix else store
     paths = {
@@ -102,8 +102,8 @@ def publish(
         target.delete(MANIFEST)
     except MissingError:
         pass  # the usual case: nothing is published there yet
-    # What lies deeper goes first: some readers, such as TensorFlow Serving, know no manifest
-    # and take the file on top for the sign that all is there.
+    # Deeper files first: some readers, such as TensorFlow Serving, ignore the manifest and take
+    # the file at the top as the sign that the model is complete.
     for key in sorted(paths, key=lambda key: (-key.count("/"), key)):
         target.upload(paths[key], key)
     may_seal()
@@ -112,13 +112,13 @@ def publish(
 
 
 def fetch(store: Store, prefix: str, folder: Path) -> Manifest:
-    """Download what was published at ``prefix`` into ``folder``, checking every byte.
+    """Download the publication at ``prefix`` into ``folder``, checking every byte.
 
     Raises:
         MissingError: nothing is published there.
-        CorruptError: an object is not what the manifest says, or the manifest is none; the
+        CorruptError: an object differs from the manifest, or the manifest is invalid; the
             message names it.
-        FinalError: the manifest is of another version, or lists what is outside of its prefix.
+        FinalError: the manifest is of another version, or lists a key outside of its prefix.
     """
     source = store.child(prefix) if prefix else store
     content = source.get(MANIFEST)
@@ -133,10 +133,10 @@ def fetch(store: Store, prefix: str, folder: Path) -> Manifest:
 
 
 def fetch_file(source: Store, key: str, expected: StoredFile, path: Path) -> None:
-    """Download one object that a manifest lists; what is not as it says is not kept.
+    """Download one object that a manifest lists; an object that differs is not kept.
 
     Raises:
-        CorruptError: it is gone, or its size or SHA-256 is another.
+        CorruptError: it is missing, or its size or SHA-256 differs.
     """
     url = f"{source.url}/{key}"
     try:
@@ -150,14 +150,14 @@ def fetch_file(source: Store, key: str, expected: StoredFile, path: Path) -> Non
 
 
 def gone(url: str) -> CorruptError:
-    """The error of an object that a manifest lists and the store does not have."""
+    """The error of an object that a manifest lists and the store lacks."""
     return CorruptError(
-        f"{url} is gone, though its manifest lists it; write the whole publication again"
+        f"{url} is missing, though its manifest lists it; write the whole publication again"
     )
 
 
 def corrupt(url: str, expected: StoredFile, found: StoredFile) -> CorruptError:
-    """The error of an object that is not as its manifest says."""
+    """The error of an object that differs from its manifest."""
     return CorruptError(
         f"{url} is corrupt: its manifest says {expected.bytes} bytes with SHA-256 "
         f"{expected.sha256}, it has {found.bytes} with {found.sha256}; write it again"

@@ -1,4 +1,4 @@
-"""From a URL to the store that it names."""
+"""Open the store that a URL names."""
 
 import os
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ SCHEMES = ("file", "s3")
 
 
 def open_store(url: str, environment: Mapping[str, str] = os.environ) -> Store:
-    """The store at ``s3://bucket/prefix`` or ``file:///folder``. Nothing is contacted yet.
+    """The store at ``s3://bucket/prefix`` or ``file:///folder``. No connection is made yet.
 
     For S3, ``environment`` holds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
-    AWS_REGION and AWS_ENDPOINT_URL; what it lacks, boto3 looks for where it always does.
+    AWS_REGION and AWS_ENDPOINT_URL; for what is not set, boto3 searches its usual places.
 
     Raises:
-        SpecError: the URL names no store that we know.
+        SpecError: the URL is not that of a store.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
@@ -38,7 +38,7 @@ def open_store(url: str, environment: Mapping[str, str] = os.environ) -> Store:
     bucket, _, prefix = rest.partition("/")
     if not bucket:
         raise SpecError(f"{url!r} names no bucket; write s3://bucket/prefix")
-    # boto3 takes half a second to import, and a folder needs none of it.
+    # Importing boto3 takes half a second, and a folder does not need it.
     from aerotrain.store.s3 import S3Store, connect
 
     return S3Store(connect(environment), bucket, prefix)

@@ -1,4 +1,4 @@
-"""What every store can do."""
+"""The protocol of a store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ class StoredObject:
 
 
 class Store(Protocol):
-    """Objects by key under one URL. Each method may raise, beside what it names:
+    """Objects by key under one URL. Besides the errors it names, each method may raise:
 
-    ``SpecError`` for a key that is none, ``StoreUnavailable`` when the store does not answer,
-    ``StoreRefused`` when it does not let us, ``StoreFull`` when no room is left, and
-    ``FinalError`` when the bucket does not exist.
+    ``SpecError`` for an invalid key, ``StoreUnavailable`` if the store does not answer,
+    ``StoreRefused`` if it denies access, ``StoreFull`` if no space is left, and ``FinalError`` if
+    the bucket does not exist.
     """
 
     @property
     def url(self) -> str:
-        """The URL that ``open_store`` opens as this store, without a slash at its end."""
+        """The URL with which ``open_store`` opens this store, without a slash at its end."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -33,18 +33,18 @@ class Store(Protocol):
         ...
 
     def get_range(self, key: str, start: int, end: int, etag: str) -> bytes:
-        """The bytes from ``start`` up to ``end``, or the object's end, of that version of it.
+        """The bytes from ``start`` up to ``end``, or the object's end, of the version ``etag``.
 
-        Raises ``MissingError``, and ``ChangedError`` where its tag is no longer ``etag``.
+        Raises ``MissingError``, and ``ChangedError`` if the version is no longer ``etag``.
         """
         ...
 
     def stat(self, key: str) -> StoredObject:
-        """What a listing would say of one object. Raises ``MissingError``."""
+        """The listing's entry of one object. Raises ``MissingError``."""
         ...
 
     def copy(self, source: str, key: str) -> None:
-        """Write an object of this store once more, as ``key``; its bytes do not pass here.
+        """Copy an object of this store to ``key``, within the server if there is one.
 
         Raises ``MissingError``.
         """
@@ -53,20 +53,20 @@ class Store(Protocol):
     def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
     ) -> str:
-        """Write one object, whole or not at all, and return its version tag.
+        """Write one object atomically, and return its version tag.
 
         With ``if_absent`` only the first of many writers succeeds, the others get
-        ``ExistsError``. With ``if_match`` the object of that tag is replaced, by one of many
-        writers; where it is another version by then, or gone, they get ``ChangedError``.
+        ``ExistsError``. With ``if_match`` the version of that tag is replaced; if the object is
+        missing or of another version, as for all but one of many writers, ``ChangedError``.
         """
         ...
 
     def upload(self, path: Path, key: str) -> None:
-        """Write a file as one object, whole or not at all, without holding it in memory."""
+        """Write a file as one object, atomically, without holding it in memory."""
         ...
 
     def download(self, key: str, path: Path) -> None:
-        """Write one object to a file, whole or not at all. Raises ``MissingError``."""
+        """Write one object to a file, atomically. Raises ``MissingError``."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
@@ -77,11 +77,11 @@ class Store(Protocol):
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object of that key."""
+        """Whether an object with that key exists."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove one object; to remove what is not there is no error."""
+        """Delete one object; a missing one is not an error."""
         ...
 
     def child(self, prefix: str) -> "Store":

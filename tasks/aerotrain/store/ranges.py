@@ -1,4 +1,4 @@
-"""Bring one object of a publication by ranges, several at a time, and prove it on its way."""
+"""Download an object of a publication by concurrent range requests, verifying its hash."""
 
 import hashlib
 import tempfile
@@ -15,23 +15,23 @@ from aerotrain.store.protocol import Store
 #: Bytes of one range.
 RANGE = 4 * 2**20
 
-#: Ranges of one object that are asked for before the first of them has come.
+#: Range requests of one object in flight.
 _AHEAD = 4
 
 
 def fetch_in_ranges(
     store: Store, key: str, expected: StoredFile, path: Path, pool: Executor
 ) -> None:
-    """Make the file ``path`` of one object that a manifest lists; whole or not at all.
+    """Download one object that a manifest lists to the file ``path``, atomically.
 
-    All ranges are of one version of the object. They are asked for in ``pool``, which may be
-    shared, and their SHA-256 is taken as they come. The file is not brought to the disk as
-    what a store keeps is: what a power cut leaves of it is brought again.
+    All ranges are of one version of the object. ``pool``, which may be shared, runs the requests,
+    and the SHA-256 is computed as they complete. The file is not synced to the disk: after a power
+    failure it is downloaded again.
 
     Raises:
         ChangedError: it was replaced meanwhile.
-        CorruptError: it is gone, or its size or SHA-256 is another.
-        StoreFull: the disk takes no more.
+        CorruptError: it is missing, or its size or SHA-256 differs.
+        StoreFull: the disk is full.
     """
     url = f"{store.url}/{key}"
     try:
@@ -59,7 +59,7 @@ def fetch_in_ranges(
 
 
 def _in_order(store: Store, key: str, etag: str, size: int, pool: Executor) -> Iterator[bytes]:
-    """The object's ranges, and one byte past ``size``, so that a longer one is found out."""
+    """The object's ranges in order, up to one byte past ``size`` to detect a longer object."""
     coming: deque[Future[bytes]] = deque()
     try:
         for start in range(0, size + 1, RANGE):

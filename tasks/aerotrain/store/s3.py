@@ -1,6 +1,6 @@
-"""A store that is a bucket, or a folder of one, behind any endpoint that speaks S3.
+"""A store in a bucket, or a folder of one, behind any S3-compatible endpoint.
 
-What the error codes mean: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+The error codes: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,14 +40,14 @@ from aerotrain.store.protocol import StoredObject
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# Three attempts and the pauses between them (1 s and 2 s at most): an endpoint that swallows
-# packets is given up after 12 s, one that takes them and says nothing after 33 s. A busy store
-# may well need some seconds for an answer.
+# Three attempts and the pauses between them (1 s and 2 s at most): an endpoint that drops
+# packets is given up after 12 s, one that accepts them without an answer after 33 s. A busy store
+# may need some seconds for an answer.
 _ATTEMPTS = 3
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0
 
-#: Refusals that another try may not meet; some come with a status that says otherwise.
+#: Error codes that are worth a retry, whatever their HTTP status.
 _PASSING = frozenset({"ExpiredToken", "RequestTimeout", "SlowDown"})
 
 #: The CRT client fails on endpoints that are an address and a port.
@@ -55,10 +55,10 @@ _TRANSFER = TransferConfig(preferred_transfer_client="classic")
 
 
 def connect(environment: Mapping[str, str]) -> "S3Client":
-    """A client with the credential and the endpoint of ``environment``; contacts nobody.
+    """A client with the credential and the endpoint of ``environment``; makes no connection.
 
     Raises:
-        SpecError: AWS_ENDPOINT_URL is no URL.
+        SpecError: AWS_ENDPOINT_URL is not a URL.
     """
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
@@ -72,7 +72,7 @@ def connect(environment: Mapping[str, str]) -> "S3Client":
         connect_timeout=_CONNECT_SECONDS,
         read_timeout=_ANSWER_SECONDS,
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
-        # An endpoint of one's own rarely has a host name for each bucket, and need not know
+        # Other endpoints than AWS rarely have a host name for each bucket, and may not support
         # AWS's newer checksums; ours are in the manifests.
         s3={"addressing_style": "path" if endpoint else "auto"},
         request_checksum_calculation="when_required",
@@ -82,7 +82,7 @@ def connect(environment: Mapping[str, str]) -> "S3Client":
         return session.client("s3", endpoint_url=endpoint or None, config=config)
     except ValueError as error:
         raise SpecError(
-            f"AWS_ENDPOINT_URL is {endpoint!r}, which is no URL; write http://host:port"
+            f"AWS_ENDPOINT_URL is {endpoint!r}, which is not a URL; write http://host:port"
         ) from error
 
 
@@ -118,9 +118,9 @@ class S3Store:
                 if status == HTTPStatus.PRECONDITION_FAILED:
                     raise changed(f"{self.url}/{key}") from error
                 if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                    return b""  # it begins at the object's end
+                    return b""  # the range begins at the object's end
                 raise
-            # Not every server that speaks S3 heeds a condition on a read.
+            # Not every S3 server supports conditional reads.
             if answer["ETag"].strip('"') != etag:
                 raise changed(f"{self.url}/{key}")
             return answer["Body"].read()
@@ -147,7 +147,7 @@ class S3Store:
                 put: Any = self._client.put_object
                 answer = put(Bucket=self._bucket, Key=full, Body=data, **conditions)
             except ClientError as error:
-                # An attempt whose answer was lost may have written it: then it is our own.
+                # An earlier attempt whose response was lost may have written the object.
                 answer = self._found(full, data) if _is_second_attempt(error) else None
                 if answer is None and if_match is not None and _is_other_version(error):
                     raise replaced(f"{self.url}/{key}") from error
@@ -193,13 +193,13 @@ class S3Store:
         return S3Store(self._client, self._bucket, self._prefix + checked_prefix(prefix))
 
     def _found(self, full: str, data: bytes) -> Any:
-        """What the endpoint answers for that object, if ``data`` is its content."""
+        """The endpoint's response for that object, if ``data`` is its content."""
         answer = self._client.get_object(Bucket=self._bucket, Key=full)
         return answer if answer["Body"].read() == data else None
 
     @contextmanager
     def _explaining(self, key: str) -> Iterator[str]:
-        """The full key of ``key``, with boto3's errors turned into the store's."""
+        """The full key of ``key``; boto3's errors become errors of the store."""
         with self._translating(f"{self.url}/{key}"):
             yield self._prefix + checked_key(key)
 
@@ -216,16 +216,16 @@ class S3Store:
             ) from error
         except (NoConnection, HTTPClientError, IncompleteReadError, RetriesExceededError) as error:
             raise StoreUnavailable(
-                f"{self._endpoint} did not answer for {url} ({error}); see whether it runs, "
-                "and whether AWS_ENDPOINT_URL is right"
+                f"{self._endpoint} did not answer for {url} ({error}); check that it runs, "
+                "and that AWS_ENDPOINT_URL is right"
             ) from error
         except BotoCoreError as error:
-            raise FinalError(f"{url} cannot be asked for: {error}; correct the URL") from error
+            raise FinalError(f"{url} cannot be requested: {error}; correct the URL") from error
         except OSError as error:
             raise explained(error, url) from error
 
     def _answered(self, error: ClientError, url: str) -> AerotrainError:
-        """What the endpoint's refusal means, by its HTTP status."""
+        """The error for the endpoint's response, by its HTTP status."""
         code = error.response["Error"].get("Code", "")
         said = f"{self._endpoint} answered {code}: {error.response['Error'].get('Message', '')}"
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
@@ -234,7 +234,7 @@ class S3Store:
         match status:
             case HTTPStatus.NOT_FOUND if code == "NoSuchBucket":
                 return FinalError(
-                    f"there is no bucket {self._bucket!r} at {self._endpoint}; make it, or "
+                    f"there is no bucket {self._bucket!r} at {self._endpoint}; create it, or "
                     "correct the store's URL"
                 )
             case HTTPStatus.NOT_FOUND:
@@ -243,20 +243,21 @@ class S3Store:
                 )
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 return StoreRefused(
-                    f"{url} was refused ({said}); check AWS_ACCESS_KEY_ID, "
-                    "AWS_SECRET_ACCESS_KEY and what they permit"
+                    f"access to {url} was denied ({said}); check AWS_ACCESS_KEY_ID, "
+                    "AWS_SECRET_ACCESS_KEY and their permissions"
                 )
             case HTTPStatus.PRECONDITION_FAILED:
-                return ExistsError(f"{url} is there already; choose another key")
+                return ExistsError(f"{url} exists already; choose another key")
             case HTTPStatus.CONFLICT | HTTPStatus.TOO_MANY_REQUESTS:
                 return StoreUnavailable(f"{url} is busy ({said}); try again")
         if status == HTTPStatus.NOT_IMPLEMENTED:
             return FinalError(
-                f"{url} asks for what this store cannot do ({said}); use one with conditional puts"
+                f"this store does not support the request for {url} ({said}); use one with "
+                "conditional writes"
             )
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return StoreUnavailable(f"{url} cannot be served now ({said}); try again")
-        return FinalError(f"{url} cannot be asked for ({said}); correct the URL or the request")
+        return FinalError(f"{url} cannot be requested ({said}); correct the URL or the request")
 
     @property
     def _endpoint(self) -> str:
@@ -264,14 +265,14 @@ class S3Store:
 
 
 def _is_second_attempt(error: ClientError) -> bool:
-    """Whether a condition failed that an earlier attempt of the same request may have broken."""
+    """Whether a condition failed on a retry, perhaps because the first attempt succeeded."""
     about = error.response["ResponseMetadata"]
     failed = about["HTTPStatusCode"] == HTTPStatus.PRECONDITION_FAILED
     return failed and about["RetryAttempts"] > 0
 
 
 def _is_other_version(error: ClientError) -> bool:
-    """Whether the object was another version than the condition names, or gone."""
+    """Whether the object is missing, or of another version than the condition names."""
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
     gone = error.response["Error"].get("Code") == "NoSuchKey"
     return gone or status == HTTPStatus.PRECONDITION_FAILED
