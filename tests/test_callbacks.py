@@ -190,7 +190,7 @@ def test_an_evaluator_beside_a_cluster_leaves_metrics_of_each_checkpoint(digits)
         assert processes["evaluator"].returncode == ExitCode.OK
     store = open_store(f"{digits.store}/runs/evaluated/train")
     evaluations = {each.key: json.loads(store.get(each.key)) for each in store.list("evaluations")}
-    last = evaluations["evaluations/0000001600.json"]
+    last = evaluations["evaluations/0001-0000001600.json"]
     assert len(evaluations) > 1
     assert last["step"] == 1600
     assert last["metrics"]["accuracy"] > 0.85
