@@ -29,12 +29,12 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, Feature, Shard, Split
 from aerotrain.records import Column, encode, framed
 from aerotrain.store import MANIFEST, open_store
-from aerotrain.training.drive import LocalDrive
-from aerotrain.training.feed import Feed
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.plan import Plan
+from aerotrain.training.schedule import Plan
+from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 from aerotrain_airflow.local.s3_server import s3_server
 from benchmarks.report import print_report
@@ -132,7 +132,7 @@ class Data:
             examples = examples.shuffle(self.records, seed=0)
         return examples.repeat().batch(BATCH)
 
-    def feed(self, url: str, scratch: Path, model: str, epochs: int) -> Feed:
+    def feed(self, url: str, scratch: Path, model: str, epochs: int) -> InputPipeline:
         """What a training on the data set at ``url`` is fed with."""
         arguments = {"model": model, "data": url, "batch_size": BATCH, "epochs": epochs}
         job = Job(
@@ -143,7 +143,7 @@ class Data:
             task="train",
             arguments=arguments,
         )
-        return Feed(
+        return InputPipeline(
             job=job,
             arguments=TrainArguments.of(arguments),
             dataset=self.dataset,
@@ -222,8 +222,8 @@ def train(data: Data, scratch: Path | None, epochs: int) -> None:
         with strategy.scope():
             model = feed.code.build({"convolutions": True}, spec)
             step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
-        drive = LocalDrive(strategy, step, batches, feed.arguments.steps_per_execution)
-        for _ in drive.run(feed.plan.steps):
+        step_runner = LocalStepRunner(strategy, step, batches, feed.arguments.steps_per_execution)
+        for _ in step_runner.run(feed.plan.steps):
             pass
 
 

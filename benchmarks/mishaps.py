@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import psutil
 
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
@@ -98,7 +98,7 @@ class Training:
         """The process of a replica."""
         return psutil.Process(replica_pid(self.address, name))
 
-    def ledger(self) -> list[Entry]:
+    def ledger(self) -> list[Event]:
         return self.launcher.ledger(self.address)
 
     def account(self) -> Goodput | None:
@@ -170,13 +170,13 @@ def mishap(
         at = training.harmed  # later, where the harm was preceded by something
         end = training.end.result(600)
         entries = training.ledger()
-        detected = [each for each in entries if each.event is What.DETECT and each.at >= at]
-        restarted = [each for each in entries if each.event is What.RESTART and each.at >= at]
+        detected = [each for each in entries if each.event is EventType.DETECT and each.at >= at]
+        restarted = [each for each in entries if each.event is EventType.RESTART and each.at >= at]
         back = restarted[0].at if restarted else at
         full = training.at_full_pace(back, before)
         account = training.account()
         chiefs = chiefs_ledger(open_store(training.job.prefix))
-        imports = [each for each in chiefs if each.event is What.IMPORT]
+        imports = [each for each in chiefs if each.event is EventType.IMPORT]
         verdict = restarted[0].because if restarted else "goes on"
         gaps = _gaps(training.marks, at)
         outcome = Outcome(
@@ -190,7 +190,7 @@ def mishap(
             steps_twice=account.steps_twice if account else None,
             imported=next((each.seconds for each in imports if each.at >= at), None),
             goodput=account.goodput if account else None,
-            stalls=[each.seconds for each in chiefs if each.event is What.SAVE_STALL],
+            stalls=[each.seconds for each in chiefs if each.event is EventType.SAVE_STALL],
             left=(),
         )
     return replace(outcome, left=(left or left_behind)(training))

@@ -16,11 +16,11 @@ import tensorflow as tf
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.drive import LocalDrive
-from aerotrain.training.feed import Feed
 from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.plan import Plan
+from aerotrain.training.schedule import Plan
+from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 
 WARM_STEPS = 100
@@ -35,7 +35,7 @@ def main() -> None:
     code = UserCode.load(arguments.model)
     records = dataset.splits["train"].records
     plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
-    feed = Feed(
+    feed = InputPipeline(
         job=replica.job,
         arguments=arguments,
         dataset=dataset,
@@ -53,11 +53,11 @@ def main() -> None:
     at_hand = read.take(1).cache().repeat().prefetch(1)
     many = arguments.steps_per_execution
     if sys.argv[1:]:
-        drive = LocalDrive(strategy, step, read, many)
-        print(json.dumps({"read": milliseconds(drive, float(sys.argv[1]))}), flush=True)
+        step_runner = LocalStepRunner(strategy, step, read, many)
+        print(json.dumps({"read": milliseconds(step_runner, float(sys.argv[1]))}), flush=True)
         return
     taken = {
-        name: milliseconds(LocalDrive(strategy, step, batches, per_execution))
+        name: milliseconds(LocalStepRunner(strategy, step, batches, per_execution))
         for name, batches, per_execution in (
             ("read", read, many),
             ("at_hand", at_hand, many),
@@ -67,13 +67,13 @@ def main() -> None:
     print(json.dumps(taken), flush=True)
 
 
-def milliseconds(drive: LocalDrive, seconds: float = 0.0) -> float:
+def milliseconds(step_runner: LocalStepRunner, seconds: float = 0.0) -> float:
     """Of one step, once it is traced and warm; over ``STEPS`` steps, or more, for ``seconds``."""
-    for _ in drive.run(WARM_STEPS):
+    for _ in step_runner.run(WARM_STEPS):
         pass
     begin, steps = time.monotonic(), 0
     while not steps or time.monotonic() < begin + seconds:
-        *_, last = drive.run(STEPS)
+        *_, last = step_runner.run(STEPS)
         last.sums[0].numpy()  # an execution is done when its values are there
         steps += STEPS
     return 1000 * (time.monotonic() - begin) / steps

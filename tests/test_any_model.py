@@ -10,7 +10,7 @@ import tensorflow as tf
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode
 from aerotrain.train import run as train
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model_manifest import ModelManifest
 from support.preparing import prepare
 from support.training_fixtures import Pipeline, read_until
 
@@ -58,7 +58,7 @@ def test_lines_of_text_with_a_table_of_words_on_the_servers(pipeline_of):
         assert processes["chief"].wait(60) == ExitCode.OK
     result = pipeline.folder / "store/runs/text-servers/train/result.json"
     model = json.loads(result.read_text())["value"]
-    assert TrainedModel.load(model).strategy == "parameter_server"
+    assert ModelManifest.load(model).strategy == "parameter_server"
     assert measured_and_served(pipeline, model)[0]["accuracy"] > 0.95
 
 

@@ -17,8 +17,8 @@ from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.trained import TrainedModel
-from support.training_fixtures import feed_of, read_until
+from aerotrain.training.model_manifest import ModelManifest
+from support.training_fixtures import input_pipeline_of, read_until
 
 pytestmark = pytest.mark.process
 
@@ -31,7 +31,7 @@ def train(digits, name, callbacks, **arguments):
     replica = digits.replica(
         "train", name, model="calling", data=digits.data, hparams=hparams, **arguments
     )
-    return TrainedModel.load(run(replica))
+    return ModelManifest.load(run(replica))
 
 
 def weights_of(digits, trained, scratch):
@@ -44,7 +44,7 @@ def fit(digits, callbacks, number, **hparams):
     """What ``fit`` makes of the same batches: the model and its history."""
     dataset, user = load_dataset(digits.data), UserCode.load("calling")
     replica = digits.replica("train", f"fit-{number}", model="calling", data=digits.data)
-    feed = feed_of(replica, dataset, user)
+    feed = input_pipeline_of(replica, dataset, user)
     batches = feed.local(0)
     validation = dataset.splits["validation"]
     measured = every_record(
@@ -154,7 +154,7 @@ def test_callbacks_of_a_cluster_reduce_the_rate_and_stop(digits, strategy):
         if strategy == "multi_worker_mirrored":
             assert processes["worker-0"].wait(60) == ExitCode.OK
     folder = digits.folder / "store/runs" / run_name / "train"
-    assert TrainedModel.load((folder / "model.json").as_uri()).step == 4 * STEPS_PER_EPOCH
+    assert ModelManifest.load((folder / "model.json").as_uri()).step == 4 * STEPS_PER_EPOCH
     checkpoint = tf.train.load_checkpoint(str(folder / "checkpoints/0001-0000000160/checkpoint"))
     [rate, *_] = [
         checkpoint.get_tensor(name)

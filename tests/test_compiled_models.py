@@ -13,15 +13,15 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
-from aerotrain.training.drive import LocalDrive
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.steps import parcels
+from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.step_runner import LocalStepRunner
+from aerotrain.training.steps import packed_variables
+from aerotrain.training.steps.custom import CustomStep, has_custom_step
 from aerotrain.training.steps.fused import LARGE
-from aerotrain.training.steps.own import OwnStep, has_own_step
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
-from aerotrain.training.trained import TrainedModel
 from support.training_fixtures import read_until
 
 pytestmark = pytest.mark.process
@@ -181,12 +181,12 @@ def trained_by_us(user, data, dtype_policy="float32", per_execution=1, step_of=T
         keras.utils.set_random_seed(3)
         model = user.build({}, data.element_spec, dtype_policy)
         counter = tf.Variable(0, dtype=tf.int64)
-        if has_own_step(model):
-            step = OwnStep(model, counter, data.element_spec)
+        if has_custom_step(model):
+            step = CustomStep(model, counter, data.element_spec)
         else:
             step = step_of(model, counter)
-    drive = LocalDrive(strategy, step, data, per_execution)
-    results = [step.metrics.results(ran.sums) for ran in drive.run(STEPS)]
+    step_runner = LocalStepRunner(strategy, step, data, per_execution)
+    results = [step.metrics.results(ran.sums) for ran in step_runner.run(STEPS)]
     assert counter.numpy() == STEPS
     with strategy.scope():
         model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -218,10 +218,10 @@ def test_it_trains_as_fit_does_step_for_step(kind):
 
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [*((kind, parcels.PARCEL_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
+    [*((kind, packed_variables.PACKED_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
 )
 def test_what_a_worker_does_in_few_messages_is_a_step_of_fit(kind, size, monkeypatch):
-    monkeypatch.setattr(parcels, "PARCEL_BYTES", size)
+    monkeypatch.setattr(packed_variables, "PACKED_BYTES", size)
     user, data = user_of(MODELS[kind]), batches()
     assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
 
@@ -300,9 +300,9 @@ def test_the_first_step_whose_loss_is_no_number_is_known(model, per_execution):
         built = user_of(linear).build({}, data.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
         own = model is OwnTraining
-        step = OwnStep(built, counter, data.element_spec) if own else TrainStep(built, counter)
-    drive = LocalDrive(strategy, step, data, per_execution)
-    found = [step.metrics.bad_step(ran.sums) for ran in drive.run(STEPS)]
+        step = CustomStep(built, counter, data.element_spec) if own else TrainStep(built, counter)
+    step_runner = LocalStepRunner(strategy, step, data, per_execution)
+    found = [step.metrics.bad_step(ran.sums) for ran in step_runner.run(STEPS)]
     assert found == [8 if number >= 8 else None for number in ends(per_execution)]
 
 
@@ -374,7 +374,7 @@ def test_a_model_of_mixed_precision_is_evaluated_and_exported(
         )
     )
     assert ("10 times as long" in capsys.readouterr().out) is (dtype_policy == "mixed_float16")
-    assert TrainedModel.load(url).dtype_policy == dtype_policy
+    assert ModelManifest.load(url).dtype_policy == dtype_policy
     measured = evaluate.run(digits.replica("evaluate", dtype_policy, model=url, data=digits.data))
     assert measured["accuracy"] > 0.85
     saved, check = tmp_path / "saved", tmp_path / "check"
@@ -438,7 +438,7 @@ def test_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):
         read_until(processes["chief"], "epoch 6 of 6")
         assert processes["chief"].wait(60) == ExitCode.OK
     folder = digits.folder / "store/runs/laden/train"
-    trained = TrainedModel.load(json.loads((folder / "result.json").read_text())["value"])
+    trained = ModelManifest.load(json.loads((folder / "result.json").read_text())["value"])
     assert trained.step == 240
     assert trained.metrics["accuracy"] > 0.8
     assert trained.metrics["val_accuracy"] > 0.8

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.limits import Deadlines
 from aerotrain.contract.status import Loss, Observation, State
 from aerotrain_airflow.controller.controller import Controller, Progress
@@ -37,7 +37,7 @@ class Group:
             deadlines=Deadlines(start=600, run=360_000, progress_timeout=60),
         )
         self.names = {str(name): name for name in self.job.names()}
-        self.events: list[Entry] = []
+        self.events: list[Event] = []
         self.now = 1000.0
         self.controller = Controller(job=self.job, created=self.now)
         self.counts = dict.fromkeys(self.job.names(), 0)
@@ -76,7 +76,8 @@ class Group:
         """What is decided once the wait for it is over."""
         action = self.sees(step, **seen)
         while isinstance(action, Wait) and any(
-            each.event is What.DETECT and each.at == self.events[-1].at for each in self.events[-1:]
+            each.event is EventType.DETECT and each.at == self.events[-1].at
+            for each in self.events[-1:]
         ):
             self.now = action.until
             action = self.sees(step, **seen)

@@ -1,4 +1,4 @@
-"""How a replica goes that is told to go, and how others see that it is alive."""
+"""How a preempted replica ends, and how its heartbeat is seen."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.departure import Notice
+from aerotrain.preemption import PreemptionNotice
 from support.training_fixtures import read_until, start
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
@@ -44,11 +44,11 @@ def leave() -> None:
 
 def test_a_preempted_replica_that_saves_nothing_ends_at_once() -> None:
     with pytest.raises(Left):
-        Notice(leave=leave).give()
+        PreemptionNotice(leave=leave).give()
 
 
 def test_a_replica_that_saves_is_ended_by_the_second_signal_not_the_first() -> None:
-    notice = Notice(grace=3600, leave=leave)
+    notice = PreemptionNotice(grace=3600, leave=leave)
     notice.promise()
     assert not notice.given()
     notice.give()
@@ -59,7 +59,7 @@ def test_a_replica_that_saves_is_ended_by_the_second_signal_not_the_first() -> N
 
 def test_when_its_grace_is_over_a_replica_leaves_whatever_it_does() -> None:
     left = threading.Event()
-    notice = Notice(grace=0.01, leave=left.set)
+    notice = PreemptionNotice(grace=0.01, leave=left.set)
     notice.promise()
     notice.give()
     assert left.wait(30)
@@ -114,4 +114,4 @@ def test_a_preempted_replica_ends_with_the_exit_code_of_sigterm(process) -> None
     process.terminate()
     said = process.communicate(timeout=30)[0]
     assert process.returncode == ExitCode.TERMINATED
-    assert "told to go (SIGTERM)" in said
+    assert "preempted (SIGTERM)" in said

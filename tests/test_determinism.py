@@ -9,8 +9,8 @@ from aerotrain.dataset import load_dataset
 from aerotrain.train import run
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.refusals import compute_the_same_in_each_run
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model.strategy_checks import check_deterministic
+from aerotrain.training.model_manifest import ModelManifest
 
 pytestmark = pytest.mark.process
 
@@ -33,7 +33,7 @@ def test_noise_of_a_transform_and_all_weights_are_the_same_in_each_run(digits, t
 
 
 def weights_of(digits, url, scratch):
-    trained, user = TrainedModel.load(url), UserCode.load("noisy")
+    trained, user = ModelManifest.load(url), UserCode.load("noisy")
     spec = batch_spec(load_dataset(digits.data).schema, user.transform)
     return trained.restore(user, spec, scratch).get_weights()
 
@@ -49,5 +49,5 @@ def test_steps_that_have_no_order_are_refused(strategy, roles, words):
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
     described = {**names, "strategy": strategy, "replicas": [{"role": role} for role in roles]}
     with pytest.raises(FinalError, match=f"deterministic cannot be {words}.*leave it out"):
-        compute_the_same_in_each_run(Job.from_dict(described))
+        check_deterministic(Job.from_dict(described))
     assert not is_op_determinism_enabled()

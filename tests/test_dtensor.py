@@ -11,7 +11,7 @@ from aerotrain.contract.cluster import cluster_of, replica_environment
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import CHIEF, DIGITS, free_addresses, read_until, start_python
 
 pytestmark = pytest.mark.process
@@ -79,7 +79,7 @@ def test_two_processes_train_a_model_that_is_evaluated_and_exported_as_any_other
             assert process.wait(60) == ExitCode.OK
     assert said.count("is in the store") >= 1
     url = result_of(digits, "halves")
-    assert TrainedModel.load(url).step == 10 * 40
+    assert ModelManifest.load(url).step == 10 * 40
     parts = digits.folder / "store/runs/halves/train/parts"
     assert not [path for path in parts.rglob("*") if path.is_file()]
 

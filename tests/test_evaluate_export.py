@@ -17,7 +17,7 @@ from aerotrain.train import run as train
 from aerotrain.training.input.batches import batch_spec, first_records, parse
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.versions import claim_version
 
 pytestmark = pytest.mark.process
@@ -37,7 +37,7 @@ def predictions(digits, trained, scans, tmp_path_factory):
     """What the trained model says of every test record."""
     user = UserCode.load("small")
     spec = batch_spec(load_dataset(digits.data).schema, user.transform)
-    model = TrainedModel.load(trained).restore(user, spec, tmp_path_factory.mktemp("model"))
+    model = ModelManifest.load(trained).restore(user, spec, tmp_path_factory.mktemp("model"))
     return model(user.transform(scans[1])[0], training=False).numpy()
 
 

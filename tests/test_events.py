@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 WRITE = """
 import resource, sys
 from pathlib import Path
-from aerotrain.training.observing.events import Events
+from aerotrain.training.hooks.tensorboard import Events
 
 events = Events(Path(sys.argv[1]))
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -4,23 +4,23 @@ from dataclasses import replace
 
 import pytest
 
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Role
-from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.status import Loss
 from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from test_recovery_matrix import SERVED, job
 
 FOUR = [{"role": "chief"}, {"role": "worker", "count": 4}, {"role": "ps"}]
-START = Entry(event=What.START, at=0)
-CHIEFS_START = Entry(event=What.START, at=1, replica="chief")
+START = Event(event=EventType.START, at=0)
+CHIEFS_START = Event(event=EventType.START, at=1, replica="chief")
 
 
-def without_place(replica: str, loss: Loss = Loss.START) -> Entry:
-    return Entry(event=What.DETECT, at=2, replica=replica, kind=loss.value)
+def without_place(replica: str, loss: Loss = Loss.START) -> Event:
+    return Event(event=EventType.DETECT, at=2, replica=replica, kind=loss.value)
 
 
-def back(replica: str) -> Entry:
-    return Entry(event=What.RESTART, at=3, replica=replica)
+def back(replica: str) -> Event:
+    return Event(event=EventType.RESTART, at=3, replica=replica)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def back(replica: str) -> Entry:
     ],
 )
 def test_a_next_try_asks_for_no_worker_that_found_no_place(
-    ledger: list[Entry], workers: int
+    ledger: list[Event], workers: int
 ) -> None:
     asked = replace(job("parameter_server", FOUR), min_workers=2)
     assert with_fewer_workers(asked, ledger).count(Role.WORKER) == workers

@@ -5,38 +5,38 @@ from pathlib import Path
 
 import pytest
 
-from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.store import open_store
 from aerotrain_airflow.recovery.goodput import goodput_of, merged
 from aerotrain_airflow.run_ledger import close_ledger
 
 
 def entry(
-    event: What, at: float, step: int | None = None, seconds: float = 0.0, **more: str
-) -> Entry:
-    return Entry(event=event, at=at, step=step, seconds=seconds, **more)
+    event: EventType, at: float, step: int | None = None, seconds: float = 0.0, **more: str
+) -> Event:
+    return Event(event=event, at=at, step=step, seconds=seconds, **more)
 
 
 CALM = [
-    entry(What.START, 0),
-    entry(What.IMPORT, 8, seconds=8),
-    entry(What.RESTORE, 10, step=0),
-    entry(What.TRAIN, 50, step=400, seconds=40),
-    entry(What.SAVE_STALL, 50, step=400, seconds=0.5),
-    entry(What.TRAIN, 90, step=795, seconds=39.5),
-    entry(What.END, 90),
+    entry(EventType.START, 0),
+    entry(EventType.IMPORT, 8, seconds=8),
+    entry(EventType.RESTORE, 10, step=0),
+    entry(EventType.TRAIN, 50, step=400, seconds=40),
+    entry(EventType.SAVE_STALL, 50, step=400, seconds=0.5),
+    entry(EventType.TRAIN, 90, step=795, seconds=39.5),
+    entry(EventType.END, 90),
 ]
 
 #: Killed 10 s after its last checkpoint, back 10 s later.
 KILLED = [
-    entry(What.START, 0),
-    entry(What.RESTORE, 10, step=0),
-    entry(What.TRAIN, 50, step=400, seconds=40),
-    entry(What.DETECT, 60, step=500, replica="chief"),
-    entry(What.RESTART, 60, replica="chief"),
-    entry(What.RESTORE, 70, step=400),
-    entry(What.TRAIN, 110, step=800, seconds=40),
-    entry(What.END, 110),
+    entry(EventType.START, 0),
+    entry(EventType.RESTORE, 10, step=0),
+    entry(EventType.TRAIN, 50, step=400, seconds=40),
+    entry(EventType.DETECT, 60, step=500, replica="chief"),
+    entry(EventType.RESTART, 60, replica="chief"),
+    entry(EventType.RESTORE, 70, step=400),
+    entry(EventType.TRAIN, 110, step=800, seconds=40),
+    entry(EventType.END, 110),
 ]
 
 
@@ -64,25 +64,25 @@ def test_what_a_kill_costs_is_the_way_back_and_the_steps_done_twice() -> None:
 @pytest.mark.parametrize(("stop", "other"), [(0, 0), (20, 20)])
 def test_a_pace_that_varies_is_no_loss_and_a_stop_is(stop: float, other: float) -> None:
     seconds = [8, 8, 8, 8, 11, 12, 12, 10, 10 + stop]
-    ledger, at = [entry(What.RESTORE, 0, step=0)], 0.0
+    ledger, at = [entry(EventType.RESTORE, 0, step=0)], 0.0
     for number, each in enumerate(seconds, 1):
-        ledger.append(entry(What.TRAIN, at := at + each, step=100 * number, seconds=each))
+        ledger.append(entry(EventType.TRAIN, at := at + each, step=100 * number, seconds=each))
     assert goodput_of(ledger).lost["other"] == pytest.approx(other, abs=1)
 
 
 def test_of_two_stretches_the_faster_has_the_pace() -> None:
     ledger = [
-        entry(What.RESTORE, 0, step=0),
-        entry(What.TRAIN, 10, step=100, seconds=10),
-        entry(What.TRAIN, 40, step=200, seconds=30),
+        entry(EventType.RESTORE, 0, step=0),
+        entry(EventType.TRAIN, 10, step=100, seconds=10),
+        entry(EventType.TRAIN, 40, step=200, seconds=30),
     ]
     assert goodput_of(ledger).lost["other"] == pytest.approx(20)
 
 
 def test_a_worker_that_comes_back_beside_a_training_chief_is_no_outage() -> None:
     worker = [
-        entry(What.DETECT, 30, step=200, replica="worker-1"),
-        entry(What.RESTART, 30, replica="worker-1"),
+        entry(EventType.DETECT, 30, step=200, replica="worker-1"),
+        entry(EventType.RESTART, 30, replica="worker-1"),
     ]
     found = goodput_of(merged(CALM, worker))
     assert found.lost["recovery"] == 0
@@ -90,7 +90,7 @@ def test_a_worker_that_comes_back_beside_a_training_chief_is_no_outage() -> None
 
 
 def test_a_job_that_does_not_train_has_no_goodput() -> None:
-    found = goodput_of([entry(What.START, 5), entry(What.END, 8)])
+    found = goodput_of([entry(EventType.START, 5), entry(EventType.END, 8)])
     assert found.to_dict() == {
         "wall_seconds": 3,
         "goodput": None,
@@ -104,12 +104,16 @@ def test_a_job_that_does_not_train_has_no_goodput() -> None:
 
 def test_a_closed_ledger_holds_both_sides_and_what_an_earlier_try_has_left(tmp_path: Path) -> None:
     store = open_store(tmp_path.as_uri())
-    outside = [each for each in KILLED if each.event in (What.START, What.DETECT, What.RESTART)]
-    inside = [each for each in KILLED if each.event in (What.RESTORE, What.TRAIN)]
+    outside = [
+        each
+        for each in KILLED
+        if each.event in (EventType.START, EventType.DETECT, EventType.RESTART)
+    ]
+    inside = [each for each in KILLED if each.event in (EventType.RESTORE, EventType.TRAIN)]
     store.put("ledger-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
     first = close_ledger(outside, store, now=100)
     assert first is not None
-    later = close_ledger([entry(What.START, 105)], store, now=110)
+    later = close_ledger([entry(EventType.START, 105)], store, now=110)
     assert later is not None
     assert (later.wall, later.steps_twice, later.restarts) == (110, 100, 1)
     whole = json.loads(store.get("ledger.json"))
@@ -121,5 +125,5 @@ def test_a_step_that_does_not_train_and_to_which_nothing_happened_leaves_no_ledg
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())
-    assert close_ledger([entry(What.START, 5)], store, now=9) is None
+    assert close_ledger([entry(EventType.START, 5)], store, now=9) is None
     assert not list(store.list())

@@ -20,9 +20,9 @@ from aerotrain.training.input.batches import every_record, parse, ready
 from aerotrain.training.input.index import write_index
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.rows import Rows, layout_of
+from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import download, share
-from aerotrain.training.input.supply import Supply
-from aerotrain.training.input.windows import batches_of, supplied
+from aerotrain.training.input.shuffle_windows import batches_of, supplied
 from aerotrain.training.model.code import features_and_label
 from support.store_fixtures import no_room
 
@@ -63,7 +63,7 @@ def batches_from(
     """Batches of the numbers in the shards of the folder ``store``, as lists, without end."""
     rows = layout_of(schema, shards)
     scratch = tmp_path / "scratch"
-    supply = Supply(
+    supply = ShardCache(
         (tmp_path / "store").as_uri(),
         Order(shards=shards, **{"seed": 0, **order}),
         scratch,
@@ -151,7 +151,7 @@ def test_a_worker_reads_for_ever_in_full_batches(tmp_path, shards):
 def test_a_second_reader_begins_with_the_first_window(tmp_path, shards):
     scratch = tmp_path / "scratch"
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
-    supply = Supply((tmp_path / "store").as_uri(), order, scratch, indexed=False)
+    supply = ShardCache((tmp_path / "store").as_uri(), order, scratch, indexed=False)
     supply.start()
     windows = supplied(f"{scratch}/", layout_of(SCHEMA, shards).width)
     seen = [[records.numpy().tolist() for records, _, _ in windows.take(count)] for count in (9, 4)]
@@ -161,7 +161,7 @@ def test_a_second_reader_begins_with_the_first_window(tmp_path, shards):
 
 def test_a_reader_may_begin_with_a_later_window(tmp_path, shards):
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
-    supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
+    supply = ShardCache((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()
     width = layout_of(SCHEMA, shards).width
     all_of_them, later = (
@@ -177,7 +177,7 @@ def test_a_reader_may_begin_with_a_later_window(tmp_path, shards):
 
 def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys):
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
-    supply = Supply((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
+    supply = ShardCache((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()
     windows = supplied(f"{tmp_path}/scratch/", layout_of(SCHEMA, shards).width)
     assert len(list(windows.take(9))) == 9

@@ -9,7 +9,7 @@ import pytest
 from aerotrain.contract.cluster import (
     cluster_of,
     replica_environment,
-    tell_tensorflow,
+    set_tf_config,
     tf_config,
 )
 from aerotrain.contract.errors import SpecError
@@ -156,7 +156,7 @@ def test_the_evaluator_is_no_member_of_the_cluster_it_is_told_about() -> None:
     addresses = {name: str(name) for name in described.names()}
     assert set(cluster_of(described, addresses)) == {"chief", "worker", "ps"}
     environment = replica_environment(described, ReplicaName(Role.EVALUATOR, 0), addresses, "try")
-    tell_tensorflow(environment)
+    set_tf_config(environment)
     assert json.loads(environment["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
 
 
@@ -185,7 +185,7 @@ def test_a_job_of_one_process_gets_no_tf_config_and_believes_none_that_was_there
     chief = ReplicaName(Role.CHIEF, 0)
     environment = replica_environment(alone, chief, {chief: "a:1"}, "try")
     environment["TF_CONFIG"] = '{"cluster": {"worker": ["somebody:1"]}}'
-    tell_tensorflow(environment)
+    set_tf_config(environment)
     assert "TF_CONFIG" not in environment
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
-from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes import renewal
 from aerotrain_airflow.backends.kubernetes.address import Address, generation_of
@@ -52,7 +52,7 @@ def test_who_is_deleted_comes_back_with_those_it_needs_and_no_others(
     after = {name: pod.metadata.uid for name, pod in world.pods().items()}
     assert {name.removeprefix("job-") for name in after if after[name] != before[name]} == back
     ledger = launcher.ledger(address)
-    assert {each.replica for each in ledger if each.event is What.RESTART} == back
+    assert {each.replica for each in ledger if each.event is EventType.RESTART} == back
     launcher.stop(address)
 
 
@@ -86,7 +86,11 @@ def test_a_follower_that_breaks_in_the_middle_leaves_the_rest_to_the_next(
     imagined.become(statuses.exited(0))
     assert end.result(30).state is State.SUCCEEDED
     entries = imagined.launcher.ledger(imagined.address)
-    assert [each.event for each in entries] == [What.START, What.DETECT, What.RESTART]
+    assert [each.event for each in entries] == [
+        EventType.START,
+        EventType.DETECT,
+        EventType.RESTART,
+    ]
 
 
 @pytest.mark.process
@@ -100,7 +104,7 @@ def test_of_two_followers_one_decides(imagined: ImaginedSet) -> None:
     assert imagined.end().state is State.SUCCEEDED
     assert other.result(30).state is State.SUCCEEDED
     entries = imagined.launcher.ledger(imagined.address)
-    assert [each.generation for each in entries if each.event is What.RESTART] == [1, 2]
+    assert [each.generation for each in entries if each.event is EventType.RESTART] == [1, 2]
 
 
 @pytest.mark.process

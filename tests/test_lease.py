@@ -14,11 +14,11 @@ import pytest
 
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SupersededError
-from aerotrain.contract.ledger import What, read
+from aerotrain.contract.event_log import EventType, read
 from aerotrain.lease import KEY, LAPSES_AFTER, Lease
 from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
-from aerotrain.training.attending.chronicle import KEY as LEDGER
-from aerotrain.training.checkpoints.retention import sealed_checkpoints
+from aerotrain.training.background.event_writer import KEY as LEDGER
+from aerotrain.training.checkpoints.retention import complete_checkpoints
 from support.training_fixtures import CHIEF, Pipeline, read_until, start
 
 RESULT = "result.json"
@@ -336,7 +336,7 @@ def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over
         os.waitid(os.P_PID, first.pid, os.WSTOPPED)
         with chief(digits, "second") as second:
             read_until(second, "is in the store")
-            before = [name for name in sealed_checkpoints(store) if name.token == 1]
+            before = [name for name in complete_checkpoints(store) if name.token == 1]
             first.send_signal(signal.SIGCONT)
             said = first.communicate(timeout=60)[0]
             assert first.returncode == ExitCode.SUPERSEDED, said
@@ -346,10 +346,10 @@ def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over
             assert second.returncode == ExitCode.TERMINATED, words
     assert "error: launch second on" in said
     assert "took over" in said
-    last = int(words.split("told to go after step ")[1].split(",")[0])
-    names = sealed_checkpoints(store)
+    last = int(words.split("preempted after step ")[1].split(",")[0])
+    names = complete_checkpoints(store)
     assert names[-1] == (2, last)
     assert not {name for name in names if name.token == 1} - set(before)
     assert (of(store)["attempt"], of(store)["token"], of(store)["released"]) == ("second", 2, True)
     lives = [each.event for each in read(store.get(LEDGER).decode().splitlines())]
-    assert lives.count(What.START) == 2
+    assert lives.count(EventType.START) == 2

@@ -114,7 +114,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.callbacks import Callbacks
-from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.keras_adapter import KERAS
 
 class Own(tf_keras.Sequential):
     def train_step(self, data):

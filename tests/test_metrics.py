@@ -12,12 +12,12 @@ from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode, features_and_label
-from aerotrain.training.model.refusals import refuse_unsummed
+from aerotrain.training.model.strategy_checks import check_additive_metrics
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.results import numbers
-from aerotrain.training.steps.step import MetricSums, TrainStep
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.steps.step import MetricState, TrainStep
 from support import metric_models
-from support.training_fixtures import feed_of, said_of_shared_steps
+from support.training_fixtures import input_pipeline_of, said_of_shared_steps
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +42,7 @@ def fit(digits):
     """What ``fit`` makes of the same batches in two epochs: the model and its last logs."""
     dataset, user = load_dataset(digits.data), UserCode.load("measuring")
     replica = digits.replica("train", "fit-measuring", model="measuring", data=digits.data)
-    feed = feed_of(replica, dataset, user)
+    feed = input_pipeline_of(replica, dataset, user)
     keras.utils.set_random_seed(0)
     model = user.build({}, feed.spec)
     with feed.supplied():
@@ -64,11 +64,11 @@ def records_of(digits, dataset, user, name):
 
 
 def test_a_metric_of_validation_that_is_monitored_stops_training(trained):
-    assert TrainedModel.load(trained).step == 2 * STEPS_PER_EPOCH
+    assert ModelManifest.load(trained).step == 2 * STEPS_PER_EPOCH
 
 
 def test_metrics_of_training_and_validation_are_those_that_fit_logs(trained, fit):
-    metrics = TrainedModel.load(trained).metrics
+    metrics = ModelManifest.load(trained).metrics
     _, logs = fit
     assert {"auc", "val_auc", "f1_score", "right", "val_wrong", "seen", "largest"} < logs.keys()
     assert metrics == pytest.approx(numbers(logs), rel=1e-3)
@@ -98,7 +98,7 @@ def test_a_model_that_is_built_again_has_the_same_names():
         (tf.TensorSpec([None, 1]), tf.TensorSpec([None, 2])),
     )
     for _ in range(2):
-        names = MetricSums(built(outputs_without_names, batch)).names()
+        names = MetricState(built(outputs_without_names, batch)).names()
         assert {"dense_loss", "dense_auc", "dense_1_mae"} < set(names)
 
 
@@ -215,12 +215,12 @@ NO_SUMS = {
 def test_a_metric_whose_state_is_no_sum_is_refused_where_states_are_added(state):
     step = step_with("mae", Kept(NO_SUMS[state]))
     with pytest.raises(FinalError, match=r"'mirrored' adds up .* the state of kept is no sum"):
-        refuse_unsummed("mirrored", step, BATCH)
+        check_additive_metrics("mirrored", step, BATCH)
 
 
 def test_metrics_whose_states_are_sums_are_not_refused():
     metrics = [keras.metrics.AUC(), keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError()]
-    refuse_unsummed("mirrored", step_with("mae", *metrics, Kept()), BATCH)
+    check_additive_metrics("mirrored", step_with("mae", *metrics, Kept()), BATCH)
 
 
 class Measured(keras.layers.Layer):
@@ -246,13 +246,13 @@ def step_measured(state, args=1):
 
 
 def test_a_metric_of_a_layer_is_tried_too():
-    refuse_unsummed("parameter_server", step_measured(lambda old, new: old + new), BATCH)
+    check_additive_metrics("parameter_server", step_measured(lambda old, new: old + new), BATCH)
     with pytest.raises(FinalError, match="state of kept is no sum"):
-        refuse_unsummed("parameter_server", step_measured(keras.ops.maximum), BATCH)
+        check_additive_metrics("parameter_server", step_measured(keras.ops.maximum), BATCH)
 
 
 def test_a_metric_that_takes_no_batch_that_can_be_made_up_is_warned_of(capsys):
-    refuse_unsummed("mirrored", step_measured(lambda old, new: old + new, args=3), BATCH)
+    check_additive_metrics("mirrored", step_measured(lambda old, new: old + new, args=3), BATCH)
     assert "'kept' of Kept takes no batch that could be made up" in capsys.readouterr().out
 
 

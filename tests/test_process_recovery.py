@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.process.folder import JobFolder
 from aerotrain_airflow.operator import JobOperator
@@ -85,8 +85,8 @@ def test_who_is_killed_comes_back_with_those_it_needs_and_no_others(
     assert {name: live.pid(name) for name in kept} == kept
     assert len(clusters) == 1
     assert {_cluster_of(live.pid(name)) for name in back - {"chief"}} <= clusters
-    assert live.entries(What.DETECT) == [victim]
-    assert set(live.entries(What.RESTART)) == back
+    assert live.entries(EventType.DETECT) == [victim]
+    assert set(live.entries(EventType.RESTART)) == back
     lives = {name: sum(f"hello from {name} " in line for line in live.lines) for name in before}
     assert lives == {name: 2 if name in back else 1 for name in before}
 
@@ -101,7 +101,7 @@ def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
     live.until_all_run()
     os.kill(live.pid("worker-1"), signal.SIGSTOP)
     assert live.end.result(60).state is State.SUCCEEDED
-    [loss] = [each for each in live.launcher.ledger(live.address) if each.event is What.DETECT]
+    [loss] = [each for each in live.launcher.ledger(live.address) if each.event is EventType.DETECT]
     assert (loss.replica, loss.kind) == ("worker-1", "hang")
     assert loss.because == "gave no sign of life for 6 s, and was ended"
 
@@ -116,7 +116,7 @@ def test_a_supervisor_that_is_killed_is_replaced_and_all_are_restarted_below_ano
     supervisor = psutil.Process(before["chief"]).parents()[1]
     supervisor.kill()
     assert live.end.result(60).state is State.SUCCEEDED
-    assert set(live.entries(What.RESTART)) == set(everybody)
+    assert set(live.entries(EventType.RESTART)) == set(everybody)
     assert not set(before.values()) & set(live.pids().values())
 
 
@@ -134,7 +134,7 @@ def test_a_budget_that_is_used_up_ends_the_job_and_says_so(
 def test_a_users_bug_is_not_tried_again(watched: Callable[..., Live], tmp_path: Path) -> None:
     live = watched(job(tmp_path, ALONE, {"chief": "crash"}))
     assert live.end.result(60).state is State.FAILED
-    assert not live.entries(What.RESTART)
+    assert not live.entries(EventType.RESTART)
 
 
 def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
@@ -159,7 +159,7 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
     assert [line for line in live.lines if "hello" in line] == [
         "[worker-1] hello from worker-1 in work"
     ]
-    assert live.entries(What.ADOPT) == [""]
+    assert live.entries(EventType.ADOPT) == [""]
     stranger = process_launcher(tmp_path / "sets", {}, "try-1")
     stranger.stop(live.address)
     assert live.pid("worker-0") == before["worker-0"]
@@ -176,7 +176,7 @@ def test_what_was_lost_while_nobody_watched_comes_back(
     os.kill(replica_pid(address, "worker-1"), signal.SIGKILL)
     live = watched(described, "try-2")
     assert live.end.result(60).state is State.SUCCEEDED
-    assert set(live.entries(What.RESTART)) == {"chief", "worker-0", "worker-1"}
+    assert set(live.entries(EventType.RESTART)) == {"chief", "worker-0", "worker-1"}
 
 
 def test_who_still_watches_a_set_that_was_taken_over_is_told_so(
@@ -238,4 +238,4 @@ def test_a_task_whose_worker_was_killed_leaves_its_set_to_the_next_try(
         orphan._watch(None, None)
     orphan.on_kill()
     live = watched(described, "try-2")
-    assert live.entries(What.ADOPT) == [""]
+    assert live.entries(EventType.ADOPT) == [""]

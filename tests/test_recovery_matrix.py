@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import Entry, What, read
-from aerotrain.contract.recovery import MATRIX, comeback
+from aerotrain.contract.recovery import MATRIX, replicas_to_restart
 
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]
@@ -60,7 +60,7 @@ def test_who_comes_back(
 ) -> None:
     described = job(strategy, replicas)
     names = {str(name): name for name in described.names()}
-    found = comeback(described, {names[each] for each in lost.split()})
+    found = replicas_to_restart(described, {names[each] for each in lost.split()})
     assert found == {names[each] for each in back.split()}
 
 
@@ -71,6 +71,8 @@ def test_the_documentation_has_the_same_table() -> None:
 
 
 def test_a_ledger_comes_back_equal_and_a_cut_line_is_left_out() -> None:
-    entry = Entry(event=What.RESTART, at=12.5, step=40, replica="worker-1", because="it crashed")
-    lines = [entry.to_json(), Entry(event=What.END, at=13).to_json()[:9], '{"event": "later"}']
+    entry = Event(
+        event=EventType.RESTART, at=12.5, step=40, replica="worker-1", because="it crashed"
+    )
+    lines = [entry.to_json(), Event(event=EventType.END, at=13).to_json()[:9], '{"event": "later"}']
     assert read(lines) == [entry]

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.ledger import What, read
+from aerotrain.contract.event_log import EventType, read
 from aerotrain.contract.progress import Progress
 from aerotrain.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
-from aerotrain.training.attending.chronicle import KEY
-from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
+from aerotrain.training.background.event_writer import KEY
+from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
@@ -43,7 +43,7 @@ def store_of(digits, name):
 
 
 def weights_of(digits, name):
-    trained = TrainedModel.load(f"{store_of(digits, name).url}/model.json")
+    trained = ModelManifest.load(f"{store_of(digits, name).url}/model.json")
     spec = batch_spec(load_dataset(digits.data).schema, UserCode.load("tallying").transform)
     digits.started.append(name)
     scratch = digits.folder / "weights" / str(len(digits.started))
@@ -53,7 +53,7 @@ def weights_of(digits, name):
 def assert_never_ended(digits, name, whole):
     """The run ``name`` has come to what the uninterrupted run ``whole`` came to."""
     one, other = (
-        TrainedModel.load(f"{store_of(digits, each).url}/model.json") for each in (name, whole)
+        ModelManifest.load(f"{store_of(digits, each).url}/model.json") for each in (name, whole)
     )
     assert one.step == other.step == STEPS
     # The tally is exact: each record of the last epoch was seen once, whoever saw it.
@@ -139,9 +139,9 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
         process.terminate()
         said = process.communicate(timeout=60)[0]
         assert process.returncode == ExitCode.TERMINATED, said
-    step = int(said.split("told to go after step ")[1].split(",")[0])
+    step = int(said.split("preempted after step ")[1].split(",")[0])
     store = store_of(digits, "told-to-go")
-    assert sealed_checkpoints(store) == [Name(1, step)]
+    assert complete_checkpoints(store) == [Name(1, step)]
     with by_hand(digits, "told-to-go", "one_device") as process:
         assert f"going on from the checkpoint of step {step}" in read_until(
             process, "trained model"
@@ -149,10 +149,10 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
     assert_never_ended(digits, "told-to-go", whole("one_device"))
     entries = read(store.get(KEY).decode().splitlines())
     events = [each.event for each in entries]
-    assert events.count(What.START) == 2
-    assert [each.step for each in entries if each.event is What.TOLD_TO_GO] == [step]
-    assert [each.step for each in entries if each.event is What.RESTORE] == [0, step]
-    assert (events[-1], entries[-1].step) == (What.END, STEPS)
+    assert events.count(EventType.START) == 2
+    assert [each.step for each in entries if each.event is EventType.TOLD_TO_GO] == [step]
+    assert [each.step for each in entries if each.event is EventType.RESTORE] == [0, step]
+    assert (events[-1], entries[-1].step) == (EventType.END, STEPS)
 
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "dtensor"])
@@ -165,9 +165,9 @@ def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy
         said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
         codes = {each: process.returncode for each, process in processes.items()}
     assert set(codes.values()) == {ExitCode.TERMINATED}, said
-    [saved] = sealed_checkpoints(store_of(digits, name))
+    [saved] = complete_checkpoints(store_of(digits, name))
     for words in said.values():
-        assert f"told to go after step {saved.step}, which is saved" in words
+        assert f"preempted after step {saved.step}, which is saved" in words
 
 
 def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(digits):
@@ -179,14 +179,14 @@ def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(
         processes["chief"].terminate()
         said = processes["chief"].communicate(timeout=60)[0]
         assert processes["chief"].returncode == ExitCode.TERMINATED, said
-    assert len(sealed_checkpoints(store_of(digits, "told-servers"))) == 1
+    assert len(complete_checkpoints(store_of(digits, "told-servers"))) == 1
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, capfd):
     common = {"model": "small", "data": digits.data, "checkpoint_interval": 1e-6}
     run(digits.replica("train", "damaged", epochs=2, steps_per_execution=20, **common))
     folder = digits.folder / "store/runs/damaged/train/checkpoints"
-    before, newest = sealed_checkpoints(store_of(digits, "damaged"))[-2:]
+    before, newest = complete_checkpoints(store_of(digits, "damaged"))[-2:]
     [content] = (folder / str(newest)).glob("checkpoint.data*")
     damaged = bytearray(content.read_bytes())
     damaged[100] ^= 1
@@ -199,8 +199,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, cap
     assert f"the checkpoint of step {newest.step} is damaged" in said
     assert "the checkpoint of step 999 was not uploaded to its end" in said
     assert f"going on from the checkpoint of step {before.step}" in said
-    assert TrainedModel.load(url).step == 120
-    names = sealed_checkpoints(store_of(digits, "damaged"))
+    assert ModelManifest.load(url).step == 120
+    names = complete_checkpoints(store_of(digits, "damaged"))
     assert (len(names), names[-1]) == (3, Name(2, 120))
     assert not (folder / "0000000999" / "checkpoint.index").exists()
 
@@ -223,15 +223,15 @@ def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
     ],
 )
 def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, message):
-    from aerotrain.training.checkpoints.sameness import described, refuse_another_model
+    from aerotrain.training.checkpoints.compatibility import check_same_model, described
 
     one, other = (UserCode.load("small").build_model(each) for each in ({}, hparams))
     for model in (one, other):
         model.build((None, 8, 8))
     about = {"model": described(one), "setting": {"strategy": "mirrored"}}
     with pytest.raises(FinalError, match=f"file:///c, made under 'mirrored', is of .*{message}"):
-        refuse_another_model("file:///c", about, {"strategy": "one_device"}, other)
-    refuse_another_model("file:///c", about, {"strategy": "one_device"}, one)
+        check_same_model("file:///c", about, {"strategy": "one_device"}, other)
+    check_same_model("file:///c", about, {"strategy": "one_device"}, one)
 
 
 def test_a_training_may_go_on_under_another_strategy_and_says_what_changes(digits):

@@ -7,31 +7,31 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
-from aerotrain.contract.ledger import What, read
+from aerotrain.contract.event_log import EventType, read
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.attending.chronicle import KEY, Chronicle
-from aerotrain.training.attending.courier import Courier
-from aerotrain.training.checkpoints.beside import (
+from aerotrain.training.background.event_writer import KEY, EventWriter
+from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.checkpoints.compatibility import check_same_recipe
+from aerotrain.training.checkpoints.retention import (
+    Name,
+    Retention,
+    complete_checkpoints,
+    highest_token,
+    kept,
+)
+from aerotrain.training.checkpoints.state import (
     random_state,
     restore_random,
     sums_as_file,
     sums_of,
 )
-from aerotrain.training.checkpoints.retention import (
-    Name,
-    Retention,
-    highest_token,
-    kept,
-    sealed_checkpoints,
-)
-from aerotrain.training.checkpoints.sameness import refuse_another_recipe
-from aerotrain.training.when import (
-    BestInterval,
-    Every,
-    best_interval,
+from aerotrain.training.intervals import (
+    Interval,
+    OptimalInterval,
     mean_time_between_failures,
+    optimal_interval,
 )
 
 pytestmark = pytest.mark.process
@@ -58,14 +58,14 @@ class Gate:
 
 def test_of_what_waits_under_one_name_only_the_newest_is_brought():
     ran = []
-    courier, first = Courier(deadline=60), Gate(ran, "first")
-    courier.send("checkpoint", first)
+    uploader, first = Uploader(deadline=60), Gate(ran, "first")
+    uploader.send("checkpoint", first)
     assert first.begun.wait(30)
     for name in ("second", "third"):
-        courier.send("checkpoint", lambda name=name: ran.append(name))
-    assert not courier.wait(0)
+        uploader.send("checkpoint", lambda name=name: ran.append(name))
+    assert not uploader.wait(0)
     first.opened.set()
-    assert courier.wait(30)
+    assert uploader.wait(30)
     assert ran == ["first", "third"]
 
 
@@ -79,12 +79,12 @@ def test_what_a_store_that_is_away_does_not_take_is_brought_when_it_is_back(caps
             raise StoreUnavailable("s3://digits did not answer")
         ran.append("brought")
 
-    courier = Courier(deadline=60)
-    courier.send("checkpoint", errand)
+    uploader = Uploader(deadline=60)
+    uploader.send("checkpoint", errand)
     assert tried.wait(30)
     away[0] = False
-    assert courier.wait(30)
-    courier.check()
+    assert uploader.wait(30)
+    uploader.check()
     assert ran == ["brought"]
     said = capsys.readouterr().out
     assert said.count("warning: s3://digits did not answer; training goes on") == 1
@@ -97,27 +97,27 @@ def test_past_its_deadline_a_store_that_is_away_is_an_error():
         tried.release()
         raise StoreUnavailable("s3://digits did not answer")
 
-    courier = Courier(deadline=60, clock=lambda: now[0])
-    courier.send("checkpoint", errand)
+    uploader = Uploader(deadline=60, clock=lambda: now[0])
+    uploader.send("checkpoint", errand)
     assert tried.acquire(timeout=30)
     assert tried.acquire(timeout=30), "the second try comes when the first has failed"
     now[0] = 59.0
-    courier.check()
+    uploader.check()
     now[0] = 61.0
     with pytest.raises(TemporaryError, match="failed for more than 60 s: s3://digits did not"):
-        courier.check()
-    assert not courier.wait(30)
+        uploader.check()
+    assert not uploader.wait(30)
 
 
 def test_what_no_other_try_can_mend_is_raised_where_training_is():
     def errand():
         raise FinalError("kernel is no finite number")
 
-    courier = Courier(deadline=60)
-    courier.send("checkpoint", errand)
-    assert not courier.wait(30)
+    uploader = Uploader(deadline=60)
+    uploader.send("checkpoint", errand)
+    assert not uploader.wait(30)
     with pytest.raises(FinalError, match="kernel is no finite number"):
-        courier.check()
+        uploader.check()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_newest_checkpoint_is_that_of_the_highest_token_whatever_its_step(tm
     for name in ("0000000900", "0001-0000000500", "0002-0000000310", "10000-0000000001", "others"):
         store.put(f"checkpoints/{name}/manifest.json", b"{}")
     store.put("checkpoints/0003-0000000200/checkpoint.index", b"cut short")
-    names = sealed_checkpoints(store)
+    names = complete_checkpoints(store)
     assert names == [Name(0, 900), Name(1, 500), Name(2, 310), Name(10000, 1)]
     assert [str(name) for name in names[:2]] == ["0000000900", "0001-0000000500"]
     assert highest_token(store) == 10000
@@ -154,10 +154,10 @@ def test_one_that_lost_its_lease_drops_nothing_of_its_successor(tmp_path, capsys
     frozen.name_leftovers()
     frozen.drop()
     assert capsys.readouterr().out == ""
-    assert sealed_checkpoints(store) == [Name(1, 600), Name(2, 310), Name(2, 320)]
+    assert complete_checkpoints(store) == [Name(1, 600), Name(2, 310), Name(2, 320)]
     assert store.exists("checkpoints/0002-0000000330/checkpoint.index")
     Retention(store, keep=1, token=2).drop()
-    assert sealed_checkpoints(store) == [Name(2, 320)]
+    assert complete_checkpoints(store) == [Name(2, 320)]
 
 
 def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
@@ -171,7 +171,7 @@ def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
     successor.take()
     with pytest.raises(SupersededError):
         publish(store, folder, "checkpoints/0001-0000000080", {}, lease.look)
-    assert sealed_checkpoints(store) == [Name(1, 40)]
+    assert complete_checkpoints(store) == [Name(1, 40)]
 
 
 def test_no_errand_runs_of_one_that_has_lost_its_lease():
@@ -180,11 +180,11 @@ def test_no_errand_runs_of_one_that_has_lost_its_lease():
     def look():
         raise SupersededError("launch second took over")
 
-    courier = Courier(deadline=60, look=look)
-    courier.send("events", lambda: ran.append("events"))
-    assert not courier.wait(30)
+    uploader = Uploader(deadline=60, look=look)
+    uploader.send("events", lambda: ran.append("events"))
+    assert not uploader.wait(30)
     with pytest.raises(SupersededError, match="launch second took over"):
-        courier.check()
+        uploader.check()
     assert not ran
 
 
@@ -201,7 +201,7 @@ def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp
     store.put("checkpoints/0000000040/manifest.json", MANIFEST)
     retention.published(Name(0, 40), {"val_loss": None})
     retention.drop()
-    assert sealed_checkpoints(store) == [Name(0, 20), Name(0, 40)]
+    assert complete_checkpoints(store) == [Name(0, 20), Name(0, 40)]
     assert not list(store.list("checkpoints/0000000035"))
 
 
@@ -216,12 +216,12 @@ def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp
     ],
 )
 def test_the_best_interval_follows_young_within_bounds(cost, mtbf, seconds):
-    assert best_interval(cost, mtbf) == pytest.approx(seconds)
+    assert optimal_interval(cost, mtbf) == pytest.approx(seconds)
 
 
 def test_an_interval_that_is_not_fixed_follows_what_saving_costs():
     now = [0.0]
-    interval = BestInterval(lambda: now[0], mtbf=20_000)
+    interval = OptimalInterval(lambda: now[0], mtbf=20_000)
     assert interval.seconds == 60
     interval.cost(0.4)
     assert interval.seconds == pytest.approx((2 * 0.4 * 20_000) ** 0.5)
@@ -237,18 +237,18 @@ def test_failures_that_were_seen_shorten_the_time_between_them():
 def test_the_ledger_goes_on_after_what_an_earlier_process_has_left(tmp_path):
     store, now = open_store(tmp_path.as_uri()), [100.0]
     for generation in range(3):
-        courier = Courier(deadline=60)
-        chronicle = Chronicle(store, courier, generation=generation, clock=lambda: now[0])
-        chronicle.note(What.START)
+        uploader = Uploader(deadline=60)
+        event_writer = EventWriter(store, uploader, generation=generation, clock=lambda: now[0])
+        event_writer.note(EventType.START)
         now[0] += 50
-        chronicle.note(What.TRAIN, seconds=50, step=40)
+        event_writer.note(EventType.TRAIN, seconds=50, step=40)
         if generation == 1:
-            chronicle.note(What.END)
-        assert courier.wait(30)
+            event_writer.note(EventType.END)
+        assert uploader.wait(30)
     entries = read(store.get(KEY).decode().splitlines())
     assert [each.generation for each in entries] == [0, 0, 1, 1, 1, 2, 2]
-    assert (entries[1].event, entries[1].at, entries[1].step) == (What.TRAIN, 150, 40)
-    fresh = Chronicle(store, Courier(deadline=60))
+    assert (entries[1].event, entries[1].at, entries[1].step) == (EventType.TRAIN, 150, 40)
+    fresh = EventWriter(store, Uploader(deadline=60))
     assert fresh.mean_time_between_failures() == (6 * 3600 + 150) / 3
 
 
@@ -285,7 +285,7 @@ def test_an_interval_that_cannot_be_is_refused(wrong, message):
 
 
 def test_a_fixed_interval_costs_what_it_costs():
-    interval = Every(60, lambda: 0.0)
+    interval = Interval(60, lambda: 0.0)
     interval.cost(10)
     assert interval.seconds == 60
 
@@ -293,4 +293,4 @@ def test_a_fixed_interval_costs_what_it_costs():
 def test_a_checkpoint_with_an_argument_that_is_not_given_any_more_is_refused():
     was = {"data": "file:///d", "precision": "mixed_bfloat16"}
     with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
-        refuse_another_recipe("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})
+        check_same_recipe("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})

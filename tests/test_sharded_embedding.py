@@ -12,8 +12,8 @@ from aerotrain import layers
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.layers import ShardedEmbedding
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.step import TrainStep
-from aerotrain.training.trained import TrainedModel
 from support.training_fixtures import MODELS
 
 pytestmark = pytest.mark.process
@@ -128,5 +128,5 @@ def test_two_parameter_servers_hold_the_shards_of_one_table(digits):
     assert sorted(shard for shard, _ in held) == ["0", "1", "2", "3"], said
     assert {ps for _, ps in held} == {"0", "1"}
     result = digits.folder / "store/runs/shards/train/result.json"
-    trained = TrainedModel.load(json.loads(result.read_text())["value"])
+    trained = ModelManifest.load(json.loads(result.read_text())["value"])
     assert trained.metrics["accuracy"] > 0.9

@@ -12,8 +12,8 @@ import pytest
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.progress import Progress
 from aerotrain.store import open_store
-from aerotrain.training.checkpoints.retention import sealed_checkpoints
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.checkpoints.retention import complete_checkpoints
+from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
@@ -99,8 +99,8 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
         process.terminate()
         said = process.communicate(timeout=60)[0]
         assert process.returncode == ExitCode.TERMINATED, said
-    last = int(said.split("told to go after step ")[1].split(",")[0])
-    assert sealed_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1].step == last
+    last = int(said.split("preempted after step ")[1].split(",")[0])
+    assert complete_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1].step == last
 
 
 def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
@@ -124,5 +124,5 @@ def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, 
         wire.restore()
         said = process.communicate(timeout=120)[0]
         assert process.returncode == ExitCode.OK, said
-    assert TrainedModel.load(f"{s3_url}/runs/away/train/model.json").step == 60 * 40
+    assert ModelManifest.load(f"{s3_url}/runs/away/train/model.json").step == 60 * 40
     assert os.environ["AWS_ENDPOINT_URL"]  # by which this test has just read it

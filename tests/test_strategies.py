@@ -12,10 +12,10 @@ from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Replica, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.train import main
-from aerotrain.training.input.batches import Cut
-from aerotrain.training.model.refusals import refuse_uncut, refuse_unexchanged
+from aerotrain.training.input.batches import MicrobatchSpec
+from aerotrain.training.model.strategy_checks import check_divisible, check_exchanged
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
-from aerotrain.training.trained import TrainedModel
 from support.training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process
@@ -107,7 +107,7 @@ def test_gradients_of_16_bits_cost_little_accuracy(steps_of, alone, dtype, error
 )
 def test_every_record_of_a_batch_counts_once(records, pieces, sizes, shares):
     batch = np.array([str(each) for each in range(records)])
-    cut = Cut(replicas=pieces)
+    cut = MicrobatchSpec(replicas=pieces)
     made = [cut.piece(batch, np.int64(number)) for number in range(pieces)]
     assert [len(piece) for _, piece in made] == sizes
     np.testing.assert_allclose([share.numpy() for share, _ in made], shares, rtol=1e-6)
@@ -126,7 +126,7 @@ def accuracy_by_hand(digits, run, strategy, devices):
     )
     with start_python(["-c", code], digits.folder) as process:
         read_until(process, "the trained model is")
-    return TrainedModel.load(f"{digits.store}/runs/{run}/train/model.json").metrics["accuracy"]
+    return ModelManifest.load(f"{digits.store}/runs/{run}/train/model.json").metrics["accuracy"]
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
@@ -136,7 +136,7 @@ def test_several_devices_reach_the_accuracy_of_one(digits, strategy):
 
 def result_of(digits, name):
     result = digits.folder / "store/runs" / name / "train/result.json"
-    return TrainedModel.load(json.loads(result.read_text())["value"])
+    return ModelManifest.load(json.loads(result.read_text())["value"])
 
 
 def test_workers_that_mirror_reach_the_accuracy_of_one_and_go_on_after_it(digits):
@@ -197,7 +197,7 @@ def test_a_lost_peer_is_worth_another_try(digits, killed, left):
 )
 def test_a_batch_that_does_not_divide_is_refused(arguments, replicas, message):
     with pytest.raises(FinalError, match=message):
-        refuse_uncut("mirrored", TrainArguments(model="m", data="d", **arguments), replicas)
+        check_divisible("mirrored", TrainArguments(model="m", data="d", **arguments), replicas)
 
 
 def test_a_loss_that_is_a_sum_is_refused_where_the_last_batch_is_uneven():
@@ -205,9 +205,9 @@ def test_a_loss_that_is_a_sum_is_refused_where_the_last_batch_is_uneven():
     model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
     model._symbolic_build(data_batch=(keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
     arguments = TrainArguments(model="m", data="d")
-    refuse_unexchanged("mirrored", model, arguments, records=66, replicas=2)
+    check_exchanged("mirrored", model, arguments, records=66, replicas=2)
     with pytest.raises(FinalError, match="reduction 'sum', and the last batch of 1 records"):
-        refuse_unexchanged("mirrored", model, arguments, records=65, replicas=2)
+        check_exchanged("mirrored", model, arguments, records=65, replicas=2)
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_excha
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     arguments = TrainArguments(model="m", data="d")
-    refuse_unexchanged("one_device", model, arguments, records=64, replicas=1)
+    check_exchanged("one_device", model, arguments, records=64, replicas=1)
     with pytest.raises(FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"):
-        refuse_unexchanged("mirrored", model, arguments, records=64, replicas=2)
+        check_exchanged("mirrored", model, arguments, records=64, replicas=2)
 
 
 def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
@@ -240,7 +240,7 @@ def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
 
     arguments = TrainArguments(model="m", data="d", gradient_accumulation_steps=2)
     with pytest.raises(FinalError, match=r"Own has a train_step.*runs whole.*compute_loss"):
-        refuse_unexchanged("one_device", Own(), arguments, records=64, replicas=1)
+        check_exchanged("one_device", Own(), arguments, records=64, replicas=1)
 
 
 def test_a_library_of_gpus_is_refused_where_there_are_none():
@@ -292,7 +292,7 @@ def test_a_cluster_set_by_hand_is_refused(monkeypatch, capsys, digits):
 def test_importing_the_input_leaves_the_runtime_to_the_strategy_that_configures_it():
     # A strategy of several workers refuses a runtime that something has started already.
     code = (
-        "import aerotrain.training.feed\n"
+        "import aerotrain.training.input_pipeline\n"
         "from tensorflow.python.eager import context\n"
         "assert context.context()._context_handle is None\n"
     )

@@ -17,16 +17,16 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
-from aerotrain.training.drive import LocalDrive, shares
+from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
 from aerotrain.training.input.shards import download
+from aerotrain.training.intervals import Interval
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.observing.report import Pace
-from aerotrain.training.plan import Plan
+from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.schedule import Plan
+from aerotrain.training.step_runner import LocalStepRunner, shares
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
-from aerotrain.training.trained import TrainedModel
-from aerotrain.training.when import Every
 from support.training_fixtures import DIGITS, MODELS, read_until, start_python
 
 pytestmark = pytest.mark.process
@@ -63,7 +63,7 @@ def test_a_plan_counts_the_smaller_last_batch_as_a_step():
 
 def test_something_is_due_once_in_its_interval():
     now = [0.0]
-    every = Every(10, lambda: now[0])
+    every = Interval(10, lambda: now[0])
     seen = []
     for now[0] in (5.0, 10.0, 12.0, 19.0, 25.0):
         seen.append(every.due())
@@ -105,8 +105,8 @@ def test_one_device_computes_the_losses_that_fit_does(batches):
         ours = user.build({}, batches.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
     step = TrainStep(ours, counter)
-    drive = LocalDrive(strategy, step, batches, per_execution=1)
-    results = [step.metrics.results(ran.sums) for ran in drive.run(120)]
+    step_runner = LocalStepRunner(strategy, step, batches, per_execution=1)
+    results = [step.metrics.results(ran.sums) for ran in step_runner.run(120)]
 
     for name in ("loss", "accuracy"):
         np.testing.assert_allclose(
@@ -138,7 +138,7 @@ def weights_of(digits, url):
     """The weights that the training with the manifest at ``url`` ended with."""
     scratch = digits.folder / "weights" / str(len(digits.started))
     digits.started.append(url)
-    trained = TrainedModel.load(url)
+    trained = ModelManifest.load(url)
     user = UserCode.load(trained.module)
     spec = batch_spec(load_dataset(digits.data).schema, user.transform)
     return trained.restore(user, spec, scratch).get_weights()
@@ -159,8 +159,8 @@ def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(d
     assert len(list(checkpoints.glob("*/manifest.json"))) <= 3
 
     url = run(digits.replica("train", "whole", model="small", data=digits.data, epochs=20))
-    killed = TrainedModel.load(url.replace("whole", "killed"))
-    assert (killed.step, TrainedModel.load(url).step) == (20 * STEPS_PER_EPOCH,) * 2
+    killed = ModelManifest.load(url.replace("whole", "killed"))
+    assert (killed.step, ModelManifest.load(url).step) == (20 * STEPS_PER_EPOCH,) * 2
     both = weights_of(digits, url), weights_of(digits, url.replace("whole", "killed"))
     for one, another in zip(*both, strict=True):
         np.testing.assert_allclose(one, another, rtol=1e-4, atol=1e-5)
@@ -194,7 +194,7 @@ def test_what_is_said_can_be_read_by_people_programs_and_tensorboard(digits, tra
     for record in tf.data.TFRecordDataset([str(path) for path in folder.iterdir()]):
         for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
             seen[value.tag] = float(tf.make_ndarray(value.tensor))
-    assert seen["epoch/accuracy"] == pytest.approx(TrainedModel.load(url).metrics["accuracy"])
+    assert seen["epoch/accuracy"] == pytest.approx(ModelManifest.load(url).metrics["accuracy"])
     assert seen["learning_rate"] == pytest.approx(0.01 * 0.9 ** (80 / 20), rel=1e-4)
     assert {"loss", "examples_per_second"} <= seen.keys()
 
@@ -276,7 +276,7 @@ def test_workers_and_a_ps_train_to_the_exact_step_and_go_on_after_it(digits):
             for index in range(2)
         ]
     assert sum(int(each.split()[0]) for each in shares_read) == 1249
-    trained = TrainedModel.load(json.loads(result_of(digits, "servers"))["value"])
+    trained = ModelManifest.load(json.loads(result_of(digits, "servers"))["value"])
     assert trained.step == 6 * STEPS_PER_EPOCH
     assert trained.metrics["accuracy"] > 0.9
     assert Progress.parse(said).steps == 6 * STEPS_PER_EPOCH
@@ -289,7 +289,7 @@ def test_workers_and_a_ps_train_to_the_exact_step_and_go_on_after_it(digits):
         said = read_until(processes["chief"], "epoch 7 of 7")
         assert processes["chief"].wait(60) == ExitCode.OK
     assert "going on from the checkpoint of step 240" in said
-    assert TrainedModel.load(json.loads(result_of(digits, "servers"))["value"]).step == 280
+    assert ModelManifest.load(json.loads(result_of(digits, "servers"))["value"]).step == 280
 
 
 def result_of(digits, name):
@@ -302,7 +302,7 @@ def test_training_goes_on_without_a_killed_worker(digits):
         processes["worker-1"].kill()
         read_until(processes["chief"], "epoch 20 of 20")
         assert processes["chief"].wait(60) == ExitCode.OK
-    trained = TrainedModel.load(json.loads(result_of(digits, "fewer"))["value"])
+    trained = ModelManifest.load(json.loads(result_of(digits, "fewer"))["value"])
     assert trained.step == 20 * STEPS_PER_EPOCH
 
 
@@ -325,4 +325,4 @@ def test_the_chief_names_the_record_on_which_a_worker_failed(digits):
 def test_the_example_reaches_its_accuracy_in_twelve_epochs(digits):
     replica = digits.replica("train", "example", model="digits", data=digits.data, epochs=12)
     assert str(DIGITS) in sys.path
-    assert TrainedModel.load(run(replica)).metrics["accuracy"] > 0.95
+    assert ModelManifest.load(run(replica)).metrics["accuracy"] > 0.95

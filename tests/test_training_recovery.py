@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.job import Replica as Copies
-from aerotrain.contract.ledger import What
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model_manifest import ModelManifest
 from support.live_sets import Live
 from support.training_fixtures import Pipeline
 
@@ -47,11 +47,11 @@ class Training:
 
     def kill(self, victim: str) -> tuple[set[str], list[str]]:
         """Kill a replica; says who came back, and what was said until there was progress again."""
-        restarts, lines = len(self.live.entries(What.RESTART)), len(self.live.lines)
+        restarts, lines = len(self.live.entries(EventType.RESTART)), len(self.live.lines)
         os.kill(self.live.pid(victim), signal.SIGKILL)
-        self.live.until(lambda: len(self.live.entries(What.RESTART)) > restarts, victim, LONG)
+        self.live.until(lambda: len(self.live.entries(EventType.RESTART)) > restarts, victim, LONG)
         self.until_it_trains()
-        back = set(self.live.entries(What.RESTART)[restarts:])
+        back = set(self.live.entries(EventType.RESTART)[restarts:])
         for name in back:
             self.live.until(
                 lambda: any(each.startswith(f"[{name}]") for each in self.live.lines[lines:]),  # noqa: B023 -- called at once
@@ -152,6 +152,6 @@ def test_a_training_goes_on_and_ends_well_whichever_of_its_processes_is_killed(
             steps = [*before, *steps_of(said)]
             assert steps == sorted(steps)
     assert harmed.end() is State.SUCCEEDED, "\n".join(harmed.live.lines)
-    trained = TrainedModel.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
+    trained = ModelManifest.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
     assert trained.step >= steps_of(harmed.live.lines)[-1]
     assert trained.step % 40 == 0, "it ends with an epoch"

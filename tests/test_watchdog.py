@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from aerotrain.training.attending.attendants import peers_of
-from aerotrain.training.attending.watchdog import Watchdog
-from aerotrain.training.drive import Ran
-from aerotrain.training.greeting import answers
+from aerotrain.training.background.services import peers_of
+from aerotrain.training.background.watchdog import Watchdog
+from aerotrain.training.server_probe import answers
+from aerotrain.training.step_runner import StepsRun
 from support.training_fixtures import read_until, start
 
 pytestmark = pytest.mark.process
@@ -47,7 +47,7 @@ class World:
 def test_it_ends_what_makes_no_progress_within_its_patience():
     world = World()
     world.execute(300)  # the first: TensorFlow compiles
-    assert list(world.watchdog.over(iter([Ran(10, []), Ran(20, [])]), 100)) != []
+    assert list(world.watchdog.over(iter([StepsRun(10, []), StepsRun(20, [])]), 100)) != []
     assert world.said == []
     world.execute(61)
     assert len(world.said) == 1

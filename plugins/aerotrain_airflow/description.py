@@ -77,7 +77,7 @@ def with_code_packed(job: Job, settings: Settings) -> Job:
     return replace(job, code=publish_code(store_of(job.store, settings), Path(job.code)))
 
 
-def refuse_unknown_conf(context: Context) -> None:
+def check_conf(context: Context) -> None:
     """Refuse a run whose conf names what is no param; Airflow itself would ignore it.
 
     Raises:

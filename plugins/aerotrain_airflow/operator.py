@@ -23,9 +23,9 @@ from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
+    check_conf,
     describe,
     fitted,
-    refuse_unknown_conf,
     with_code_packed,
 )
 from aerotrain_airflow.run_ledger import close_ledger
@@ -87,7 +87,7 @@ class JobOperator(BaseOperator):
         """Run the job; what its chief returned is this task's result."""
         with translated():
             settings = Settings.read().with_launcher(self.launcher)
-            refuse_unknown_conf(context)
+            check_conf(context)
             job = fitted(describe(self, self.job, self.arguments, context, settings), settings)
             launcher, address = self._start(job, context, settings)
             until = self._timeout(context)

@@ -13,7 +13,7 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.store import probe
 from aerotrain_airflow.backends.choice import choose_launcher
 from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.description import describe, refuse_unknown_conf, with_code_packed
+from aerotrain_airflow.description import check_conf, describe, with_code_packed
 from aerotrain_airflow.operator import JobOperator, translated
 from aerotrain_airflow.settings import Settings
 
@@ -42,7 +42,7 @@ class PreflightOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         with translated():
             settings = Settings.read().with_launcher(self.launcher)
-            refuse_unknown_conf(context)
+            check_conf(context)
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(store_of(url, settings))

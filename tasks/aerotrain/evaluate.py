@@ -9,12 +9,12 @@ from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
-from aerotrain.training.failures import explained
+from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.results import numbers
-from aerotrain.training.trained import TrainedModel
 
 #: The metrics' key in the store of the evaluation.
 KEY = "metrics.json"
@@ -49,12 +49,12 @@ def run(replica: Replica) -> dict[str, float]:
 
 def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
     """The metrics over all records of the split, each once, with a smaller last batch."""
-    trained = TrainedModel.load(arguments.model)
+    trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
     files = download(arguments.data, split.shards, replica.scratch)
-    with explained(code, dataset, arguments.data, arguments.split, replica.scratch):
+    with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
         spec = batch_spec(dataset.schema, code.transform)
         model = trained.restore(code, spec, replica.scratch)
         batches = every_record(

@@ -12,12 +12,12 @@ from aerotrain.contract.steps import ExportArguments
 from aerotrain.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store, publish
-from aerotrain.training.failures import explained
+from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, first_records
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.servable import Servable
-from aerotrain.training.trained import TrainedModel
+from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.versions import claim_version, published_version
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.
@@ -58,7 +58,7 @@ def run(replica: Replica) -> str:
 
 def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
     """The identity of the export: the same in every try, another for a retrained model."""
-    trained = TrainedModel.load(arguments.model)
+    trained = ModelManifest.load(arguments.model)
     weights = open_store(trained.checkpoint).get(MANIFEST)
     return {
         "run": job.run,
@@ -72,12 +72,12 @@ def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
 
 def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> None:
     """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records."""
-    trained = TrainedModel.load(arguments.model)
+    trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
     shards = enough(split_of(dataset, arguments.split).shards, arguments.records)
     files = download(arguments.data, shards, replica.scratch)
-    with explained(code, dataset, arguments.data, arguments.split, replica.scratch):
+    with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
         spec = batch_spec(dataset.schema, code.transform)
         model = trained.restore(code, spec, replica.scratch)
         servable = Servable(model, code.transform, dataset.schema)

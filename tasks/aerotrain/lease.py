@@ -185,7 +185,7 @@ class Lease:
                     end(str(error))
                     return
                 except (TemporaryError, FinalError):
-                    continue  # the courier says what is wrong with the store
+                    continue  # the uploader reports what is wrong with the store
 
         thread = threading.Thread(target=work, name="lease", daemon=True)
         thread.start()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.code_archive import fetch_code
-from aerotrain.contract.cluster import replica_of, tell_tensorflow
+from aerotrain.contract.cluster import replica_of, set_tf_config
 from aerotrain.contract.errors import (
     AerotrainError,
     ExitCode,
@@ -33,8 +33,8 @@ from aerotrain.contract.errors import (
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
 from aerotrain.contract.termination import TerminationMessage
-from aerotrain.departure import GRACE, Notice, ToldToGo
 from aerotrain.lease import Lease
+from aerotrain.preemption import GRACE, Preempted, PreemptionNotice
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
 
@@ -65,7 +65,7 @@ class Replica:
     """One replica at work: the job, which of its replicas this is, and its scratch folder.
 
     ``generation`` counts how often it came back in its set. ``notice`` is where its work finds
-    that it is told to go, and ``heartbeat`` the file by which others see that it is alive.
+    that it is preempted, and ``heartbeat`` the file by which others see that it is alive.
     """
 
     job: Job
@@ -73,7 +73,7 @@ class Replica:
     attempt: str
     scratch: Path
     generation: int = 0
-    notice: Notice = field(default_factory=Notice, compare=False)
+    notice: PreemptionNotice = field(default_factory=PreemptionNotice, compare=False)
     heartbeat: Path | None = None
 
     @property
@@ -102,7 +102,7 @@ class Replica:
             attempt=environment["AEROTRAIN_ATTEMPT"],
             scratch=scratch,
             generation=int(environment.get("AEROTRAIN_GENERATION", "0")),
-            notice=Notice(float(environment.get("AEROTRAIN_GRACE", GRACE))),
+            notice=PreemptionNotice(float(environment.get("AEROTRAIN_GRACE", GRACE))),
             heartbeat=Path(environment.get("AEROTRAIN_HEARTBEAT", scratch / HEARTBEAT)),
         )
 
@@ -117,7 +117,7 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
     """
 
     def told(*_signal: object) -> None:
-        print("told to go (SIGTERM)", flush=True)
+        print("preempted (SIGTERM)", flush=True)
         replica.notice.give()
 
     ended: list[ExitCode] = []
@@ -173,7 +173,7 @@ def _code_folder(code: str, scratch: Path) -> str:
 def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
     """Say what went wrong, and which exit code tells it."""
     code = _code_of(error)
-    if isinstance(error, ToldToGo):
+    if isinstance(error, Preempted):
         print(error, flush=True)
         return ExitCode.TERMINATED
     if isinstance(error, AerotrainError):
@@ -184,7 +184,7 @@ def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
     else:
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"
-    last_words(message)
+    write_termination_message(message)
     return code
 
 
@@ -206,7 +206,7 @@ def _line_of(error: BaseException, folder: str) -> str:
     return ""
 
 
-def last_words(message: str, unresponsive: Iterable[str] = ()) -> None:
+def write_termination_message(message: str, unresponsive: Iterable[str] = ()) -> None:
     """Say why this replica ends, and who gave it no answer, to the log and to what started it."""
     print(f"error: {message}", flush=True)
     said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
@@ -227,7 +227,7 @@ class _Said(io.FileIO):
             return len(data)
 
 
-def outlive_a_full_disk() -> None:
+def ignore_full_disk() -> None:
     """Have nothing that is printed raise an error: the log may lie on the disk that is full."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
@@ -242,10 +242,10 @@ def outlive_a_full_disk() -> None:
 
 def main() -> None:
     """Run the replica that the environment describes, and exit as it ended."""
-    outlive_a_full_disk()
+    ignore_full_disk()
     # A disk that came empty has no folder for temporary files yet.
     Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
-    tell_tensorflow(os.environ)
+    set_tf_config(os.environ)
     code = live(Replica.from_environment(os.environ, Path.cwd()))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from benchmarks.mishaps import ROOT, Mark, Outcome, processes_of
 
-from aerotrain.contract.ledger import Entry, What, read
+from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
@@ -92,14 +92,14 @@ class DagTraining:
         harm(self)
         state = self.follow()
         entries = self.entries()
-        sets = [each for each in entries if each.event is What.START and not each.replica]
-        adopted = [each for each in entries if each.event is What.ADOPT]
+        sets = [each for each in entries if each.event is EventType.START and not each.replica]
+        adopted = [each for each in entries if each.event is EventType.ADOPT]
         times = [each.at for each in self.marks]
         falls = [mark.step - later.step for mark, later in itertools.pairwise(self.marks)]
         return Outcome(
             state=state,
             verdict=f"{len(sets)} set started, taken over {len(adopted)} times",
-            back=sorted({each.replica for each in entries if each.event is What.RESTART}),
+            back=sorted({each.replica for each in entries if each.event is EventType.RESTART}),
             detect=adopted[0].at - at if adopted else None,
             full_pace=None,
             longest_gap=max(later - before for before, later in itertools.pairwise(times)),
@@ -131,7 +131,7 @@ class DagTraining:
     def component(self, name: str) -> Process:
         return next(each for each in self.stack.components if each.name == name)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Event]:
         """The ledger that the task has left in the store."""
         url = f"s3://aerotrain/{DAG}/runs/{path_segment(self.run)}/{TASK}"
         store = open_store(url, self.stack.s3.environment)
@@ -206,4 +206,4 @@ def kill_in_turn(training: DagTraining) -> None:
 
 def _adoptions(training: DagTraining) -> int:
     ledger = (Path(training.address) / "ledger.jsonl").read_text().splitlines()
-    return sum(each.event is What.ADOPT for each in read(ledger))
+    return sum(each.event is EventType.ADOPT for each in read(ledger))

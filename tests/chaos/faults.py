@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.mishaps import Training
 
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
-from aerotrain.contract.ledger import What
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.process.folder import JobFolder
 from chaos import dag_runs
@@ -122,7 +122,7 @@ def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
     address = JobFolder(Path(training.address)).addresses()[name]
     scene.network.drop(int(address.rpartition(":")[2]))
     try:
-        training.until(lambda: any(each.event is What.DETECT for each in training.ledger()))
+        training.until(lambda: any(each.event is EventType.DETECT for each in training.ledger()))
     finally:
         scene.network.mend()
 

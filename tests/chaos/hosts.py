@@ -16,7 +16,7 @@ from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.status import State
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.store import open_store
-from aerotrain.training.checkpoints.retention import Name, sealed_checkpoints
+from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 
 #: Seconds without a sign of life after which a replica is ended: what would do it is frozen too.
 _NEVER = 3600.0
@@ -74,7 +74,7 @@ def published(training: Training) -> list[int]:
 def wrong_line(training: Training) -> list[str]:
     """What of the store is not as ``training`` has left it."""
     store = open_store(training.job.prefix)
-    names = sealed_checkpoints(store)
+    names = complete_checkpoints(store)
     found = unlike(published(training), names, TrainArguments(model="", data="").keep)
     if not json.loads(store.get("model.json"))["checkpoint"].endswith(f"/{names[-1]}"):
         found.append("model.json names another checkpoint than the last")

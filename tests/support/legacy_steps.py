@@ -13,11 +13,11 @@ import tf_keras
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.training.drive import LocalDrive
 from aerotrain.training.input.batches import parse
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 
 STEPS = 80  # two epochs, the last batch of each is smaller
@@ -48,8 +48,8 @@ def compare(user: UserCode, hparams: dict[str, bool], batches: tf.data.Dataset) 
         ours = user.build(hparams, batches.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
     step = KERAS.step(ours, counter, batches.element_spec)
-    drive = LocalDrive(strategy, step, batches, per_execution=1)
-    results = [step.metrics.results(ran.sums) for ran in drive.run(STEPS)]
+    step_runner = LocalStepRunner(strategy, step, batches, per_execution=1)
+    results = [step.metrics.results(ran.sums) for ran in step_runner.run(STEPS)]
     ours.optimizer.finalize_variable_values(ours.trainable_variables)
 
     assert results[0].keys() == history[0].keys()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from benchmarks.mishaps import processes_of, replica_pid
 
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import What
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
@@ -85,7 +85,7 @@ class Live:
     def pids(self) -> dict[str, int]:
         return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
 
-    def entries(self, what: What) -> list[str]:
+    def entries(self, what: EventType) -> list[str]:
         return [each.replica for each in self.launcher.ledger(self.address) if each.event is what]
 
 

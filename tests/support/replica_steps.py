@@ -12,22 +12,22 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.cluster import tell_tensorflow
+from aerotrain.contract.cluster import set_tf_config
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
-from aerotrain.training.feed import Feed
 from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.flavour import KERAS
-from aerotrain.training.plan import Plan
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.schedule import Plan
 from aerotrain.training.strategies import ENGINES, wait_for_all
 
 
 def main(text: str, output: str, devices: str, steps: str) -> None:
     job = Job.from_json(text)
     if "AEROTRAIN_CLUSTER" in os.environ:
-        tell_tensorflow(os.environ)
+        set_tf_config(os.environ)
     sys.path.insert(0, str(job.code))
     [cpu] = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * int(devices)
@@ -37,7 +37,7 @@ def main(text: str, output: str, devices: str, steps: str) -> None:
     code = UserCode.load(arguments.model)
     records = dataset.splits["train"].records
     plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
-    feed = Feed(
+    feed = InputPipeline(
         job=job, arguments=arguments, dataset=dataset, code=code, plan=plan, scratch=Path.cwd()
     )
     engine = ENGINES[job.strategy]
@@ -50,8 +50,8 @@ def main(text: str, output: str, devices: str, steps: str) -> None:
             0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
         step = engine.step(model, counter, spec)
-    drive = engine.drive(strategy, step, feed, 0)
-    results = [step.metrics.results(ran.sums) for ran in drive.run(int(steps))]
+    step_runner = engine.step_runner(strategy, step, feed, 0)
+    results = [step.metrics.results(ran.sums) for ran in step_runner.run(int(steps))]
     weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
     logs = {name: [each[name] for each in results] for name in results[0]}
     counts = {"counter": counter.numpy(), "iterations": model.optimizer.iterations.numpy()}

@@ -15,12 +15,12 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.drive import LocalDrive
-from aerotrain.training.input.batches import Cut
+from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.code import UserCode, features_and_label
-from aerotrain.training.model.flavour import KERAS
-from aerotrain.training.steps.own import OwnStepTogether, has_own_step
-from aerotrain.training.steps.pieces import StepInPieces
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.step_runner import LocalStepRunner
+from aerotrain.training.steps.custom import CustomStepTogether, has_custom_step
+from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.results import numbers
 from aerotrain.training.strategies import ENGINES
 
@@ -76,13 +76,13 @@ def by_replicas(table, build, strategy, accumulate=1, jit=False):
             0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
         step = KERAS.step(model, counter, spec)
-    if has_own_step(model):
-        together = OwnStepTogether(step)
+    if has_custom_step(model):
+        together = CustomStepTogether(step)
     else:
-        together = StepInPieces(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
+        together = MicrobatchStep(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
 
     def element(batch, replica):
-        cut = Cut(replicas=2, accumulate=accumulate)
+        cut = MicrobatchSpec(replicas=2, accumulate=accumulate)
         made = (cut.piece(batch, replica * accumulate + each) for each in range(accumulate))
         return tuple(
             (
@@ -99,8 +99,8 @@ def by_replicas(table, build, strategy, accumulate=1, jit=False):
         return rows.enumerate().map(lambda number, each: element(each, number % 2))
 
     dataset = strategy.distribute_datasets_from_function(pieces)
-    drive = LocalDrive(strategy, together, dataset, per_execution=len(SIZES))
-    *_, ran = drive.run(len(SIZES))
+    step_runner = LocalStepRunner(strategy, together, dataset, per_execution=len(SIZES))
+    *_, ran = step_runner.run(len(SIZES))
     return {"weights": weights_of(model), "logs": step.metrics.results(ran.sums)}
 
 

@@ -236,11 +236,11 @@ def said_of_shared_steps(
     return {line["model"]: line["said"] for line in lines}
 
 
-def feed_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
+def input_pipeline_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
     """What the steps of the replica's job are fed with."""
     # They load TensorFlow, which most tests can do without.
-    from aerotrain.training.feed import Feed
-    from aerotrain.training.plan import Plan
+    from aerotrain.training.input_pipeline import InputPipeline
+    from aerotrain.training.schedule import Plan
 
     arguments = TrainArguments.of(replica.job.arguments)
     plan = Plan(
@@ -248,7 +248,7 @@ def feed_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
         batch_size=arguments.batch_size,
         epochs=arguments.epochs,
     )
-    return Feed(
+    return InputPipeline(
         job=replica.job,
         arguments=arguments,
         dataset=dataset,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.controller.decision import Restart
 from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.controller.situation import Seen
@@ -84,7 +84,7 @@ class Found:
     handle: str
     matches: bool
     created: float
-    events: Sequence[Entry]
+    events: Sequence[Event]
     seen: Seen
 
 
@@ -115,7 +115,7 @@ class Group(Protocol):
         """When it was created, by ``time.time()``."""
 
     @property
-    def events(self) -> Sequence[Entry]:
+    def events(self) -> Sequence[Event]:
         """Its event log, as far as this follower knows it."""
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
@@ -127,7 +127,7 @@ class Group(Protocol):
             GoneError: the group is not there, or not this task try's.
         """
 
-    async def append(self, events: Sequence[Entry]) -> bool:
+    async def append(self, events: Sequence[Event]) -> bool:
         """Add to the event log; False where another follower was first, and ``events`` has theirs.
 
         Raises:
@@ -172,7 +172,7 @@ class Backend(Protocol[PlanT]):
             GoneError: it is not there.
         """
 
-    async def events(self, handle: str) -> list[Entry]:
+    async def events(self, handle: str) -> list[Event]:
         """The event log of the group; nothing where it is gone."""
 
     async def delete(self, handle: str) -> None:

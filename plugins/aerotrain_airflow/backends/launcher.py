@@ -13,8 +13,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.backends import driver
 from aerotrain_airflow.backends.base import Backend, Emit, PlanT
 from aerotrain_airflow.controller.ended import Ended
@@ -104,7 +104,7 @@ class Launcher(Generic[PlanT]):
         """What goes on watching in a triggerer, where the group can be seen from there."""
         return self._backend.trigger(handle, until)
 
-    def ledger(self, handle: str) -> list[Entry]:
+    def ledger(self, handle: str) -> list[Event]:
         """What happened to the group until now; nothing where it is gone."""
         return _Work(lambda: self._backend.events(handle)).result()
 

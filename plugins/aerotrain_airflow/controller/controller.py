@@ -7,8 +7,8 @@ goes on with its budgets, and finishes a restart that was recorded and not carri
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.ledger import Entry
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.controller.deadlines import (
     Deadline,
@@ -52,7 +52,7 @@ class Controller:
 
     def decide(
         self,
-        events: Sequence[Entry],
+        events: Sequence[Event],
         seen: Seen,
         now: float,
         progress: Progress | None = None,
@@ -91,7 +91,7 @@ class Controller:
         restarts = now_seen.restarts()
         return Decision(action=restart_of(restarts), events=(*news, *restarts.values()))
 
-    def can_adopt(self, events: Sequence[Entry], seen: Seen, now: float) -> bool:
+    def can_adopt(self, events: Sequence[Event], seen: Seen, now: float) -> bool:
         """Whether a group that an earlier try has left can still come to a good end."""
         action = self.decide(events, seen, now).action
         if isinstance(action, Ended):
@@ -99,7 +99,7 @@ class Controller:
         is_alive = any(not each.state.ended for each in seen.values())
         return is_alive or bool(behind(seen, self._history(events)))
 
-    def _history(self, events: Sequence[Entry]) -> Histories:
+    def _history(self, events: Sequence[Event]) -> Histories:
         return {name: History.of(name, events) for name in self.job.names()}
 
     def _taken_together(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.recovery import Formation
+from aerotrain.contract.recovery import Topology
 from aerotrain.contract.status import Observation, State
 
 #: Replicas whose reasons for waiting are named.
@@ -75,7 +75,7 @@ def patience(job: Job, *, trains: bool) -> float:
     The members of a gang that has not trained yet have as long as they have to start: TensorFlow
     lets no Python run while they wait for each other.
     """
-    if Formation.of(job) is Formation.GANG and not trains:
+    if Topology.of(job) is Topology.GANG and not trains:
         return max(job.deadlines.start, job.deadlines.progress_timeout)
     return job.deadlines.progress_timeout
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.controller.ended import Ended
 
 
@@ -51,4 +51,4 @@ class Decision:
     """What to do, and the events to be kept before it is done."""
 
     action: Action
-    events: tuple[Entry, ...] = ()
+    events: tuple[Event, ...] = ()

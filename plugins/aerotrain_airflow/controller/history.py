@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.ledger import Entry, What
 
 #: Losses of each replica that are kept one by one: more than any decision looks at.
 _KEPT = 8
@@ -18,44 +18,44 @@ _REASON = 200
 class History:
     """The events of one replica, in the order of time."""
 
-    events: Sequence[Entry]
+    events: Sequence[Event]
 
     @classmethod
-    def of(cls, name: ReplicaName, events: Sequence[Entry]) -> "History":
+    def of(cls, name: ReplicaName, events: Sequence[Event]) -> "History":
         return cls([each for each in events if each.replica == str(name)])
 
     @property
     def restarts(self) -> int:
         """How often it is to have been restarted by now."""
-        return max((each.generation for each in self._all(What.RESTART)), default=0)
+        return max((each.generation for each in self._all(EventType.RESTART)), default=0)
 
     @property
-    def last_restart(self) -> Entry | None:
-        return next(reversed(self._all(What.RESTART)), None)
+    def last_restart(self) -> Event | None:
+        return next(reversed(self._all(EventType.RESTART)), None)
 
     @property
-    def loss(self) -> Entry | None:
+    def loss(self) -> Event | None:
         """The loss that was recorded since its last restart."""
         restarts = self.restarts
-        found = (each for each in self._all(What.DETECT) if each.generation == restarts)
+        found = (each for each in self._all(EventType.DETECT) if each.generation == restarts)
         return next(found, None)
 
     @property
-    def earlier(self) -> list[Entry]:
+    def earlier(self) -> list[Event]:
         """Its losses before its last restart."""
         restarts = self.restarts
-        return [each for each in self._all(What.DETECT) if each.generation < restarts]
+        return [each for each in self._all(EventType.DETECT) if each.generation < restarts]
 
-    def _all(self, what: What) -> list[Entry]:
+    def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]
 
 
-def size_of(events: Iterable[Entry]) -> int:
+def size_of(events: Iterable[Event]) -> int:
     """The bytes that the events take, one a line."""
     return sum(len(each.to_json().encode()) + 1 for each in events)
 
 
-def compacted(events: Sequence[Entry], limit: int) -> Sequence[Entry]:
+def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
     """The same in at most about ``limit`` bytes, for a controller that decides the same.
 
     Where there is more, each replica keeps its last restart and its last losses, and its older
@@ -63,28 +63,28 @@ def compacted(events: Sequence[Entry], limit: int) -> Sequence[Entry]:
     """
     if size_of(events) <= limit:
         return events
-    kept: list[Entry] = []
-    by_replica: dict[str, list[Entry]] = defaultdict(list)
+    kept: list[Event] = []
+    by_replica: dict[str, list[Event]] = defaultdict(list)
     for each in events:
         by_replica[each.replica].append(each)
     for own in by_replica.values():
-        losses = [each for each in own if each.event is What.DETECT]
-        restarts = [each for each in own if each.event is What.RESTART]
-        others = [each for each in own if each.event not in (What.DETECT, What.RESTART)]
+        losses = [each for each in own if each.event is EventType.DETECT]
+        restarts = [each for each in own if each.event is EventType.RESTART]
+        others = [each for each in own if each.event not in (EventType.DETECT, EventType.RESTART)]
         kept += _summed(losses[:-_KEPT]) + [_shortened(each) for each in losses[-_KEPT:-1]]
         kept += losses[-1:] + restarts[-1:] + others[:1] + others[1:][-_KEPT:]
     return sorted(kept, key=lambda each: each.at)
 
 
-def _summed(losses: Iterable[Entry]) -> list[Entry]:
+def _summed(losses: Iterable[Event]) -> list[Event]:
     """One for each kind, which stands for all of them."""
-    last: dict[str, Entry] = {}
+    last: dict[str, Event] = {}
     for each in losses:
         before = last[each.kind].times if each.kind in last else 0
         last[each.kind] = replace(each, because="", times=before + each.times)
     return list(last.values())
 
 
-def _shortened(event: Entry) -> Entry:
+def _shortened(event: Event) -> Event:
     """With a reason that is long enough to differ from another."""
     return replace(event, because=event.because[:_REASON])

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.ledger import Entry
 from aerotrain.contract.limits import Restarts
 from aerotrain.contract.status import Loss, Observation
 
@@ -71,7 +71,7 @@ def loss_of(seen: Observation) -> Loss:
 
 
 def judge(
-    seen: Observation, step: int | None, earlier: Sequence[Entry], budgets: Restarts
+    seen: Observation, step: int | None, earlier: Sequence[Event], budgets: Restarts
 ) -> Verdict:
     """The verdict on a loss at ``step``, after the ``earlier`` ones of the same replica."""
     loss = loss_of(seen)
@@ -116,7 +116,7 @@ _MORE_MEMORY = 1.5
 
 
 def not_before(
-    losses: Mapping[ReplicaName, tuple[Entry, Sequence[Entry]]], *, all_ended: bool
+    losses: Mapping[ReplicaName, tuple[Event, Sequence[Event]]], *, all_ended: bool
 ) -> float:
     """When the restart after these losses is due, each with the replica's earlier ones.
 
@@ -133,7 +133,7 @@ def not_before(
     return max(waits)
 
 
-def _pause(loss: Entry, earlier: Sequence[Entry]) -> float:
+def _pause(loss: Event, earlier: Sequence[Event]) -> float:
     """None after the first two losses, then longer each time until it has lived for long."""
     row = 0
     later = loss.at
@@ -144,6 +144,6 @@ def _pause(loss: Entry, earlier: Sequence[Entry]) -> float:
     return min(_PAUSE * 2.0 ** (row - 2), _LONGEST_PAUSE) if row >= 2 else 0.0
 
 
-def memory_factor(losses: Iterable[Entry]) -> float:
+def memory_factor(losses: Iterable[Event]) -> float:
     """By how much the memory of a replica is multiplied after these losses."""
     return _MORE_MEMORY ** sum(each.times for each in losses if each.kind == Loss.MEMORY)

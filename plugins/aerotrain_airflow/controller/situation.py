@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.ledger import Entry, What
-from aerotrain.contract.recovery import comeback
+from aerotrain.contract.recovery import replicas_to_restart
 from aerotrain.contract.status import Loss, Observation, State
 from aerotrain_airflow.controller.deadlines import Deadline
 from aerotrain_airflow.controller.decision import Restart
@@ -36,7 +36,7 @@ class Situation:
     step: int | None
 
     @cached_property
-    def losses(self) -> Mapping[ReplicaName, Entry]:
+    def losses(self) -> Mapping[ReplicaName, Event]:
         """The losses that have a cause of their own, each as the event that records it.
 
         A replica that only misses another one was lost to that one.
@@ -50,7 +50,7 @@ class Situation:
         }
 
     @property
-    def news(self) -> tuple[Entry, ...]:
+    def news(self) -> tuple[Event, ...]:
         """Those of them that are not recorded yet."""
         return tuple(each for name, each in self.losses.items() if self.history[name].loss is None)
 
@@ -74,7 +74,7 @@ class Situation:
             causes=tuple(found),
         )
 
-    def without_place(self, deadline: Deadline) -> tuple[Entry, ...]:
+    def without_place(self, deadline: Deadline) -> tuple[Event, ...]:
         """Who had not started by its deadline: a next try may do without."""
         return tuple(self._detected(name, Loss.START, None) for name in deadline.waiting)
 
@@ -96,7 +96,7 @@ class Situation:
     def names(self) -> frozenset[ReplicaName]:
         """Those that were lost, and those that are restarted with them."""
         lost = {name for name, each in self.seen.items() if each.state is State.LOST}
-        return comeback(self.job, lost | self.silent)
+        return replicas_to_restart(self.job, lost | self.silent)
 
     def due(self) -> float:
         """When they are to be restarted; what is silent is not waited for."""
@@ -104,16 +104,16 @@ class Situation:
         losses = {name: (each, self.history[name].earlier) for name, each in self.losses.items()}
         return not_before(losses, all_ended=all_ended)
 
-    def restarts(self) -> dict[ReplicaName, Entry]:
+    def restarts(self) -> dict[ReplicaName, Event]:
         """Their restarts, as the events that record them."""
         because = "; ".join(f"{name} {each.why}" for name, each in self.verdicts.items())
         return {name: self._restart(name, because) for name in sorted(self.names)}
 
-    def _restart(self, name: ReplicaName, because: str) -> Entry:
+    def _restart(self, name: ReplicaName, because: str) -> Event:
         verdict, loss = self.verdicts.get(name), self.losses.get(name)
         is_moved = name in self.silent or (verdict and verdict.course is Course.ELSEWHERE)
-        return Entry(
-            event=What.RESTART,
+        return Event(
+            event=EventType.RESTART,
             at=self.now,
             step=self.step,
             replica=str(name),
@@ -124,10 +124,10 @@ class Situation:
             force=name in self.silent or loss_of(self.seen[name]) is Loss.NODE,
         )
 
-    def _detected(self, name: ReplicaName, loss: Loss, step: int | None) -> Entry:
+    def _detected(self, name: ReplicaName, loss: Loss, step: int | None) -> Event:
         seen = self.seen[name]
-        return Entry(
-            event=What.DETECT,
+        return Event(
+            event=EventType.DETECT,
             at=self.now,
             step=step,
             replica=str(name),
@@ -139,7 +139,7 @@ class Situation:
         )
 
 
-def as_recorded(seen: Observation, loss: Entry) -> Observation:
+def as_recorded(seen: Observation, loss: Event) -> Observation:
     """A replica whose loss was recorded, whatever is seen of it since."""
     return replace(
         seen,
@@ -168,7 +168,7 @@ def being_restarted(history: History) -> Observation:
     return Observation(state=State.PENDING, reason="waits to be restarted", waits_since=since)
 
 
-def restart_of(entries: Mapping[ReplicaName, Entry]) -> Restart:
+def restart_of(entries: Mapping[ReplicaName, Event]) -> Restart:
     """The restart that these events record."""
     return Restart(
         counts={name: each.generation for name, each in entries.items()},

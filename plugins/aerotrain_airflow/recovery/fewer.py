@@ -6,15 +6,15 @@ The training goes on from its checkpoint, which any number of workers can take u
 from collections.abc import Iterable
 from dataclasses import replace
 
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, Role
-from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.status import Loss
 
 #: The losses that say that there is no place for a replica, and not that it did anything wrong.
 _NO_PLACE = frozenset({Loss.START, Loss.NODE})
 
 
-def with_fewer_workers(job: Job, ledger: Iterable[Entry]) -> Job:
+def with_fewer_workers(job: Job, ledger: Iterable[Event]) -> Job:
     """The job without as many workers as had no place at the ends of earlier tries.
 
     ``ledger`` is that of all earlier tries. It keeps ``job.min_workers``, and is the same job
@@ -29,18 +29,18 @@ def with_fewer_workers(job: Job, ledger: Iterable[Entry]) -> Job:
     return replace(job, replicas=tuple(replicas))
 
 
-def _without_place(ledger: Iterable[Entry]) -> int:
+def _without_place(ledger: Iterable[Event]) -> int:
     """How many workers each set was without at its end, of all sets together."""
     missing: list[set[str]] = [set()]
     for entry in ledger:
-        if entry.event is What.START and not entry.replica:
+        if entry.event is EventType.START and not entry.replica:
             missing.append(set())
-        elif entry.event is What.RESTART:
+        elif entry.event is EventType.RESTART:
             missing[-1].discard(entry.replica)
-        elif entry.event is What.DETECT and _is_worker_without_place(entry):
+        elif entry.event is EventType.DETECT and _is_worker_without_place(entry):
             missing[-1].add(entry.replica)
     return sum(map(len, missing))
 
 
-def _is_worker_without_place(entry: Entry) -> bool:
+def _is_worker_without_place(entry: Event) -> bool:
     return entry.kind in _NO_PLACE and entry.replica.startswith(Role.WORKER)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.event_log import Event, EventType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,17 @@ class Goodput:
         return ", ".join(parts)
 
 
-def merged(*ledgers: Iterable[Entry]) -> list[Entry]:
+def merged(*ledgers: Iterable[Event]) -> list[Event]:
     """All entries in the order of their times."""
     return sorted((entry for ledger in ledgers for entry in ledger), key=lambda entry: entry.at)
 
 
-def goodput_of(ledger: Sequence[Entry]) -> Goodput:
+def goodput_of(ledger: Sequence[Event]) -> Goodput:
     """Add up a merged ledger; it lasts from its first entry to its last."""
     if not ledger:
         return Goodput(wall=0.0)
     wall = ledger[-1].at - ledger[0].at
-    restarts = len({each.at for each in ledger if each.event is What.RESTART})
+    restarts = len({each.at for each in ledger if each.event is EventType.RESTART})
     trained = _stretches(ledger)
     done = max((last for _, last, _ in trained), default=0)
     if not done:
@@ -71,7 +71,7 @@ def goodput_of(ledger: Sequence[Entry]) -> Goodput:
     lost = {
         "start-up": _until_training(ledger, ledger[0].at),
         "recovery": sum(_until_training(ledger, at) for at in _outages(ledger)),
-        "save stall": sum(each.seconds for each in ledger if each.event is What.SAVE_STALL),
+        "save stall": sum(each.seconds for each in ledger if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
     }
     lost["other"] = max(0.0, wall - moved - sum(lost.values()))
@@ -85,13 +85,13 @@ def goodput_of(ledger: Sequence[Entry]) -> Goodput:
     )
 
 
-def _stretches(ledger: Iterable[Entry]) -> list[tuple[int, int, float]]:
+def _stretches(ledger: Iterable[Event]) -> list[tuple[int, int, float]]:
     """From which step to which was trained without a break, and in how many seconds."""
     found, at = [], 0
     for entry in ledger:
-        if entry.event is What.RESTORE:
+        if entry.event is EventType.RESTORE:
             at = entry.step or 0
-        elif entry.event is What.TRAIN and entry.step is not None:
+        elif entry.event is EventType.TRAIN and entry.step is not None:
             if entry.step > at and entry.seconds > 0:
                 found.append((at, entry.step, entry.seconds))
             at = entry.step
@@ -109,31 +109,31 @@ def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
     return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
 
 
-def _steps_twice(ledger: Iterable[Entry]) -> int:
+def _steps_twice(ledger: Iterable[Event]) -> int:
     """Steps that a restored chief had to do again, as far as anybody knows of them."""
     furthest = twice = 0
     for entry in ledger:
-        if entry.event is What.RESTORE and entry.step is not None:
+        if entry.event is EventType.RESTORE and entry.step is not None:
             twice += max(0, furthest - entry.step)
         furthest = max(furthest, entry.step or 0)
     return twice
 
 
-def _outages(ledger: Iterable[Entry]) -> list[float]:
+def _outages(ledger: Iterable[Event]) -> list[float]:
     """When losses were seen that stopped the chief: one time each, until it trained again."""
     found: list[float] = []
     down: float | None = None
     for entry in ledger:
-        if entry.event is What.DETECT and down is None:
+        if entry.event is EventType.DETECT and down is None:
             down = entry.at
-        elif entry.event is What.RESTART and entry.replica == "chief" and down is not None:
+        elif entry.event is EventType.RESTART and entry.replica == "chief" and down is not None:
             found += [down] if down not in found else []
-        elif entry.event in (What.RESTORE, What.TRAIN):
+        elif entry.event in (EventType.RESTORE, EventType.TRAIN):
             down = None
     return found
 
 
-def _until_training(ledger: Sequence[Entry], since: float) -> float:
+def _until_training(ledger: Sequence[Event], since: float) -> float:
     """Seconds from then until the chief was ready to train: its next variables were restored."""
-    ready = (each.at for each in ledger if each.event is What.RESTORE and each.at >= since)
+    ready = (each.at for each in ledger if each.event is EventType.RESTORE and each.at >= since)
     return next(ready, ledger[-1].at) - since

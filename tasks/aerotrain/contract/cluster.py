@@ -64,7 +64,7 @@ def replica_of(environment: Mapping[str, str]) -> ReplicaName:
     return ReplicaName(Role(environment["AEROTRAIN_ROLE"]), int(environment["AEROTRAIN_INDEX"]))
 
 
-def tell_tensorflow(environment: MutableMapping[str, str]) -> None:
+def set_tf_config(environment: MutableMapping[str, str]) -> None:
     """Set TF_CONFIG as the variables of a launcher say, whatever was there before.
 
     It has to be there before TensorFlow builds a strategy.

@@ -1,7 +1,7 @@
-"""Who comes back when somebody is lost: the matrix of recovery, one table for code and people.
+"""Which replicas restart after a failure: the recovery matrix, one table for code and docs.
 
-The first rows are rules that ``comeback`` applies. The others are promises that several parts
-keep together; docs/recovery.md shows the same table, and a test holds the two equal.
+The first rows are rules that ``replicas_to_restart`` applies. Several modules together keep the
+others. docs/recovery.md shows the same table, and a test compares the two.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +11,7 @@ from enum import StrEnum
 from aerotrain.contract.job import Job, ReplicaName, Role
 
 
-class Formation(StrEnum):
+class Topology(StrEnum):
     """How the replicas of a job stand to each other, whatever their strategy is called."""
 
     SERVED = "`parameter_server`"
@@ -20,7 +20,7 @@ class Formation(StrEnum):
     ANY = "any"
 
     @classmethod
-    def of(cls, job: Job) -> "Formation":
+    def of(cls, job: Job) -> "Topology":
         """The formation of that job, its evaluator and its input left aside."""
         if job.rules.ps:
             return cls.SERVED
@@ -34,7 +34,7 @@ class Row:
     Where ``role`` is lost, it comes back, and all of ``brings`` with it.
     """
 
-    formation: Formation
+    formation: Topology
     lost: str
     happens: str
     costs: str
@@ -49,49 +49,49 @@ _TOGETHER = (Role.CHIEF, Role.WORKER)
 # A table, a loss a row.
 # fmt: off
 MATRIX: tuple[Row, ...] = (
-    Row(Formation.SERVED, "a worker", "that worker alone comes back; the others never stop",
+    Row(Topology.SERVED, "a worker", "that worker alone comes back; the others never stop",
         "the steps in flight", Role.WORKER),
-    Row(Formation.SERVED, "a ps", f"all ps and the chief come back, {_CHECKPOINT}; workers are "
+    Row(Topology.SERVED, "a ps", f"all ps and the chief come back, {_CHECKPOINT}; workers are "
         "kept", _INTERVAL, Role.PS, (Role.PS, Role.CHIEF)),
-    Row(Formation.SERVED, "the chief", f"the chief comes back, {_CHECKPOINT}; ps and workers are "
+    Row(Topology.SERVED, "the chief", f"the chief comes back, {_CHECKPOINT}; ps and workers are "
         "kept", _INTERVAL, Role.CHIEF),
-    Row(Formation.GANG, "the chief", f"all come back together, {_CHECKPOINT}", _INTERVAL,
+    Row(Topology.GANG, "the chief", f"all come back together, {_CHECKPOINT}", _INTERVAL,
         Role.CHIEF, _TOGETHER),
-    Row(Formation.GANG, "a worker", f"all come back together, {_CHECKPOINT}; a stale peer is "
+    Row(Topology.GANG, "a worker", f"all come back together, {_CHECKPOINT}; a stale peer is "
         "ended from outside", _INTERVAL, Role.WORKER, _TOGETHER),
-    Row(Formation.ALONE, "the process", f"it comes back, {_CHECKPOINT}", _INTERVAL, Role.CHIEF),
-    Row(Formation.ANY, "the evaluator", "it comes back alone; the training never stops",
+    Row(Topology.ALONE, "the process", f"it comes back, {_CHECKPOINT}", _INTERVAL, Role.CHIEF),
+    Row(Topology.ANY, "the evaluator", "it comes back alone; the training never stops",
         "nothing", Role.EVALUATOR),
-    Row(Formation.ANY, "an `input`", "it comes back alone; others, if there are, bring what "
+    Row(Topology.ANY, "an `input`", "it comes back alone; others, if there are, bring what "
         "is read meanwhile", "some records come again, others later", Role.INPUT),
-    Row(Formation.ANY, "the dispatcher", "all but the ps and the evaluator come back, "
+    Row(Topology.ANY, "the dispatcher", "all but the ps and the evaluator come back, "
         f"{_CHECKPOINT}", _INTERVAL,
         Role.DISPATCHER, (Role.CHIEF, Role.WORKER, Role.INPUT)),
-    Row(Formation.ANY, "a replica that is told to go (SIGTERM, eviction, spot notice)",
+    Row(Topology.ANY, "a replica that is preempted (SIGTERM, eviction, spot notice)",
         "it saves a checkpoint, leaves, and resumes elsewhere", "nothing"),
-    Row(Formation.ANY, "a replica that is alive and makes no progress",
+    Row(Topology.ANY, "a replica that is alive and makes no progress",
         "it is found by its heartbeat or its step, ended, and treated as lost",
         "`deadlines.progress_timeout` (60 s)"),
-    Row(Formation.ANY, "a node that falls silent, nothing closed", "the chief's own watchdog "
+    Row(Topology.ANY, "a node that falls silent, nothing closed", "the chief's own watchdog "
         "ends it, or the one outside does; what is silent is replaced, never waited for",
         "`deadlines.progress_timeout` (60 s)"),
-    Row(Formation.ANY, "Airflow's worker, scheduler or triggerer", "training goes on; the task "
+    Row(Topology.ANY, "Airflow's worker, scheduler or triggerer", "training goes on; the task "
         "adopts it when it is back", "nothing"),
-    Row(Formation.ANY, "the object store, away or slow", "training goes on; uploads wait and "
+    Row(Topology.ANY, "the object store, away or slow", "training goes on; uploads wait and "
         "catch up; past a deadline the job fails and names every local checkpoint", "nothing"),
-    Row(Formation.ANY, "the whole machine or cluster", "the retry resumes from the last whole "
+    Row(Topology.ANY, "the whole machine or cluster", "the retry resumes from the last whole "
         "checkpoint", _INTERVAL),
 )
 # fmt: on
 
 
-def say_silent(names: Sequence[str]) -> str:
+def say_unresponsive(names: Sequence[str]) -> str:
     """Which replicas do not answer, for people; programs read the termination message."""
     return f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not answer"
 
 
-def comeback(job: Job, lost: Collection[ReplicaName]) -> frozenset[ReplicaName]:
-    """Who has to be started anew, and ended before where they still run, if these are lost."""
+def replicas_to_restart(job: Job, lost: Collection[ReplicaName]) -> frozenset[ReplicaName]:
+    """Who has to be restarted, and ended before where they still run, if these are lost."""
     names = list(job.names())
     back = set(lost)
     for name in lost:
@@ -101,5 +101,5 @@ def comeback(job: Job, lost: Collection[ReplicaName]) -> frozenset[ReplicaName]:
 
 
 def _row_of(job: Job, role: Role) -> Row:
-    formations = (Formation.of(job), Formation.ANY)
+    formations = (Topology.of(job), Topology.ANY)
     return next(row for row in MATRIX if row.role is role and row.formation in formations)

@@ -29,7 +29,7 @@ class Loss(StrEnum):
     """Why a replica was lost, as far as it matters to its coming back."""
 
     CRASH = "crash"  # its own doing: a signal, or an exit code that nobody knows
-    PREEMPTED = "preempted"  # told to go: evicted, drained, a spot node's end
+    PREEMPTED = "preempted"  # evicted, drained, a spot node's end
     MEMORY = "memory"  # it asked for more than it was given
     NODE = "node"  # its machine left, fell silent or refused it
     START = "start"  # it never ran
@@ -91,7 +91,7 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
 def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
     """The job's state from its replicas': it ends when its chief ends or any other fails.
 
-    Workers and ps serve until they are told to go, so their success is not waited for. A
+    Workers and ps serve until they are ended, so their success is not waited for. A
     replica that failed for good comes before those that were lost: mostly they were lost to it.
     """
     states = [seen.state for seen in replicas.values()]

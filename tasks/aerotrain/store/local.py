@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from aerotrain.store.errors import ExistsError, changed, explained, replaced
+from aerotrain.store.errors import ExistsError, changed, errors_translated, replaced
 from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.protocol import StoredObject
 
@@ -92,7 +92,7 @@ class LocalStore:
             for key, status in _files_below(str(self.root / folder), folder):
                 yield StoredObject(key, status.st_size, _tag(status))
         except OSError as error:
-            raise explained(error, f"{self.url}/{folder}") from error
+            raise errors_translated(error, f"{self.url}/{folder}") from error
 
     def exists(self, key: str) -> bool:
         with self._explaining(key) as path:
@@ -112,7 +112,7 @@ class LocalStore:
         try:
             yield path
         except OSError as error:
-            raise explained(error, f"{self.url}/{key}") from error
+            raise errors_translated(error, f"{self.url}/{key}") from error
 
 
 def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:

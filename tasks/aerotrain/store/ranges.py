@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
-from aerotrain.store.errors import MissingError, explained
+from aerotrain.store.errors import MissingError, errors_translated
 from aerotrain.store.local import PARTIAL
 from aerotrain.store.manifest import StoredFile, corrupt, gone
 from aerotrain.store.protocol import Store
@@ -55,7 +55,7 @@ def fetch_in_ranges(
     except MissingError as error:
         raise gone(url) from error
     except OSError as error:
-        raise explained(error, str(path)) from error
+        raise errors_translated(error, str(path)) from error
 
 
 def _in_order(store: Store, key: str, etag: str, size: int, pool: Executor) -> Iterator[bytes]:

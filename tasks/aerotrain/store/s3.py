@@ -30,7 +30,7 @@ from aerotrain.store.errors import (
     StoreRefused,
     StoreUnavailable,
     changed,
-    explained,
+    errors_translated,
     replaced,
 )
 from aerotrain.store.keys import checked_key, checked_prefix
@@ -222,7 +222,7 @@ class S3Store:
         except BotoCoreError as error:
             raise FinalError(f"{url} cannot be requested: {error}; correct the URL") from error
         except OSError as error:
-            raise explained(error, url) from error
+            raise errors_translated(error, url) from error
 
     def _answered(self, error: ClientError, url: str) -> AerotrainError:
         """The error for the endpoint's response, by its HTTP status."""

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 
-class Agreement:
+class ChiefDecisions:
     """Has every replica that computes together with the chief follow it; alone, it does nothing.
 
     Every replica must call each method at the same point of its loop.

@@ -11,35 +11,35 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, SupersededError
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, Role
-from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.agreement import Agreement
-from aerotrain.training.attending.attendants import Attendants
+from aerotrain.training.agreement import ChiefDecisions
+from aerotrain.training.background.services import BackgroundServices
+from aerotrain.training.checkpoint_policy import CheckpointPolicy
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.checkpoints.retention import NOTHING, Name
-from aerotrain.training.failures import explained
-from aerotrain.training.feed import Feed
+from aerotrain.training.error_messages import errors_translated
+from aerotrain.training.hooks.hooks import Hooks
+from aerotrain.training.hooks.report import Report
+from aerotrain.training.hooks.validation import Validation
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.intervals import Interval, OptimalInterval
 from aerotrain.training.loop import train as train_to_the_end
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.flavour import KERAS
-from aerotrain.training.model.refusals import compute_the_same_in_each_run
-from aerotrain.training.observing.observer import Observer
-from aerotrain.training.observing.report import Report
-from aerotrain.training.observing.validation import Validation
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model.strategy_checks import check_deterministic
+from aerotrain.training.model_manifest import KEY, ModelManifest
 from aerotrain.training.peer import PeerReport
-from aerotrain.training.plan import Plan
-from aerotrain.training.saving import Saving
-from aerotrain.training.steps.compiled import refuse_under, warn_of_slow_dtype_policy
+from aerotrain.training.schedule import Plan
+from aerotrain.training.steps.compiled import check_strategy, warn_of_slow_dtype_policy
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES, wait_for_all
-from aerotrain.training.trained import KEY, TrainedModel
-from aerotrain.training.when import BestInterval, Every
 
 
 def train(replica: Replica) -> str:
@@ -57,11 +57,11 @@ def train(replica: Replica) -> str:
     arguments = TrainArguments.of(job.arguments)
     KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
     if arguments.deterministic:
-        compute_the_same_in_each_run(job)
+        check_deterministic(job)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
     share(split.shards, 0, max(1, job.count(job.reader)))  # refuse before anything starts
-    feed = Feed(
+    pipeline = InputPipeline(
         job=job,
         arguments=arguments,
         dataset=dataset,
@@ -70,12 +70,14 @@ def train(replica: Replica) -> str:
         scratch=replica.scratch,
         service=_service(replica),
     )
-    explaining = explained(feed.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch)
-    with explaining, feed.supplied(), Attendants.of(replica, arguments) as attendants:
+    explaining = errors_translated(
+        pipeline.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch
+    )
+    with explaining, pipeline.supplied(), BackgroundServices.of(replica, arguments) as services:
         strategy = ENGINES[job.strategy].build(arguments)
-        trained = _train(feed, strategy, replica, attendants)
+        trained = _train(pipeline, strategy, replica, services)
         if replica.is_chief:
-            attendants.deliver(KEY, trained.to_json().encode())
+            services.deliver(KEY, trained.to_json().encode())
         wait_for_all(strategy)
     return f"{job.prefix}/{KEY}"
 
@@ -89,57 +91,60 @@ def _service(replica: Replica) -> Service | None:
 
 
 def _train(
-    feed: Feed, strategy: tf.distribute.Strategy, replica: Replica, attendants: Attendants
-) -> TrainedModel:
-    arguments, plan, is_chief = feed.arguments, feed.plan, replica.is_chief
-    engine = ENGINES[feed.job.strategy]
-    agreement = Agreement(strategy, is_chief=is_chief)
+    pipeline: InputPipeline,
+    strategy: tf.distribute.Strategy,
+    replica: Replica,
+    services: BackgroundServices,
+) -> ModelManifest:
+    arguments, plan, is_chief = pipeline.arguments, pipeline.plan, replica.is_chief
+    engine = ENGINES[pipeline.job.strategy]
+    decisions = ChiefDecisions(strategy, is_chief=is_chief)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
     with strategy.scope():
-        model, counter = _variables(feed)
-        step = engine.step(model, counter, feed.spec)
+        model, counter = _variables(pipeline)
+        step = engine.step(model, counter, pipeline.spec)
     kind = engine.checkpoints if is_chief else engine.peer_checkpoints
-    checkpoints = _checkpoints(kind, feed, model, counter, engine.io_device, attendants)
-    with attendants.chronicle.timed(What.RESTORE, step=lambda: int(counter.numpy())):
-        token, *name = agreement.numbers(
-            [attendants.lease.token, *(checkpoints.choose() if is_chief else NOTHING)]
+    checkpoints = _checkpoints(kind, pipeline, model, counter, engine.io_device, services)
+    with services.event_writer.timed(EventType.RESTORE, step=lambda: int(counter.numpy())):
+        token, *name = decisions.numbers(
+            [services.lease.token, *(checkpoints.choose() if is_chief else NOTHING)]
         )
         restored = checkpoints.restore(Name(*name), token)
     start = int(counter.numpy())
     if start:
         print(f"going on from the checkpoint of step {start}", flush=True)
-    drive = engine.drive(strategy, step, feed, start)
+    step_runner = engine.step_runner(strategy, step, pipeline, start)
     metrics = restored.about.get("metrics", {})
     report = (Report if is_chief else PeerReport)(
         plan,
         model,
         step.metrics,
-        attendants.store,
-        feed.scratch,
+        services.store,
+        pipeline.scratch,
         metrics,
         start,
-        attendants.courier,
+        services.uploader,
     )
-    observer = _observer(feed, strategy, step, report, agreement)
-    observer.begin(restored)
-    saving = _saving(checkpoints, attendants, counter, engine.clock(strategy), feed, replica)
-    watchdog = attendants.watchdog(replica, feed.is_short)
+    hooks = _observer(pipeline, strategy, step, report, decisions)
+    hooks.begin(restored)
+    policy = _saving(checkpoints, services, counter, engine.clock(strategy), pipeline, replica)
+    watchdog = services.watchdog(replica, pipeline.is_short)
     replica.notice.promise()
     with last_good_named(checkpoints):
-        train_to_the_end(plan, counter, drive, saving, observer, watchdog, replica.notice.given)
+        train_to_the_end(plan, counter, step_runner, policy, hooks, watchdog, replica.notice.given)
         if model.optimizer is not None:
             with strategy.scope():
                 # An optimizer that averages the weights hands the averages over only now.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
-        observer.end()
-        url = saving.finish(observer)
-    attendants.chronicle.note(What.END, step=int(counter.numpy()))
-    return TrainedModel(
+        hooks.end()
+        url = policy.finish(hooks)
+    services.event_writer.note(EventType.END, step=int(counter.numpy()))
+    return ModelManifest(
         module=arguments.model,
-        code=feed.job.code,
+        code=pipeline.job.code,
         hparams=arguments.all_hparams,
         data=arguments.data,
-        strategy=feed.job.strategy,
+        strategy=pipeline.job.strategy,
         step=int(counter.numpy()),
         checkpoint=url,
         metrics=report.metrics,
@@ -149,23 +154,23 @@ def _train(
 
 def _checkpoints(
     kind: type[Checkpoints],
-    feed: Feed,
+    pipeline: InputPipeline,
     model: keras.Model,
     counter: tf.Variable,
     io_device: str | None,
-    attendants: Attendants,
+    services: BackgroundServices,
 ) -> Checkpoints:
     return kind(
-        attendants.store,
-        feed.scratch,
+        services.store,
+        pipeline.scratch,
         model,
         counter,
-        keep=feed.arguments.keep,
-        recipe=recipe_of(feed.arguments),
-        setting=setting_of(feed.job),
+        keep=pipeline.arguments.keep,
+        recipe=recipe_of(pipeline.arguments),
+        setting=setting_of(pipeline.job),
         io_device=io_device,
-        courier=attendants.courier,
-        lease=attendants.lease,
+        uploader=services.uploader,
+        lease=services.lease,
     )
 
 
@@ -175,12 +180,12 @@ def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
     return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
 
 
-def _variables(feed: Feed) -> tuple[keras.Model, Any]:
+def _variables(pipeline: InputPipeline) -> tuple[keras.Model, Any]:
     """The user's model, and the counter of its steps; to be called in a strategy's scope."""
-    arguments = feed.arguments
+    arguments = pipeline.arguments
     KERAS.seed(arguments.seed)
-    model = feed.code.build(arguments.all_hparams, feed.spec, arguments.dtype_policy)
-    refuse_under(feed.job.strategy, model)
+    model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
+    check_strategy(pipeline.job.strategy, model)
     counter = tf.Variable(
         0,
         dtype=tf.int64,
@@ -199,56 +204,58 @@ def setting_of(job: Job) -> dict[str, Any]:
 
 def _saving(
     checkpoints: Checkpoints,
-    attendants: Attendants,
+    services: BackgroundServices,
     counter: tf.Variable,
     clock: Callable[[], float],
-    feed: Feed,
+    pipeline: InputPipeline,
     replica: Replica,
-) -> Saving:
-    asked = feed.arguments.checkpoint_interval
+) -> CheckpointPolicy:
+    asked = pipeline.arguments.checkpoint_interval
     if asked is None:
-        interval: Every = BestInterval(clock, attendants.chronicle.mean_time_between_failures())
+        interval: Interval = OptimalInterval(
+            clock, services.event_writer.mean_time_between_failures()
+        )
     else:
-        interval = Every(asked, clock)
-    return Saving(
+        interval = Interval(asked, clock)
+    return CheckpointPolicy(
         checkpoints,
-        attendants.chronicle,
+        services.event_writer,
         interval,
         lambda: int(counter.numpy()),
-        feed.plan,
+        pipeline.plan,
         grace=replica.notice.grace,
         clock=time.monotonic,
     )
 
 
 def _observer(
-    feed: Feed,
+    pipeline: InputPipeline,
     strategy: tf.distribute.Strategy,
     step: TrainStep,
     report: Report,
-    agreement: Agreement,
-) -> Observer:
-    arguments, model = feed.arguments, step.model
-    given = feed.code.callbacks(arguments.all_hparams)
-    callbacks = Callbacks(feed.code.name, given, model, arguments.epochs)
+    decisions: ChiefDecisions,
+) -> Hooks:
+    arguments, model = pipeline.arguments, step.model
+    given = pipeline.code.callbacks(arguments.all_hparams)
+    callbacks = Callbacks(pipeline.code.name, given, model, arguments.epochs)
     validation = None
     validated = arguments.validate or callbacks.monitor_validation
     if callbacks.monitored:
         callbacks.refuse_unlogged(
             step.metrics.names(), step.metrics.measured_names() if validated else []
         )
-    if validated and agreement.is_chief:
+    if validated and decisions.is_chief:
         # Examples count alike where a model is measured, whatever their class.
         code = UserCode.load(arguments.model, arguments.data)
-        validation = Validation(arguments, feed.dataset, code, feed.scratch)
-    return Observer(
+        validation = Validation(arguments, pipeline.dataset, code, pipeline.scratch)
+    return Hooks(
         strategy,
         model,
         step.metrics,
         report,
         callbacks,
         validation,
-        agreement,
+        decisions,
         validated=validated,
     )
 

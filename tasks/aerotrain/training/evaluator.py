@@ -15,12 +15,12 @@ from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
-from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, sealed_checkpoints
-from aerotrain.training.failures import explained
+from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, complete_checkpoints
+from aerotrain.training.error_messages import errors_translated
+from aerotrain.training.hooks.tensorboard import Events
+from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.observing.events import Events
-from aerotrain.training.observing.validation import VALIDATION_SPLIT, Validation
-from aerotrain.training.trained import KEY
+from aerotrain.training.model_manifest import KEY
 
 _EVENTS = "tensorboard/validation"
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -36,7 +36,7 @@ def follow(replica: Replica) -> None:
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model, arguments.data)
     store = open_store(replica.job.prefix)
-    with explained(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
+    with errors_translated(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
         validation = Validation(arguments, dataset, code, replica.scratch)
         evaluator = Evaluator(store, validation, replica.scratch)
         for name in checkpoints_to_come(store):
@@ -93,7 +93,7 @@ def checkpoints_to_come(store: Store) -> Iterator[Name]:
     while not ended:
         # Before the list, so that the last checkpoint is in it.
         ended = _manifest(store) != before
-        for name in sealed_checkpoints(store):
+        for name in complete_checkpoints(store):
             if name not in seen:
                 seen.add(name)
                 yield name

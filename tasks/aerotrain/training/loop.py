@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from aerotrain.departure import ToldToGo
-from aerotrain.training.attending.watchdog import Watchdog
-from aerotrain.training.drive import Drive
-from aerotrain.training.observing.observer import Observer
-from aerotrain.training.plan import Plan
-from aerotrain.training.saving import Saving
+from aerotrain.preemption import Preempted
+from aerotrain.training.background.watchdog import Watchdog
+from aerotrain.training.checkpoint_policy import CheckpointPolicy
+from aerotrain.training.hooks.hooks import Hooks
+from aerotrain.training.schedule import Plan
+from aerotrain.training.step_runner import StepRunner
 
 
 class Counter(Protocol):
@@ -20,9 +20,9 @@ class Counter(Protocol):
 def train(
     plan: Plan,
     counter: Counter,
-    drive: Drive,
-    saving: Saving,
-    observer: Observer,
+    step_runner: StepRunner,
+    policy: CheckpointPolicy,
+    hooks: Hooks,
     watchdog: Watchdog,
     told: Callable[[], bool],
 ) -> None:
@@ -32,28 +32,28 @@ def train(
         ToldToGo: this replica, or one that it computes with, is to go, and all is saved.
     """
     epoch, done = plan.position(int(counter.numpy()))
-    if observer.sums is not None and not done:
-        observer.epoch_ends(epoch - 1, observer.sums)  # it was saved when that was yet to come
-    while not observer.stop and (step := int(counter.numpy())) < plan.steps:
+    if hooks.sums is not None and not done:
+        hooks.epoch_ends(epoch - 1, hooks.sums)  # it was saved when that was yet to come
+    while not hooks.stop and (step := int(counter.numpy())) < plan.steps:
         epoch, done = plan.position(step)
-        observer.epoch_begins(epoch)
+        hooks.epoch_begins(epoch)
         before = 0
-        for ran in watchdog.over(drive.run(plan.left_in_epoch(step), observer.sums, told), step):
-            observer.ran(step, done, ran, before)
+        for ran in watchdog.over(step_runner.run(plan.left_in_epoch(step), hooks.sums, told), step):
+            hooks.ran(step, done, ran, before)
             before = ran.steps
-            if saving.due() or ran.told:
+            if policy.due() or ran.told:
                 with watchdog.watching():
-                    drive.settle()
-                saving.save(observer)
+                    step_runner.wait_until_idle()
+                policy.save(hooks)
             if ran.told:
-                saving.hurry()
-                raise ToldToGo(f"told to go after step {int(counter.numpy())}, which is saved")
-            if observer.stop:
+                policy.hurry()
+                raise Preempted(f"preempted after step {int(counter.numpy())}, which is saved")
+            if hooks.stop:
                 break
         with watchdog.watching():
-            drive.settle()
-        if not observer.stop:
-            saving.note_doubled(int(counter.numpy()) - step - ran.steps)
-        observer.epoch_ends(epoch, ran.sums)
-        if observer.is_best and not observer.stop and int(counter.numpy()) < plan.steps:
-            saving.save(observer)
+            step_runner.wait_until_idle()
+        if not hooks.stop:
+            policy.note_doubled(int(counter.numpy()) - step - ran.steps)
+        hooks.epoch_ends(epoch, ran.sums)
+        if hooks.is_best and not hooks.stop and int(counter.numpy()) < plan.steps:
+            policy.save(hooks)

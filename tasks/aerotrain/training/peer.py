@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
-from aerotrain.training.observing.report import Report
-from aerotrain.training.steps.step import Sums
+from aerotrain.training.hooks.report import Report
+from aerotrain.training.steps.step import MetricValues
 
 
 class PeerCheckpoints(Checkpoints):
@@ -23,7 +23,7 @@ class PeerCheckpoints(Checkpoints):
 class PeerReport(Report):
     """Keeps the metrics, and says nothing."""
 
-    def progress(self, step: int, sums: Sums) -> None:
+    def progress(self, step: int, sums: MetricValues) -> None:
         """Leave it to the chief."""
 
     def epoch(self, number: int, metrics: Mapping[str, float]) -> None:

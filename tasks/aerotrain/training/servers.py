@@ -1,7 +1,7 @@
 """The replicas that serve: parameter servers, the workers that compute for the chief, and input.
 
 They load no Keras, for all they run is graphs that the chief sends. They serve until they
-are told to go, since TensorFlow's servers do not notice that their chief has ended.
+are ended, since TensorFlow's servers do not notice that their chief has ended.
 """
 
 import json
@@ -16,8 +16,8 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server
+from aerotrain.training.input.shard_cache import ShardCache, shard_cache_of
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
-from aerotrain.training.input.supply import Supply, supply_of
 
 
 def serve(replica: Replica) -> None:
@@ -29,7 +29,7 @@ def serve(replica: Replica) -> None:
         TemporaryError: the port is taken, or the store is away.
     """
     role, cluster = replica.name.role, json.loads(os.environ["AEROTRAIN_CLUSTER"])
-    supply = _supply_of_own(replica) if role is replica.job.reader else None
+    cache = _supply_of_own(replica) if role is replica.job.reader else None
     address = cluster[role][replica.name.index]
     try:
         if role is Role.DISPATCHER:
@@ -45,23 +45,23 @@ def serve(replica: Replica) -> None:
             f"{replica.name} could not serve at {address} ({why}); the port may be taken: try again"
         ) from error
     print(f"{replica.name} serves", flush=True)
-    if supply is None:
+    if cache is None:
         server.join()
     else:
-        raise supply.failed()
+        raise cache.failed()
 
 
-def _supply_of_own(replica: Replica) -> Supply:
+def _supply_of_own(replica: Replica) -> ShardCache:
     """Have this reader's share of the shards come; the chief's graph reads what is there."""
     arguments = TrainArguments.of(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
     own = share(split.shards, replica.name.index, replica.job.count(replica.name.role))
-    supply = supply_of(arguments, dataset, own, replica.scratch, ends=False)
-    supply.start()
+    cache = shard_cache_of(arguments, dataset, own, replica.scratch, ends=False)
+    cache.start()
     records = sum(shard.records for shard in own)
     print(f"{replica.name} reads {records} records in {len(own)} shards", flush=True)
-    return supply
+    return cache
 
 
 def _member(job: Job) -> tf.distribute.Server:

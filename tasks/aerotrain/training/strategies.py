@@ -15,21 +15,21 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
-from aerotrain.training.drive import CoordinatorDrive, Drive, LocalDrive, Step
-from aerotrain.training.feed import Feed
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
-from aerotrain.training.mesh.drive import drive_mesh
 from aerotrain.training.mesh.mesh import chiefs_clock, mesh_strategy
 from aerotrain.training.mesh.step import MeshStep
-from aerotrain.training.model.flavour import KERAS
-from aerotrain.training.model.refusals import (
-    refuse_uncut,
-    refuse_unexchanged,
-    refuse_unsummed,
+from aerotrain.training.mesh.step_runner import run_on_mesh
+from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model.strategy_checks import (
+    check_additive_metrics,
+    check_divisible,
+    check_exchanged,
 )
 from aerotrain.training.peer import PeerCheckpoints
-from aerotrain.training.steps.own import OwnStepTogether, has_own_step
-from aerotrain.training.steps.pieces import StepInPieces
+from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
+from aerotrain.training.steps.custom import CustomStepTogether, has_custom_step
+from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.tpu import connect
@@ -39,13 +39,13 @@ from aerotrain.training.tpu import connect
 class Engine:
     """How one strategy is built, and how its steps are driven.
 
-    ``drive`` takes the number of the step that training begins with. ``io_device`` is the
+    ``step_runner`` takes the number of the step that training begins with. ``io_device`` is the
     device that reads and writes checkpoints for all others. ``clock`` says when they are due,
     and is the chief's in every process where all of them have to write.
     """
 
     build: Callable[[TrainArguments], tf.distribute.Strategy]
-    drive: Callable[[tf.distribute.Strategy, Any, Feed, int], Drive]
+    step_runner: Callable[[tf.distribute.Strategy, Any, InputPipeline, int], StepRunner]
     step: Callable[[keras.Model, tf.Variable, Any], Any] = KERAS.step
     io_device: str | None = None
     checkpoints: type[Checkpoints] = Checkpoints
@@ -95,42 +95,44 @@ def _parameter_server(_arguments: TrainArguments) -> tf.distribute.Strategy:
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
-def _drive_here(strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, start: int) -> Drive:
-    arguments = feed.arguments
+def _drive_here(
+    strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
+) -> StepRunner:
+    arguments = pipeline.arguments
     replicas = strategy.num_replicas_in_sync
-    refuse_uncut(feed.job.strategy, arguments, replicas)
+    check_divisible(pipeline.job.strategy, arguments, replicas)
     if replicas > 1:
         with strategy.scope():
-            refuse_unsummed(feed.job.strategy, step, feed.spec)
+            check_additive_metrics(pipeline.job.strategy, step, pipeline.spec)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
-        return LocalDrive(strategy, step, feed.local(start), arguments.steps_per_execution)
+        return LocalStepRunner(strategy, step, pipeline.local(start), arguments.steps_per_execution)
     # Where other replicas bring them, all batches are full.
-    records = arguments.batch_size if feed.service else feed.plan.records
-    refuse_unexchanged(feed.job.strategy, step.model, arguments, records, replicas)
+    records = arguments.batch_size if pipeline.service else pipeline.plan.records
+    check_exchanged(pipeline.job.strategy, step.model, arguments, records, replicas)
     together: Step
-    if has_own_step(step.model):
-        together = OwnStepTogether(step)
+    if has_custom_step(step.model):
+        together = CustomStepTogether(step)
     else:
-        together = StepInPieces(
+        together = MicrobatchStep(
             step,
             replicas=replicas,
             gradient_dtype=arguments.gradient_dtype,
             jit_compile=arguments.jit_compile,
         )
-    dataset = strategy.distribute_datasets_from_function(feed.in_pieces(start))
-    return LocalDrive(strategy, together, dataset, arguments.steps_per_execution)
+    dataset = strategy.distribute_datasets_from_function(pipeline.in_microbatches(start))
+    return LocalStepRunner(strategy, together, dataset, arguments.steps_per_execution)
 
 
 def _drive_around_center(
-    strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, start: int
-) -> Drive:
+    strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
+) -> StepRunner:
     """Say what becomes of the values that all replicas assign to one variable in the center.
 
     Keras says so of no layer's own state: here statistics are the mean of the replicas', and
     the states of seeds, which all replicas advance alike, are the first one's.
     """
     several = strategy.num_replicas_in_sync > 1
-    if several and feed.arguments.jit_compile and step.model.non_trainable_variables:
+    if several and pipeline.arguments.jit_compile and step.model.non_trainable_variables:
         raise FinalError(
             "jit_compile cannot be under 'central_storage' where layers have state of their own, "
             f"such as {step.model.non_trainable_variables[0].path}, which the replicas agree on; "
@@ -143,7 +145,7 @@ def _drive_around_center(
             held._aggregation = (
                 tf.VariableAggregation.MEAN if mean else tf.VariableAggregation.ONLY_FIRST_REPLICA
             )
-    return _drive_here(strategy, step, feed, start)
+    return _drive_here(strategy, step, pipeline, start)
 
 
 def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
@@ -153,26 +155,26 @@ def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainS
 
 
 def _drive_workers(
-    strategy: tf.distribute.Strategy, step: TrainStep, feed: Feed, start: int
-) -> Drive:
-    arguments, workers = feed.arguments, feed.job.count(Role.WORKER)
-    refuse_uncut(feed.job.strategy, arguments, 1)
-    refuse_unsummed(feed.job.strategy, step, feed.spec)
+    strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
+) -> StepRunner:
+    arguments, workers = pipeline.arguments, pipeline.job.count(Role.WORKER)
+    check_divisible(pipeline.job.strategy, arguments, 1)
+    check_additive_metrics(pipeline.job.strategy, step, pipeline.spec)
     if arguments.jit_compile:
         raise FinalError(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
             "other processes; leave it out, or choose a synchronous strategy"
         )
     if arguments.gradient_accumulation_steps == 1:
-        return CoordinatorDrive(
-            strategy, step, lambda: feed.remote(start), arguments.steps_per_execution, workers
+        return CoordinatorStepRunner(
+            strategy, step, lambda: pipeline.remote(start), arguments.steps_per_execution, workers
         )
-    refuse_unexchanged(feed.job.strategy, step.model, arguments, arguments.batch_size, 1)
-    in_pieces = StepInPieces(step, replicas=1, gradient_dtype="float32", jit_compile=False)
-    return CoordinatorDrive(
+    check_exchanged(pipeline.job.strategy, step.model, arguments, arguments.batch_size, 1)
+    in_microbatches = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
+    return CoordinatorStepRunner(
         strategy,
-        in_pieces,
-        lambda: feed.remote_in_pieces(start),
+        in_microbatches,
+        lambda: pipeline.remote_in_microbatches(start),
         arguments.steps_per_execution,
         workers,
     )
@@ -193,23 +195,23 @@ def wait_for_all(strategy: tf.distribute.Strategy) -> None:
 
 
 ENGINES: Mapping[str, Engine] = {
-    "one_device": Engine(build=_one_device, drive=_drive_here),
-    "mirrored": Engine(build=_mirrored, drive=_drive_here),
-    "central_storage": Engine(build=_central_storage, drive=_drive_around_center),
-    "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, drive=_drive_here),
+    "one_device": Engine(build=_one_device, step_runner=_drive_here),
+    "mirrored": Engine(build=_mirrored, step_runner=_drive_here),
+    "central_storage": Engine(build=_central_storage, step_runner=_drive_around_center),
+    "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, step_runner=_drive_here),
     "parameter_server": Engine(
         build=_parameter_server,
-        drive=_drive_workers,
+        step_runner=_drive_workers,
         step=_remote_step,
         io_device="/job:chief/replica:0/task:0/device:CPU:0",
     ),
     "dtensor": Engine(
         build=mesh_strategy,
-        drive=drive_mesh,
+        step_runner=run_on_mesh,
         step=MeshStep,
         checkpoints=MeshCheckpoints,
         peer_checkpoints=PeerMeshCheckpoints,
         clock=chiefs_clock,
     ),
-    "tpu": Engine(build=_tpu, drive=_drive_here),
+    "tpu": Engine(build=_tpu, step_runner=_drive_here),
 }

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import Entry
 from aerotrain_airflow.backends.base import Emit, Say
 from aerotrain_airflow.backends.kubernetes.address import Address
 from aerotrain_airflow.backends.kubernetes.cluster import Cluster
@@ -18,9 +18,9 @@ from aerotrain_airflow.backends.kubernetes.group import PodGroup
 from aerotrain_airflow.backends.kubernetes.identity import is_at
 from aerotrain_airflow.backends.kubernetes.lifecycle import (
     PodClaim,
+    check_cluster,
     end,
-    explained,
-    refuse_what_is_refused,
+    errors_translated,
 )
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.renewal import EventLog
@@ -64,12 +64,12 @@ class KubernetesBackend:
             TemporaryError: the API does not answer, or has no room.
         """
         async with self._cluster(self._settings.namespace) as cluster:
-            await refuse_what_is_refused(cluster, plans)
+            await check_cluster(cluster, plans)
 
     @asynccontextmanager
     async def claim(self, plan: PodPlan) -> AsyncIterator[PodClaim]:
         """Create or adopt the group of the plan; of two at once, the API lets one win."""
-        async with self._cluster(plan.namespace) as cluster, explained(cluster):
+        async with self._cluster(plan.namespace) as cluster, errors_translated(cluster):
             yield PodClaim(cluster, plan, self._holder)
 
     @asynccontextmanager
@@ -81,10 +81,10 @@ class KubernetesBackend:
             group = await PodGroup.find(cluster, where, emit, say)
             yield await stack.enter_async_context(group)
 
-    async def events(self, handle: str) -> list[Entry]:
+    async def events(self, handle: str) -> list[Event]:
         """What happened to the group, as its owner keeps it."""
         where = Address.parse(handle)
-        async with self._cluster(where.namespace) as cluster, explained(cluster):
+        async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
             owner = await cluster.get("ConfigMap", where.name)
             if owner is None or not is_at(owner, where):
                 return []

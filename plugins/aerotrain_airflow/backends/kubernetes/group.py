@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.ledger import Entry
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.base import Emit, GoneError, Look, Say
 from aerotrain_airflow.backends.kubernetes.address import CONTAINER, JOB_LABEL, Address
@@ -80,7 +80,7 @@ class PodGroup:
         await self._logs.close()
 
     @property
-    def events(self) -> Sequence[Entry]:
+    def events(self) -> Sequence[Event]:
         return self._log.events
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
@@ -99,7 +99,7 @@ class PodGroup:
         assert self._observed.looked is not None  # or it is broken
         return Look(self._observed.seen, self._observed.looked)
 
-    async def append(self, events: Sequence[Entry]) -> bool:
+    async def append(self, events: Sequence[Event]) -> bool:
         """Add to the event log that lies with the owner, if no other follower has."""
         return await self._log.append(events)
 

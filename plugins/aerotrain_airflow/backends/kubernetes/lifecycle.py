@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.contract.ledger import Entry, What
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain_airflow.backends.base import Found, GoneError
 from aerotrain_airflow.backends.kubernetes.access import needed
 from aerotrain_airflow.backends.kubernetes.address import (
@@ -62,14 +62,14 @@ _GOING = 20.0
 _LOOK_EVERY = 0.5
 
 
-async def refuse_what_is_refused(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
+async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
     """Ask for every permission, and have the API try each kind of object dry.
 
     Raises:
         FinalError: what is missing, and who can mend it.
         TemporaryError: the API is away or has no room.
     """
-    async with explained(cluster):
+    async with errors_translated(cluster):
         needs = list(dict.fromkeys(need for plan in plans for need in needed(plan)))
         granted = await _together(cluster.may(need) for need in needs)
         missing = [f"{need}" for need, may in zip(needs, granted, strict=True) if not may]
@@ -133,7 +133,7 @@ class PodClaim:
         owner = await self._owner_of(found)
         if owner is None or not await _hold(self._cluster, owner, self._holder):
             return False
-        adopted = Entry(event=What.ADOPT, at=time.time(), because=self._holder)
+        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
         log = EventLog(self._cluster, owner)
         with suppress(GoneError):
             while not await log.append([adopted]):
@@ -170,7 +170,7 @@ class PodClaim:
             and marks.get(DESCRIPTION) == self._plan.description
         )
 
-    async def _seen(self, owner: Manifest, events: Sequence[Entry]) -> Seen:
+    async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Seen:
         """What is seen now of every replica of the owner's group."""
         address, began = _address(self._plan, owner), time.time()
         pods_of = {address.pod(name): name for name in self._plan.job.names()}
@@ -184,7 +184,7 @@ class PodClaim:
 
 async def end(cluster: Cluster, address: Address, holder: str) -> None:
     """Delete the set, if it is the one at ``address`` and still ``holder``'s."""
-    async with explained(cluster):
+    async with errors_translated(cluster):
         while True:
             owner = await cluster.get("ConfigMap", address.name)
             if owner is None or not is_at(owner, address) or not _is_held(owner, holder):
@@ -212,7 +212,7 @@ def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
     metadata = plan.owner["metadata"]
     marks = {**metadata["annotations"], HOLDER: holder}
     pods = [each for each in plan.others if each["kind"] == "Pod"]
-    began = Entry(event=What.START, at=time.time())
+    began = Event(event=EventType.START, at=time.time())
     return {
         **plan.owner,
         "metadata": {**metadata, "annotations": marks},
@@ -315,7 +315,7 @@ async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 @asynccontextmanager
-async def explained(cluster: Cluster) -> AsyncIterator[None]:
+async def errors_translated(cluster: Cluster) -> AsyncIterator[None]:
     """Say in our own two kinds of failure what the API refused."""
     try:
         yield

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, Replica, Resources, Role
-from aerotrain.contract.recovery import Formation
+from aerotrain.contract.recovery import Topology
 from aerotrain_airflow.backends.kubernetes.address import CONTAINER, JOB_LABEL, ROLE_LABEL
 from aerotrain_airflow.backends.kubernetes.template import Template, checked, merge
 
@@ -131,7 +131,7 @@ def _liveness(job: Job) -> dict[str, Any]:
     Before it has begun to, it is not asked for more. TensorFlow lets no Python run while the
     members of a gang wait for each other, so they are not asked before all should have started.
     """
-    forms = Formation.of(job) is Formation.GANG
+    forms = Topology.of(job) is Topology.GANG
     beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
     age = f"$(($(date +%s) - $({beat})))"
     return {

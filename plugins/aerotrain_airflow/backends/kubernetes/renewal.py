@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.ledger import Entry, read
 from aerotrain_airflow.backends.base import GoneError
 from aerotrain_airflow.backends.kubernetes.address import (
     GENERATION,
@@ -117,10 +117,10 @@ class EventLog:
         self._text = owner["data"].get(EVENTS, "")
 
     @property
-    def events(self) -> list[Entry]:
+    def events(self) -> list[Event]:
         return read(self._text.splitlines())
 
-    async def append(self, events: Sequence[Entry]) -> bool:
+    async def append(self, events: Sequence[Event]) -> bool:
         """Keep these too; False where somebody else has added some, which this holds now.
 
         Raises:

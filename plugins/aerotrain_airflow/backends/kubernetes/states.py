@@ -109,7 +109,7 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
     if known is not None and ended.get("reason") != "ContainerStatusUnknown":
         return known
     if code not in _OWN_CODES:
-        taken = _taken_down(status, code)  # why it was told to go, rather than how it went
+        taken = _taken_down(status, code)  # why it was preempted, rather than how it ended
         if taken is not None:
             return taken
         if deleted and code in _TOLD_TO_GO:

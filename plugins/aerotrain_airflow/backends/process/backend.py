@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.ledger import Entry, What
 from aerotrain.contract.names import path_segment
 from aerotrain_airflow.backends.base import Emit, Found, Say
 from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
@@ -112,7 +112,7 @@ class ProcessBackend:
         of = self._warm if warm else None
         return Supervision(path, self._python, self._environment, of)
 
-    async def events(self, handle: str) -> list[Entry]:
+    async def events(self, handle: str) -> list[Event]:
         return JobFolder(Path(handle)).events()
 
     async def delete(self, handle: str) -> None:
@@ -189,7 +189,7 @@ class ProcessClaim:
             raise
         folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
         await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
-        folder.append([Entry(event=What.START, at=time.time())], known=0)
+        folder.append([Event(event=EventType.START, at=time.time())], known=0)
         folder.mark_started(plan.description)
         return plan.address
 
@@ -197,7 +197,7 @@ class ProcessClaim:
         """Make the group this task try's."""
         folder = JobFolder(Path(found.handle))
         folder.hold(self._holder)
-        adopted = Entry(event=What.ADOPT, at=time.time(), because=self._holder)
+        adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
         while not folder.append([adopted], known=len(folder.events())):
             pass  # what followed it until now has just added something
         return True

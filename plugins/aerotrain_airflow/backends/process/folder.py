@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.ledger import Entry, read
 from aerotrain.supervisor.protocol import LOG
 
 #: How far the log of each replica was read, in bytes, by the replica's name.
@@ -114,11 +114,11 @@ class JobFolder:
         """Whether it was started in whole, and is what this description says."""
         return self._read("started") == description
 
-    def events(self) -> list[Entry]:
+    def events(self) -> list[Event]:
         """Its event log."""
         return read((self._read(_EVENTS) or "").splitlines())
 
-    def append(self, events: Sequence[Entry], known: int) -> bool:
+    def append(self, events: Sequence[Event], known: int) -> bool:
         """Add to its event log; False where it does not have the ``known`` events alone.
 
         Raises:

@@ -9,8 +9,8 @@ from typing import Any
 
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.ledger import Entry
 from aerotrain.contract.status import Loss, Observation, State, observed_exit
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, Look, NoRoomError
 from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
@@ -50,7 +50,7 @@ class ProcessGroup:
         with self._gone_if_missing():
             self.job: Job = folder.job
             self.created: float = folder.created
-            self.events: list[Entry] = folder.events()
+            self.events: list[Event] = folder.events()
             self._positions = folder.positions()
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
@@ -83,7 +83,7 @@ class ProcessGroup:
             self._positions[str(name)] = position + len(new)
         self._folder.keep_positions(self._positions)
 
-    async def append(self, events: Sequence[Entry]) -> bool:
+    async def append(self, events: Sequence[Event]) -> bool:
         """Add to the file of the event log, if no other follower has."""
         with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
             added = self._folder.append(events, known=len(self.events))

@@ -18,14 +18,14 @@ import tensorflow as tf
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.lease import Lease
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
-from aerotrain.training.attending.courier import Courier
-from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
-from aerotrain.training.checkpoints.sameness import (
+from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.checkpoints.compatibility import (
+    check_same_model,
+    check_same_recipe,
     described,
-    refuse_another_model,
-    refuse_another_recipe,
     tell_changes,
 )
+from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import Snapshot
 
 #: What TensorFlow calls its files in the folder of a checkpoint.
@@ -76,7 +76,7 @@ class Checkpoints:
         recipe: Mapping[str, Any],
         setting: Mapping[str, Any],
         io_device: str | None,
-        courier: Courier,
+        uploader: Uploader,
         lease: Lease,
     ) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class Checkpoints:
         self._keep = keep
         self._recipe = recipe
         self._setting = setting
-        self._courier = courier
+        self._uploader = uploader
         self._lease = lease
         self._token = lease.token
         self._retention = Retention(store, keep, lease.token)
@@ -136,8 +136,8 @@ class Checkpoints:
                 raise TemporaryError(f"{error}, as the chief has just done; try again") from error
         assert self._manifest is not None
         folder, about = self._folder(name), self._manifest.about
-        refuse_another_recipe(self.url(name), about.get("recipe", {}), self._recipe)
-        refuse_another_model(self.url(name), about, self._setting, self._model)
+        check_same_recipe(self.url(name), about.get("recipe", {}), self._recipe)
+        check_same_model(self.url(name), about, self._setting, self._model)
         tell_changes(about.get("setting", {}), self._setting)
         try:
             options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
@@ -173,7 +173,7 @@ class Checkpoints:
         folder = self._folder(name)
         snapshot = self._copy(folder)
         draft = Draft(name=name, folder=folder, about=about, files=files, snapshot=snapshot)
-        self._courier.send("checkpoint", lambda: self._deliver(draft))
+        self._uploader.send("checkpoint", lambda: self._deliver(draft))
         self.stall = time.monotonic() - began
 
     def finish(self, about: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
@@ -183,18 +183,18 @@ class Checkpoints:
             The URL of the checkpoint.
         """
         self.save(about, files)
-        self._courier.wait(math.inf)
+        self._uploader.wait(math.inf)
         self.check()
         return self.url(self._name())
 
     def hurry(self, seconds: float) -> bool:
         """Wait that long for what was saved to be in the store; whether it is there."""
-        return self._courier.wait(seconds)
+        return self._uploader.wait(seconds)
 
     def check(self) -> None:
         """Raise what has gone wrong for good since the last save."""
         try:
-            self._courier.check()
+            self._uploader.check()
         except TemporaryError as error:
             raise TemporaryError(f"{error}; {self._here()}") from error
 
@@ -210,7 +210,7 @@ class Checkpoints:
 
     def newest(self) -> str:
         """Where the newest whole checkpoint is, in words."""
-        self._courier.wait(5)
+        self._uploader.wait(5)
         try:
             sealed = self._retention.sealed()
         except AerotrainError:
@@ -246,7 +246,7 @@ class Checkpoints:
     def _deliver(self, draft: Draft) -> None:
         """Write what was copied, and publish it with all that still waits for the store."""
         if draft.snapshot is not None:
-            self._refuse_bad(draft.snapshot, draft.name.step)
+            self._check_weights(draft.snapshot, draft.name.step)
             shutil.rmtree(draft.folder, ignore_errors=True)
             draft.snapshot.write(draft.folder / FILE, self._io_device)
             draft.snapshot = None  # so that its memory is free for the next
@@ -268,7 +268,7 @@ class Checkpoints:
         self._lease.look()
         self._retention.drop()
 
-    def _refuse_bad(self, snapshot: Snapshot, step: int) -> None:
+    def _check_weights(self, snapshot: Snapshot, step: int) -> None:
         """A gradient may spoil the weights a step before the loss shows it."""
         for variable in self._model.trainable_variables:
             value = snapshot.of_variable(variable)

@@ -39,7 +39,7 @@ class Name(NamedTuple):
 NOTHING = Name(0, -1)
 
 
-def sealed_checkpoints(store: Store) -> list[Name]:
+def complete_checkpoints(store: Store) -> list[Name]:
     """The names of the whole checkpoints of the training in ``store``, oldest first."""
     return sorted(name for name, is_whole in _names(store).items() if is_whole)
 
@@ -76,7 +76,7 @@ class Retention:
 
     def sealed(self) -> list[Name]:
         """The whole checkpoints that are this training's, oldest first."""
-        return [name for name in sealed_checkpoints(self._store) if name.token <= self._token]
+        return [name for name in complete_checkpoints(self._store) if name.token <= self._token]
 
     def doubt(self, name: Name) -> None:
         """Have that checkpoint removed, which is damaged, as soon as there is a new one."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from aerotrain.dataset import Feature, Schema
 from aerotrain.training.input.rows import Rows
-from aerotrain.training.input.windows import AS_WRITTEN, of_files
+from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
 
 #: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 Transform = Callable[[dict[str, tf.Tensor]], Any]
@@ -73,7 +73,7 @@ def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class MicrobatchSpec:
     """How global batches are cut: ``accumulate`` pieces for each of ``replicas`` replicas.
 
     This machine feeds ``local`` of the replicas, of which ``first`` is the first.
@@ -97,8 +97,8 @@ class Cut:
         return share, batch[begin : tf.maximum(end, begin + 1)]
 
 
-def in_pieces(
-    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: Cut
+def in_microbatches(
+    batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
 ) -> tf.data.Dataset:
     """Of each batch in turn an element for each local replica: a tuple of (share, piece)."""
     replicas = range(cut.first, cut.first + cut.local)

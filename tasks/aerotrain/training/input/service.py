@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.training.greeting import answers
+from aerotrain.training.server_probe import answers
 
 #: Milliseconds until who gives no sign is no longer asked, and between two signs of life.
 _LOST, _BEAT = 5_000, 1_000

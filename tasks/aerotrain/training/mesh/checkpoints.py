@@ -30,7 +30,7 @@ class MeshCheckpoints(Checkpoints):
     """
 
     def _copy(self, folder: Path) -> None:
-        self._refuse_bad_now()
+        self._check_weights_now()
         shutil.rmtree(folder, ignore_errors=True)
         self._write(folder)
 
@@ -65,7 +65,7 @@ class MeshCheckpoints(Checkpoints):
         mesh = self._counter.layout.mesh
         dtensor.barrier(mesh, what)
 
-    def _refuse_bad_now(self) -> None:
+    def _check_weights_now(self) -> None:
         for variable in self._model.trainable_variables:
             value = variable._value.read_value()
             with dtensor.default_mesh(self._counter.layout.mesh):
@@ -78,7 +78,7 @@ class PeerMeshCheckpoints(MeshCheckpoints):
     """Restores what the chief restores, and leaves its parts to the chief."""
 
     def save(self, _about: Mapping[str, Any], _files: Mapping[str, bytes]) -> None:
-        self._refuse_bad_now()
+        self._check_weights_now()
         name = self._name()
         folder = self._folder(name)
         self._checkpoint.write(str(folder / FILE))

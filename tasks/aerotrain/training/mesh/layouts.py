@@ -71,7 +71,7 @@ class LayoutMap:
         if self._refusal is not None:
             raise self._refusal
 
-    def refuse_unused(self) -> None:
+    def check_used(self) -> None:
         """Refuse rules that name none of the variables that were made.
 
         Raises:

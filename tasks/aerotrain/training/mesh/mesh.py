@@ -61,7 +61,7 @@ class MeshStrategy:
         return tf.constant(host(total))
 
     def agreed(self, told: bool) -> bool:
-        """Whether any process had been told to go when the chief's clock was last read.
+        """Whether any process had been preempted when the chief's clock was last read.
 
         ``told`` is whether this one is now; it is said to the others with the next reading.
         """

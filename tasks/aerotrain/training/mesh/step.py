@@ -9,8 +9,8 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.steps.compiled import inner
-from aerotrain.training.steps.own import has_own_step
-from aerotrain.training.steps.step import MetricSums, Sums
+from aerotrain.training.steps.custom import has_custom_step
+from aerotrain.training.steps.step import MetricState, MetricValues
 
 
 class MeshStep:
@@ -28,7 +28,7 @@ class MeshStep:
     def __init__(self, model: keras.Model, counter: tf.Variable, _batch: Any = None) -> None:
         _refuse_conditional(model)
         _without_variables(model.optimizer)
-        self.metrics = MetricSums(model)
+        self.metrics = MetricState(model)
         self.model = model
         self.counter = counter
         metrics = {id(each) for each in self.metrics.variables}
@@ -37,7 +37,9 @@ class MeshStep:
         places = {id(each): place for place, each in enumerate(self._weights)}
         self._trained = [places[id(each)] for each in model.trainable_weights]
 
-    def __call__(self, sums: Sums, first: tf.Tensor, batches: Sequence[Any]) -> Sums:
+    def __call__(
+        self, sums: MetricValues, first: tf.Tensor, batches: Sequence[Any]
+    ) -> MetricValues:
         """Train on each of ``batches`` in turn, and return ``sums`` with them added.
 
         ``first`` is the number of the first of these steps, counted from 1.
@@ -55,8 +57,8 @@ class MeshStep:
         return sums
 
     def _one(
-        self, weights: list[Any], slots: list[Any], sums: Sums, batch: Any
-    ) -> tuple[list[Any], list[Any], tf.Tensor, Sums]:
+        self, weights: list[Any], slots: list[Any], sums: MetricValues, batch: Any
+    ) -> tuple[list[Any], list[Any], tf.Tensor, MetricValues]:
         model = self.model
         trained = [weights[place] for place in self._trained]
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -91,7 +93,7 @@ def _first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
 
 def _refuse_conditional(model: keras.Model) -> None:
     """Refuse what is done in some steps only, for which DTensor has no conditions."""
-    if has_own_step(model):
+    if has_custom_step(model):
         raise FinalError(
             f"{type(model).__name__} has a train_step of its own, which writes its variables in "
             "an order that 'dtensor' does not keep; override compute_loss instead of train_step, "

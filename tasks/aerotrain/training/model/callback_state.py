@@ -2,7 +2,7 @@
 
 Of Keras's callbacks it is what their decisions are made of, by the table below. A callback of
 the user's own is asked: one with ``get_state()``, which returns JSON, and ``set_state(state)``
-goes on where it was. All others begin anew.
+goes on where it was. All others begin again.
 """
 
 import io

@@ -15,7 +15,7 @@ import keras
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
 from aerotrain.training.model.callback_state import Files, remembered, resumed
-from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.keras_adapter import KERAS
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
@@ -132,7 +132,7 @@ def _by_nearness(name: str, names: Sequence[str]) -> str:
 def _checked(module: str, given: Any) -> list[keras.callbacks.Callback]:
     callbacks = list(given) if isinstance(given, list | tuple) else [given]
     if callbacks:
-        KERAS.refuse_callbacks(module)
+        KERAS.check_callbacks(module)
     for each in callbacks:
         if not isinstance(each, keras.callbacks.Callback):
             raise FinalError(

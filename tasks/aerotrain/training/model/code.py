@@ -22,7 +22,7 @@ from aerotrain.contract.strategy import nearest
 from aerotrain.statistics.summary import load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.class_weights import weighted
-from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.user_module import user_module
 
 #: What each of the users' modules had made when it was imported.

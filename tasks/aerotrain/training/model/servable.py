@@ -10,7 +10,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Schema
 from aerotrain.training.input.batches import Transform, parse
-from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.keras_adapter import KERAS
 
 #: How much predictions may differ, absolute or as a share, by what layers compute in: other
 #: operations are fused in what is exported, and sums of rounded numbers depend on their order.

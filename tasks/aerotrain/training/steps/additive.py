@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.steps.step import MetricSums
+from aerotrain.training.steps.step import MetricState
 
 Array = np.ndarray[Any, Any]
 States = list[Array]
@@ -20,7 +20,7 @@ _LENGTH = 3
 _OF_KERAS = ("keras.", "tf_keras.")
 
 
-def unsummed(sums: MetricSums, outputs: Callable[[], Any], labels: Any) -> list[str]:
+def unsummed(sums: MetricState, outputs: Callable[[], Any], labels: Any) -> list[str]:
     """The names of the metrics whose states are no sums, so that adding them up means nothing.
 
     ``labels`` is the spec of a batch's labels; ``outputs`` gives that of what the model makes of
@@ -49,7 +49,7 @@ def _pairs(labels: Any, outputs: Any) -> list[tuple[Any, ...]]:
     return [*flat, (tf.TensorSpec([None]),)]
 
 
-def _is_sum(metric: Any, sums: MetricSums, pairs: Sequence[tuple[Any, ...]]) -> bool:
+def _is_sum(metric: Any, sums: MetricState, pairs: Sequence[tuple[Any, ...]]) -> bool:
     """Whether an update adds to the state what does not depend on the state."""
     zero = sums.begin_of(metric)
     if any(each.dtype == bool or np.any(each) for each in zero):
@@ -75,7 +75,7 @@ def _is_sum(metric: Any, sums: MetricSums, pairs: Sequence[tuple[Any, ...]]) -> 
 
 
 def _updates(
-    metric: Any, sums: MetricSums, pairs: Sequence[tuple[Any, ...]]
+    metric: Any, sums: MetricState, pairs: Sequence[tuple[Any, ...]]
 ) -> Iterator[Callable[[States, int], States]]:
     """Functions of a state and a batch's number that return the state after that batch."""
     for specs in pairs:

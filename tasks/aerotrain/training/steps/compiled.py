@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.steps.own import has_own_step
+from aerotrain.training.steps.custom import has_custom_step
 
 #: float16 has no arithmetic of its own on CPUs: seconds of a step over those of bfloat16.
 _FLOAT16_ON_CPU = 10
@@ -21,11 +21,11 @@ def symbolically_built(model: keras.Model, batch: Any) -> None:
         model._symbolic_build(data_batch=symbols)
     except RuntimeError:
         # A model with a step of its own may be several, with no call; the step builds them.
-        if not has_own_step(model):
+        if not has_custom_step(model):
             raise
 
 
-def refuse_untrainable(model: keras.Model, module: str) -> None:
+def check_trainable(model: keras.Model, module: str) -> None:
     """Refuse what no strategy trains.
 
     Raises:
@@ -36,7 +36,7 @@ def refuse_untrainable(model: keras.Model, module: str) -> None:
             f"build_model of {module!r} sets keras.distribution, which shards nothing under "
             "TensorFlow; leave it out, and choose a strategy of the job's instead"
         )
-    if not model.trainable_weights and not has_own_step(model):
+    if not model.trainable_weights and not has_custom_step(model):
         raise FinalError(
             f"the model that build_model of {module!r} returned has no trainable weights; "
             "leave trainable=True on the layers that are to learn"
@@ -45,7 +45,7 @@ def refuse_untrainable(model: keras.Model, module: str) -> None:
         print("run_eagerly=True has no effect here: every step is compiled", flush=True)
 
 
-def refuse_under(strategy: str, model: keras.Model) -> None:
+def check_strategy(strategy: str, model: keras.Model) -> None:
     """Refuse what workers that update variables at once would get wrong.
 
     Raises:
@@ -53,7 +53,7 @@ def refuse_under(strategy: str, model: keras.Model) -> None:
     """
     if strategy != "parameter_server":
         return
-    if has_own_step(model):
+    if has_custom_step(model):
         raise FinalError(
             f"{type(model).__name__} has a train_step of its own, which keeps its metrics in "
             "variables, and 'parameter_server' loses updates of those; override compute_loss "

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.steps.results import numbers
-from aerotrain.training.steps.step import MetricSums, Sums, TrainStep
+from aerotrain.training.steps.step import MetricState, MetricValues, TrainStep
 
 
 class Held:
@@ -61,7 +61,7 @@ tf.register_tensor_conversion_function(
 )
 
 
-class LegacySums(MetricSums):
+class LegacyMetricState(MetricState):
     """The metrics of a tf_keras model, the mean loss among them, as values.
 
     Raises:
@@ -82,7 +82,7 @@ class LegacySums(MetricSums):
         self.zero = [*(np.asarray(each.numpy()) for each in self.variables), np.zeros(2)]
 
     @contextmanager
-    def holding(self, sums: Sums) -> Iterator[list[Held]]:
+    def holding(self, sums: MetricValues) -> Iterator[list[Held]]:
         """A context in which the metrics read and update ``sums``; it gives what holds them."""
         held = [Held(*pair) for pair in zip(self.variables, sums, strict=False)]
         self._put(held)
@@ -91,7 +91,7 @@ class LegacySums(MetricSums):
         finally:
             self._put(self.variables)
 
-    def results(self, sums: Sums) -> dict[str, float]:
+    def results(self, sums: MetricValues) -> dict[str, float]:
         with self.holding(sums):
             return numbers(self.model.get_metrics_result())
 
@@ -139,12 +139,12 @@ class LegacyStep(TrainStep):
     """One step of one replica for a tf_keras model, to be called through ``strategy.run``."""
 
     def __init__(self, model: Any, counter: tf.Variable) -> None:
-        self.metrics: LegacySums = LegacySums(model)
+        self.metrics: LegacyMetricState = LegacyMetricState(model)
         self.model = model
         self._counter = counter
 
     def compute(
-        self, sums: Sums, batch: Any, share: tf.Tensor | None = None
+        self, sums: MetricValues, batch: Any, share: tf.Tensor | None = None
     ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         model = self.model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)

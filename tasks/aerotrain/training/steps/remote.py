@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from aerotrain.training.steps.compiled import inner
 from aerotrain.training.steps.fused import fuse
-from aerotrain.training.steps.parcels import Parcels
-from aerotrain.training.steps.step import MetricScope, MetricSums, Sums, TrainStep
+from aerotrain.training.steps.packed_variables import PackedVariables
+from aerotrain.training.steps.step import MetricScope, MetricState, MetricValues, TrainStep
 
 
 class RemoteStep(TrainStep):
@@ -24,14 +24,14 @@ class RemoteStep(TrainStep):
         super().__init__(model, counter)
         # On a ps every operation counts, and what comes of others' updates is more than rounding.
         fuse(inner(model.optimizer), least=0)
-        self._parcels = Parcels(model.trainable_weights, counter)
+        self._parcels = PackedVariables(model.trainable_weights, counter)
         together = {id(each) for each in self._parcels.variables}
         for weight in model.trainable_weights:
             if id(weight) not in together:
                 # TensorFlow's gather asks for it; Keras's own variable would be read as a whole.
                 weight.sparse_read = weight._value.sparse_read
 
-    def _scope(self, sums: Sums) -> MetricScope:
+    def _scope(self, sums: MetricValues) -> MetricScope:
         scope = FetchedScope(self.metrics, sums, self._parcels)
         self._number = scope.count + 1
         return scope
@@ -61,9 +61,9 @@ class RemoteStep(TrainStep):
 class FetchedScope(MetricScope):
     """A scope in which weights have the values that were fetched when the step began."""
 
-    def __init__(self, metrics: MetricSums, sums: Sums, parcels: Parcels) -> None:
-        self.count, self.fetched = parcels.fetched()
-        weights = [(each, self.fetched[id(each)]) for each in parcels.variables]
+    def __init__(self, metrics: MetricState, sums: MetricValues, packed: PackedVariables) -> None:
+        self.count, self.fetched = packed.fetched()
+        weights = [(each, self.fetched[id(each)]) for each in packed.variables]
         super().__init__([*metrics.pairs(sums), *weights])
 
     def add_update(self, update: tuple[Any, Any]) -> None:

@@ -24,12 +24,12 @@ from keras.src.losses.loss import unscale_loss_for_distribution
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.results import numbers
 
-#: The state of every metric of a model, in the order of ``MetricSums.variables``, and last
-#: what ``MetricSums.bad_step`` reads.
-Sums = Sequence[tf.Tensor]
+#: The state of every metric of a model, in the order of ``MetricState.variables``, and last
+#: what ``MetricState.bad_step`` reads.
+MetricValues = Sequence[tf.Tensor]
 
 
-class MetricSums:
+class MetricState:
     """The model's metrics, the mean loss among them, as values instead of variables."""
 
     def __init__(self, model: keras.Model) -> None:
@@ -50,11 +50,11 @@ class MetricSums:
         states = [np.asarray(each) for metric in metrics for each in metric.stateless_reset_state()]
         self.zero: list[np.ndarray[Any, Any]] = [*states, np.zeros(2)]
 
-    def scope(self, sums: Sums) -> "MetricScope":
+    def scope(self, sums: MetricValues) -> "MetricScope":
         """A scope in which the metrics read and update ``sums`` instead of their variables."""
         return MetricScope(self.pairs(sums))
 
-    def pairs(self, sums: Sums) -> list[tuple[Any, tf.Tensor]]:
+    def pairs(self, sums: MetricValues) -> list[tuple[Any, tf.Tensor]]:
         """Each of the metrics' variables with its value."""
         return list(zip(self.variables, sums, strict=False))
 
@@ -65,7 +65,9 @@ class MetricSums:
             for variable in self.variables
         ]
 
-    def of_piece(self, before: Sums, after: Sums, share: tf.Tensor) -> list[tf.Tensor]:
+    def of_piece(
+        self, before: MetricValues, after: MetricValues, share: tf.Tensor
+    ) -> list[tf.Tensor]:
         """``after``, the sums with a piece of a batch added to ``before``, as part of the batch.
 
         ``share`` is what the piece's loss counts for; nothing counts of a piece whose is 0.
@@ -79,7 +81,7 @@ class MetricSums:
             counted.append(tf.where(share > 0, new, old))
         return counted
 
-    def results(self, sums: Sums) -> dict[str, float]:
+    def results(self, sums: MetricValues) -> dict[str, float]:
         """What ``sums`` amount to: a number a metric, under the name that ``fit`` gives it.
 
         Of a metric with several numbers, such as one a class, it is their mean.
@@ -95,7 +97,7 @@ class MetricSums:
         """What ``evaluate`` measures; None if the model has a ``test_step`` of its own."""
         if type(self.model).test_step is not keras.Model.test_step:
             return None
-        return list(MetricSums.results(self, self.zero))
+        return list(MetricState.results(self, self.zero))
 
     def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
         """The state in which ``metric`` begins an epoch."""
@@ -109,7 +111,7 @@ class MetricSums:
         after = metric.stateless_update_state(values, *arguments)
         return [np.asarray(each) for each in after]
 
-    def bad_step(self, sums: Sums) -> int | None:
+    def bad_step(self, sums: MetricValues) -> int | None:
         """The first step whose loss was no finite number, if there was one.
 
         Replicas that compute one step together each add the number of their own first, and
@@ -148,7 +150,7 @@ class TrainStep:
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
-        self.metrics = MetricSums(model)
+        self.metrics = MetricState(model)
         self.model = model
         self._counter = counter
         fuse(getattr(model.optimizer, "inner_optimizer", model.optimizer))
@@ -158,7 +160,7 @@ class TrainStep:
             count = model.optimizer.inner_optimizer._iterations
             count.assign_add = lambda value: count._value.assign_add(value)
 
-    def __call__(self, sums: Sums, batch: Any) -> list[tf.Tensor]:
+    def __call__(self, sums: MetricValues, batch: Any) -> list[tf.Tensor]:
         """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 
         Returns ``sums`` with this batch added.
@@ -168,7 +170,7 @@ class TrainStep:
         return [*sums[:-1], first_bad(sums[-1], loss, done)]
 
     def compute(
-        self, sums: Sums, batch: Any, share: tf.Tensor | None = None
+        self, sums: MetricValues, batch: Any, share: tf.Tensor | None = None
     ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         """The gradients of one batch, its loss, and ``sums`` with the batch added.
 
@@ -198,7 +200,7 @@ class TrainStep:
             added = self.metrics.of_piece(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
 
-    def _scope(self, sums: Sums) -> MetricScope:
+    def _scope(self, sums: MetricValues) -> MetricScope:
         return self.metrics.scope(sums)
 
     def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:
@@ -226,7 +228,7 @@ class TrainStep:
 
 
 def first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-    """``known``, the last of ``Sums``, with ``step`` noted if its loss is the first bad one."""
+    """``known``, the last of ``MetricValues``, with ``step`` if its loss is the first bad one."""
     found = tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
     bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
     return tf.where(tf.logical_and(bad, tf.equal(known[1], 0)), found, known)

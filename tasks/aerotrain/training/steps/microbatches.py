@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from aerotrain.training.steps.compiled import inner
 from aerotrain.training.steps.slices import joined, summed
-from aerotrain.training.steps.step import Sums, TrainStep, first_bad
+from aerotrain.training.steps.step import MetricValues, TrainStep, first_bad
 
 #: A gradient for each trainable weight: a tensor, slices of one, or None.
 Gradients = Sequence[Any]
 
 
-class StepInPieces:
+class MicrobatchStep:
     """``step`` on this replica's pieces of a global batch, to be called through ``strategy.run``.
 
     ``gradient_dtype`` is what the gradients travel in. With ``jit_compile``, XLA compiles what
@@ -41,7 +41,9 @@ class StepInPieces:
             # Keras would add up the gradients after it has clipped each replica's own.
             inner(step.model.optimizer)._all_reduce_sum_gradients = list
 
-    def __call__(self, sums: Sums, pieces: Sequence[tuple[tf.Tensor, Any]]) -> list[tf.Tensor]:
+    def __call__(
+        self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
+    ) -> list[tf.Tensor]:
         """Train on ``pieces``, each a share and a batch; returns ``sums`` with them added."""
         total: Gradients | None = None
         losses: list[tf.Tensor] = []

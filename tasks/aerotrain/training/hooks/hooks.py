@@ -8,24 +8,24 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.agreement import Agreement
-from aerotrain.training.checkpoints.beside import (
+from aerotrain.training.agreement import ChiefDecisions
+from aerotrain.training.checkpoints.checkpoints import Restored
+from aerotrain.training.checkpoints.state import (
     optimizer_state,
     random_state,
     restore_random,
     sums_as_file,
     sums_of,
 )
-from aerotrain.training.checkpoints.checkpoints import Restored
-from aerotrain.training.drive import Ran
+from aerotrain.training.hooks.report import Report
+from aerotrain.training.hooks.validation import Validation, weights_of
 from aerotrain.training.model.callback_state import Files
 from aerotrain.training.model.callbacks import Callbacks
-from aerotrain.training.observing.report import Report
-from aerotrain.training.observing.validation import Validation, weights_of
-from aerotrain.training.steps.step import MetricSums, Sums
+from aerotrain.training.step_runner import StepsRun
+from aerotrain.training.steps.step import MetricState, MetricValues
 
 
-class Observer:
+class Hooks:
     """Is told of every execution and epoch, and says when the training is to stop.
 
     Callbacks run in the scope of ``strategy``, so that what they assign is assigned wherever
@@ -36,11 +36,11 @@ class Observer:
         self,
         strategy: tf.distribute.Strategy,
         model: keras.Model,
-        sums: MetricSums,
+        sums: MetricState,
         report: Report,
         callbacks: Callbacks,
         validation: Validation | None,
-        agreement: Agreement,
+        decisions: ChiefDecisions,
         *,
         validated: bool,
     ) -> None:
@@ -50,14 +50,14 @@ class Observer:
         self._report = report
         self._callbacks = callbacks
         self._validation = validation
-        self._is_chief = agreement.is_chief
-        self._agreement = agreement
+        self._is_chief = decisions.is_chief
+        self._agreement = decisions
         #: Whether the chief measures the model at each epoch's end, if this is not the chief.
         self._validated = validated
         #: Whether the training is to end before its plan does.
         self.stop = False
         #: The sums of the epoch so far, None between two epochs.
-        self.sums: Sums | None = None
+        self.sums: MetricValues | None = None
         #: Whether the model of now is the best that was measured.
         self.is_best = False
         self._best = math.inf
@@ -80,7 +80,7 @@ class Observer:
             with self._strategy.scope():
                 self._callbacks.epoch_begins(epoch)
 
-    def ran(self, step: int, done: int, ran: Ran, before: int) -> None:
+    def ran(self, step: int, done: int, ran: StepsRun, before: int) -> None:
         """An execution has led to ``ran``, in an epoch that was looked at from ``step`` on.
 
         ``done`` steps of that epoch were done at ``step``, and ``before`` more of them when
@@ -89,7 +89,7 @@ class Observer:
         Raises:
             FinalError: the loss is no finite number any more.
         """
-        refuse_bad_loss(self._sums, ran.sums)
+        check_loss(self._sums, ran.sums)
         self.sums, self.is_best, self._loss = ran.sums, False, None
         self._report.progress(step + ran.steps, ran.sums)
         if not self._callbacks.by_batch:
@@ -100,7 +100,7 @@ class Observer:
                 self._callbacks.execution(done + before, done + ran.steps - 1, logs)
         self.stop = self._agreement.reach(self._callbacks.stop, self._model)
 
-    def epoch_ends(self, epoch: int, sums: Sums) -> None:
+    def epoch_ends(self, epoch: int, sums: MetricValues) -> None:
         self.sums = None
         metrics = self._sums.results(sums)
         if self._validation is not None:
@@ -139,7 +139,7 @@ class Observer:
         self._report.publish(self._callbacks.logs())
 
 
-def refuse_bad_loss(sums: MetricSums, reached: Sums) -> None:
+def check_loss(sums: MetricState, reached: MetricValues) -> None:
     """Raise FinalError if the loss of a step was no finite number, naming the first."""
     step = sums.bad_step(reached)
     if step is not None:

@@ -15,7 +15,7 @@ _LEAST, _MOST, _SHARE = 10.0, 3600.0, 0.02
 _UNTIL_KNOWN = 60.0
 
 
-class Every:
+class Interval:
     """Due once in every ``seconds`` of ``clock``, which must never go back."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
@@ -35,7 +35,7 @@ class Every:
         """What was due has kept the training waiting for so long."""
 
 
-class BestInterval(Every):
+class OptimalInterval(Interval):
     """Due as often as costs least: what saving takes, and what a failure loses, together.
 
     ``mtbf`` is the mean time between failures in seconds.
@@ -49,10 +49,10 @@ class BestInterval(Every):
     def cost(self, seconds: float) -> None:
         self._costs = [*self._costs[-4:], seconds]
         mean = sum(self._costs) / len(self._costs)
-        self.seconds = best_interval(mean, self._mtbf)
+        self.seconds = optimal_interval(mean, self._mtbf)
 
 
-def best_interval(cost: float, mtbf: float) -> float:
+def optimal_interval(cost: float, mtbf: float) -> float:
     """Seconds between checkpoints of ``cost`` seconds: Young's sqrt(2 * cost * mtbf).
 
     It is kept within sensible bounds, and so long that saving takes 2 % of the time at most.

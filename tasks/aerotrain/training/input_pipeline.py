@@ -11,18 +11,18 @@ import tensorflow as tf
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset
-from aerotrain.training.input.batches import Cut, batch_spec, in_pieces, ready
+from aerotrain.training.input.batches import MicrobatchSpec, batch_spec, in_microbatches, ready
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service
+from aerotrain.training.input.shard_cache import ShardCache, order_of, shard_cache_of
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
-from aerotrain.training.input.supply import Supply, order_of, supply_of
-from aerotrain.training.input.windows import batches_of, supplied
+from aerotrain.training.input.shuffle_windows import batches_of, supplied
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.plan import Plan
+from aerotrain.training.schedule import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed:
+class InputPipeline:
     """The data set of a job, the user's code that reads it, and where shards may be kept.
 
     Raises:
@@ -36,7 +36,7 @@ class Feed:
     plan: Plan
     scratch: Path
     service: Service | None = None
-    _supplies: list[Supply] = field(default_factory=list, init=False)
+    _supplies: list[ShardCache] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         order_of(self.arguments, split_of(self.dataset, TRAIN_SPLIT).shards)
@@ -52,9 +52,9 @@ class Feed:
         try:
             yield
         except tf.errors.OpError as error:
-            for supply in self._supplies:
-                if supply.failure is not None:
-                    raise supply.failure from error
+            for cache in self._supplies:
+                if cache.failure is not None:
+                    raise cache.failure from error
             raise
         finally:
             while self._supplies:
@@ -62,7 +62,7 @@ class Feed:
 
     def is_short(self) -> bool:
         """Whether shards are waited for, since the store is away or the disk full."""
-        return any(supply.is_held for supply in self._supplies)
+        return any(cache.is_held for cache in self._supplies)
 
     def local(self, step: int) -> tf.data.Dataset:
         """The batches that follow ``step`` steps, from every shard, brought to this machine.
@@ -73,21 +73,23 @@ class Feed:
             return self.remote(step)
         return ready(self._batches(step), self.dataset.schema, self.code.transform)
 
-    def in_pieces(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
+    def in_microbatches(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
         """The same batches, of which each replica gets pieces of its own."""
 
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
             if self.service is not None:
-                return self._remote_pieces(step, replicas)
+                return self._remote_microbatches(step, replicas)
             local = replicas // context.num_input_pipelines
-            cut = Cut(
+            cut = MicrobatchSpec(
                 accumulate=self.arguments.gradient_accumulation_steps,
                 replicas=replicas,
                 first=context.input_pipeline_id * local,
                 local=local,
             )
-            return in_pieces(self._batches(step), self.dataset.schema, self.code.transform, cut)
+            return in_microbatches(
+                self._batches(step), self.dataset.schema, self.code.transform, cut
+            )
 
         return pieces
 
@@ -95,9 +97,11 @@ class Feed:
         shards = share(split_of(self.dataset, TRAIN_SPLIT).shards, 0, 1)
         epoch, done = self.plan.position(step)
         done *= self.plan.batch_size
-        supply = supply_of(self.arguments, self.dataset, shards, self.scratch, begin=(epoch, done))
-        supply.start()
-        self._supplies.append(supply)
+        cache = shard_cache_of(
+            self.arguments, self.dataset, shards, self.scratch, begin=(epoch, done)
+        )
+        cache.start()
+        self._supplies.append(cache)
         return self._read(f"{self.scratch}/")
 
     def remote(self, step: int) -> tf.data.Dataset:
@@ -109,17 +113,19 @@ class Feed:
             lambda: ready(self._read_own(step), self.dataset.schema, self.code.transform)
         )
 
-    def remote_in_pieces(self, step: int) -> tf.data.Dataset:
+    def remote_in_microbatches(self, step: int) -> tf.data.Dataset:
         """The same batches, each in as many pieces as gradients are accumulated over."""
-        return self._remote_pieces(step, 1)
+        return self._remote_microbatches(step, 1)
 
-    def _remote_pieces(self, step: int, replicas: int) -> tf.data.Dataset:
+    def _remote_microbatches(self, step: int, replicas: int) -> tf.data.Dataset:
         """Pieces for any of ``replicas``: all batches are full, so each is as large as another."""
-        cut = Cut(
+        cut = MicrobatchSpec(
             accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
         )
         return self._brought(
-            lambda: in_pieces(self._read_own(step), self.dataset.schema, self.code.transform, cut)
+            lambda: in_microbatches(
+                self._read_own(step), self.dataset.schema, self.code.transform, cut
+            )
         )
 
     def _brought(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:

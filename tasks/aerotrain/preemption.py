@@ -1,4 +1,4 @@
-"""How a replica goes that is told to go: at once, or as soon as it has saved what it did."""
+"""How a replica ends when it is preempted: at once, or after it has saved a checkpoint."""
 
 import os
 from collections.abc import Callable
@@ -7,26 +7,26 @@ from threading import Event, Timer
 from aerotrain.contract.errors import ExitCode, TemporaryError
 
 #: Seconds that a replica which saves may take, where AEROTRAIN_GRACE says nothing else. Pods
-#: are killed 10 s after they were told to go.
+#: are killed 10 s after they were preempted.
 GRACE = 8.0
 
 
-class ToldToGo(TemporaryError):  # noqa: N818 -- reads as what befell the replica
-    """The work has stopped because the replica was told to go, with everything saved."""
+class Preempted(TemporaryError):  # noqa: N818 -- reads as what befell the replica
+    """The work has stopped because the replica was preempted, and everything is saved."""
 
 
-def leave_at_once() -> None:
+def exit_now() -> None:
     """End this process: TensorFlow's threads would keep a normal exit waiting."""
     os._exit(ExitCode.TERMINATED)
 
 
-class Notice:
+class PreemptionNotice:
     """The word to go, left where the work looks for it between two executions.
 
     Until the work ``promises`` to look, there is nothing to wait for.
     """
 
-    def __init__(self, grace: float = GRACE, leave: Callable[[], None] = leave_at_once) -> None:
+    def __init__(self, grace: float = GRACE, leave: Callable[[], None] = exit_now) -> None:
         self._grace = grace
         self._leave = leave
         self._told = Event()
@@ -37,7 +37,7 @@ class Notice:
         self._promised = True
 
     def give(self) -> None:
-        """Tell the work to go; it is the end if nobody looks, or at the second time."""
+        """Preempt the work; exit at once if the work does not look, or at a second call."""
         if self._told.is_set() or not self._promised:
             self._leave()
             return
@@ -47,7 +47,7 @@ class Notice:
         last.start()
 
     def given(self) -> bool:
-        """Whether the replica has been told to go."""
+        """Whether the replica was preempted."""
         return self._told.is_set()
 
     @property

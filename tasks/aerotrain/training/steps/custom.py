@@ -10,10 +10,10 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.steps.results import flat
 from aerotrain.training.steps.slices import summed
-from aerotrain.training.steps.step import MetricSums, Sums, TrainStep, first_bad
+from aerotrain.training.steps.step import MetricState, MetricValues, TrainStep, first_bad
 
 
-class OwnSums(MetricSums):
+class CustomStepMetricState(MetricState):
     """The sums of a model whose ``train_step`` says by itself what it has come to.
 
     What it returns under the name of a metric is that metric, over all steps so far. What it
@@ -26,12 +26,12 @@ class OwnSums(MetricSums):
         *states, bad = self.zero
         self.zero = [*states, np.zeros(len(logs) + 1), bad]
 
-    def added(self, sums: Sums, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def added(self, sums: MetricValues, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """The sums of the numbers in ``logs``, and how many steps they are sums of."""
         numbers = [tf.reduce_mean(tf.cast(logs[name], tf.float64)) for name in self._logs]
         return sums[-2] + tf.stack([*numbers, tf.ones([], tf.float64)])
 
-    def results(self, sums: Sums) -> dict[str, float]:
+    def results(self, sums: MetricValues) -> dict[str, float]:
         *totals, steps = np.asarray(sums[-2])
         means = {
             name: float(total / steps) if steps else 0.0
@@ -43,12 +43,12 @@ class OwnSums(MetricSums):
             known.pop("loss", None)
         return {name: known.get(name, mean) for name, mean in means.items()}
 
-    def _has_tracked(self, sums: Sums) -> bool:
+    def _has_tracked(self, sums: MetricValues) -> bool:
         """Whether the loss tracker, whose total and count come first, has counted anything."""
         return self.model._loss_tracker is not None and bool(np.asarray(sums[1]))
 
 
-class OwnStep(TrainStep):
+class CustomStep(TrainStep):
     """One step of a model's own ``train_step``, to be called through ``strategy.run``.
 
     ``batch`` is the element spec of the batches: the step is traced once here, so that every
@@ -57,12 +57,12 @@ class OwnStep(TrainStep):
 
     def __init__(self, model: keras.Model, counter: tf.Variable, batch: Any) -> None:
         logs = _traced(model, batch)
-        self.metrics: OwnSums = OwnSums(model, logs)
+        self.metrics: CustomStepMetricState = CustomStepMetricState(model, logs)
         self._losses = [name for name in logs if "loss" in name] or logs
         self.model = model
         self._counter = counter
 
-    def __call__(self, sums: Sums, batch: Any) -> list[tf.Tensor]:
+    def __call__(self, sums: MetricValues, batch: Any) -> list[tf.Tensor]:
         for variable, value in zip(self.metrics.variables, sums, strict=False):
             variable.assign(value)
         logs = flat(self.model.train_step(batch))
@@ -72,7 +72,7 @@ class OwnStep(TrainStep):
         return [*states, self.metrics.added(sums, logs), first_bad(sums[-1], losses, done)]
 
 
-class OwnStepTogether:
+class CustomStepTogether:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
     Every optimizer adds the gradients of all replicas up, as Keras has it, and the examples of
@@ -87,7 +87,9 @@ class OwnStepTogether:
                 # TensorFlow's own sum, which Keras asks for, dies of slices in a short batch.
                 each._all_reduce_sum_gradients = _summed_pairs
 
-    def __call__(self, sums: Sums, pieces: Sequence[tuple[tf.Tensor, Any]]) -> list[tf.Tensor]:
+    def __call__(
+        self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
+    ) -> list[tf.Tensor]:
         [(_, batch)] = pieces
         return self._step(sums, batch)
 
@@ -101,10 +103,12 @@ def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
     """The loop's own step, or the model's, where it has one; ``batch`` is an element spec."""
-    return OwnStep(model, counter, batch) if has_own_step(model) else TrainStep(model, counter)
+    return (
+        CustomStep(model, counter, batch) if has_custom_step(model) else TrainStep(model, counter)
+    )
 
 
-def has_own_step(model: keras.Model) -> bool:
+def has_custom_step(model: keras.Model) -> bool:
     """Whether the model's class replaces ``train_step``."""
     # Of tf_keras's models, those that have one are refused before.
     return isinstance(model, keras.Model) and type(model).train_step is not keras.Model.train_step

@@ -12,17 +12,17 @@ import tensorflow as tf
 
 #: Variables up to this size travel together. For a larger one a message costs next to nothing,
 #: and of a table of embeddings a step needs a few rows only.
-PARCEL_BYTES = 2**20
+PACKED_BYTES = 2**20
 
 
-class Parcels:
+class PackedVariables:
     """The small ones of ``variables``, Keras's, by the machine on which they are.
 
     ``counter``, an int64 variable, travels with those of its machine.
     """
 
     def __init__(self, variables: Iterable[Any], counter: tf.Variable) -> None:
-        small = [each for each in variables if _bytes(each) <= PARCEL_BYTES]
+        small = [each for each in variables if _bytes(each) <= PACKED_BYTES]
         self._groups = [list(group) for _, group in groupby(sorted(small, key=_place), _place)]
         self._counter = counter
         self.variables = [each for group in self._groups for each in group]

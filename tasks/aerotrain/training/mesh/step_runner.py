@@ -9,28 +9,32 @@ from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import BATCH_AXIS, TrainArguments
-from aerotrain.training.drive import Ran, Told, nobody
-from aerotrain.training.feed import Feed
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.mesh.layouts import host, replicated
 from aerotrain.training.mesh.mesh import MeshStrategy
 from aerotrain.training.mesh.step import MeshStep
-from aerotrain.training.model.refusals import refuse_uncut
-from aerotrain.training.steps.step import Sums
+from aerotrain.training.model.strategy_checks import check_divisible
+from aerotrain.training.step_runner import StepsRun, Told, nobody
+from aerotrain.training.steps.step import MetricValues
 
 #: Steps in one execution at most. DTensor has no loops, so each is compiled by itself.
 _UNROLLED = 4
 
 
-def drive_mesh(strategy: MeshStrategy, step: MeshStep, feed: Feed, start: int) -> "MeshDrive":
+def run_on_mesh(
+    strategy: MeshStrategy, step: MeshStep, pipeline: InputPipeline, start: int
+) -> "MeshStepRunner":
     """The drive of a job under ``dtensor``.
 
     Raises:
         FinalError: a layout names no variable, or the job asks for what a mesh cannot do.
     """
-    strategy.layouts.refuse_unused()
-    _refuse_arguments(feed.arguments)
-    refuse_uncut(feed.job.strategy, feed.arguments, strategy.mesh.dim_size(BATCH_AXIS))
-    return MeshDrive(strategy, step, feed.local(start), feed.arguments.steps_per_execution)
+    strategy.layouts.check_used()
+    _refuse_arguments(pipeline.arguments)
+    check_divisible(pipeline.job.strategy, pipeline.arguments, strategy.mesh.dim_size(BATCH_AXIS))
+    return MeshStepRunner(
+        strategy, step, pipeline.local(start), pipeline.arguments.steps_per_execution
+    )
 
 
 def _refuse_arguments(arguments: TrainArguments) -> None:
@@ -53,7 +57,7 @@ def _refuse_arguments(arguments: TrainArguments) -> None:
             )
 
 
-class MeshDrive:
+class MeshStepRunner:
     """Runs steps on the mesh; each process reads every batch, and keeps its part of it."""
 
     def __init__(
@@ -66,7 +70,9 @@ class MeshDrive:
         self._batches = iter(dataset)
         self._per_execution = min(per_execution, _UNROLLED)
 
-    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+    def run(
+        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+    ) -> Iterator[StepsRun]:
         mesh = self._strategy.mesh
         begin = self._zero if sums is None else [np.asarray(each) for each in sums]
         sums = [dtensor.relayout(tf.constant(each), replicated(mesh, each.ndim)) for each in begin]
@@ -78,7 +84,7 @@ class MeshDrive:
                 sums = self._execute(sums, first, batches)
             self._counter.assign(before + len(batches))
             done += len(batches)
-            yield Ran(done, [host(each) for each in sums], self._strategy.agreed(told()))
+            yield StepsRun(done, [host(each) for each in sums], self._strategy.agreed(told()))
 
     def _executions(self, steps: int) -> Iterator[list[Any]]:
         """The batches of ``steps`` steps, in lists of full length of one shape, or of one each.
@@ -96,7 +102,7 @@ class MeshDrive:
                 yield [tf.nest.map_structure(self._strategy.on_mesh, each) for each in batches]
             held = []
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Nothing is ever in flight: an execution returns when its steps are done."""
 
 

@@ -10,7 +10,7 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.dataset import Dataset
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download, split_of
-from aerotrain.training.input.windows import NO_MORE
+from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 
 #: Another process of the cluster went away, or the network between.
@@ -32,7 +32,7 @@ _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded"
 
 
 @contextmanager
-def explained(
+def errors_translated(
     code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path
 ) -> Iterator[None]:
     """Turn TensorFlow's errors over records of ``split`` into ours.

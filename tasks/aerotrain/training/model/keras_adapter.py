@@ -13,8 +13,8 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
-from aerotrain.training.steps.compiled import refuse_untrainable, symbolically_built
-from aerotrain.training.steps.own import step_of
+from aerotrain.training.steps.compiled import check_trainable, symbolically_built
+from aerotrain.training.steps.custom import step_of
 from aerotrain.training.steps.step import TrainStep
 
 #: The variable by which TensorFlow chooses, and the values at which it takes tf_keras.
@@ -29,7 +29,7 @@ _COUNTS = "object_name_uids"
 Names = Mapping[str, int]
 
 
-class Flavour(Protocol):
+class KerasAdapter(Protocol):
     """A Keras: what its models are, and how they are built, trained and called."""
 
     #: What users import.
@@ -84,7 +84,7 @@ class Flavour(Protocol):
             FinalError: the strategy, or XLA, as the message says.
         """
 
-    def refuse_callbacks(self, module: str) -> None:
+    def check_callbacks(self, module: str) -> None:
         """Refuse the callbacks of the user's ``module``, if none are called.
 
         Raises:
@@ -127,7 +127,7 @@ class Keras3:
 
     def complete(self, model: keras.Model, batch: Any, module: str) -> None:
         symbolically_built(model, batch)
-        refuse_untrainable(model, module)
+        check_trainable(model, module)
 
     def step(self, model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
         return step_of(model, counter, batch)
@@ -150,11 +150,11 @@ class Keras3:
     def refuse(self, strategy: str, *, jit_compile: bool) -> None:
         """Nothing: what Keras 3 cannot do under a strategy is refused where it is known."""
 
-    def refuse_callbacks(self, module: str) -> None:
+    def check_callbacks(self, module: str) -> None:
         """Nothing: they are called."""
 
 
-def chosen(environment: Mapping[str, str]) -> Flavour:
+def chosen(environment: Mapping[str, str]) -> KerasAdapter:
     """The Keras that ``environment`` asks for.
 
     Raises:
@@ -162,10 +162,10 @@ def chosen(environment: Mapping[str, str]) -> Flavour:
     """
     if environment.get(VARIABLE) not in _TRUE:
         return Keras3()
-    from aerotrain.training.model.legacy import LegacyKeras
+    from aerotrain.training.model.legacy_keras import LegacyKeras
 
     return LegacyKeras()
 
 
 #: Chosen once for the process, as TensorFlow does.
-KERAS: Flavour = chosen(os.environ)
+KERAS: KerasAdapter = chosen(os.environ)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from aerotrain.training.model.callback_state import Files
 from aerotrain.training.steps.compiled import inner
-from aerotrain.training.steps.step import Sums
+from aerotrain.training.steps.step import MetricValues
 
 _RANDOM = "random.json"
 _SUMS = "sums.npz"
@@ -59,7 +59,7 @@ def restore_random(files: Files) -> None:
     np.random.set_state((kind, np.array(key, np.uint32), *position))
 
 
-def sums_as_file(sums: Sums | None) -> Files:
+def sums_as_file(sums: MetricValues | None) -> Files:
     """The sums of the epoch so far, as a file; none between two epochs."""
     if sums is None:
         return {}

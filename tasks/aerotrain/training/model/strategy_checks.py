@@ -8,14 +8,14 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.model.flavour import KERAS
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.additive import unsummed
 from aerotrain.training.steps.compiled import inner
-from aerotrain.training.steps.own import has_own_step
+from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.step import TrainStep
 
 
-def compute_the_same_in_each_run(job: Job) -> None:
+def check_deterministic(job: Job) -> None:
     """Have TensorFlow's operations give the same bits in each run of this process's program.
 
     Raises:
@@ -34,7 +34,7 @@ def compute_the_same_in_each_run(job: Job) -> None:
     tf.config.experimental.enable_op_determinism()
 
 
-def refuse_uncut(strategy: str, arguments: TrainArguments, replicas: int) -> None:
+def check_divisible(strategy: str, arguments: TrainArguments, replicas: int) -> None:
     """Refuse a global batch that does not divide among the replicas and their pieces.
 
     Raises:
@@ -55,7 +55,7 @@ def refuse_uncut(strategy: str, arguments: TrainArguments, replicas: int) -> Non
     )
 
 
-def refuse_unexchanged(
+def check_exchanged(
     strategy: str, model: keras.Model, arguments: TrainArguments, records: int, replicas: int
 ) -> None:
     """Refuse a model whose pieces of a batch would not add up to the batch.
@@ -73,7 +73,7 @@ def refuse_unexchanged(
             "batch_size"
         )
     plain = arguments.gradient_dtype == "float32" and not arguments.jit_compile
-    if has_own_step(model) and not (plain and arguments.gradient_accumulation_steps == 1):
+    if has_custom_step(model) and not (plain and arguments.gradient_accumulation_steps == 1):
         raise FinalError(
             f"{type(model).__name__} has a train_step of its own, which {strategy!r} runs whole: "
             "it cannot cut it into pieces, compile it in part, or see its gradients; leave "
@@ -89,7 +89,7 @@ def refuse_unexchanged(
         )
 
 
-def refuse_unsummed(strategy: str, step: TrainStep, batch: Any) -> None:
+def check_additive_metrics(strategy: str, step: TrainStep, batch: Any) -> None:
     """Refuse metrics that cannot be added up, as those of several replicas are.
 
     ``batch`` is the element spec of the batches.

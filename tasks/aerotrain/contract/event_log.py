@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 
-class What(StrEnum):
+class EventType(StrEnum):
     """What an entry of the ledger tells of. ``seconds`` is how long it took, up to ``at``."""
 
     QUEUE = "queue"  # waited for a place to run
@@ -22,14 +22,14 @@ class What(StrEnum):
     SAVE_STALL = "save stall"  # no step began, because variables were copied
     TOLD_TO_GO = "told to go"
     DETECT = "detect"  # a loss was seen
-    RESTART = "restart"  # replicas were started anew
+    RESTART = "restart"  # replicas were restarted
     REWORK = "rework"  # steps that were done twice
     ADOPT = "adopt"  # another try took the set over
     END = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Event:
     """One thing that happened, at the time ``at`` of ``time.time()``.
 
     ``node`` is where a lost replica was, and which one a restarted replica avoids. ``memory`` is
@@ -38,7 +38,7 @@ class Entry:
     An entry may stand for several of its kind, of which it is the last: ``times``.
     """
 
-    event: What
+    event: EventType
     at: float
     seconds: float = 0.0
     step: int | None = None
@@ -64,15 +64,15 @@ class Entry:
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
         unresponsive = tuple(values.get("unresponsive", ()))
-        return cls(**{**values, "event": What(values["event"]), "unresponsive": unresponsive})
+        return cls(**{**values, "event": EventType(values["event"]), "unresponsive": unresponsive})
 
 
-def read(lines: Iterable[str]) -> list[Entry]:
+def read(lines: Iterable[str]) -> list[Event]:
     """The entries of a ledger; what was cut off, or is of a later version, is left out."""
     entries = []
     for line in lines:
         try:
-            entries.append(Entry.from_dict(json.loads(line)))
+            entries.append(Event.from_dict(json.loads(line)))
         except (ValueError, KeyError, TypeError):
             continue
     return entries

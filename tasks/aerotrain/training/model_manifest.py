@@ -20,7 +20,7 @@ VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedModel:
+class ModelManifest:
     """Which code builds the model, and the checkpoint that holds its weights.
 
     ``module`` and ``code`` are the user's module and the folder that held it, ``data`` and

@@ -14,11 +14,11 @@ from aerotrain.store import StoreRefused
 #: Seconds between two tries, twice as long each time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
-Errand = Callable[[], None]
+Upload = Callable[[], None]
 
 
-class Courier:
-    """Runs errands one after another, and those again that failed for what may pass.
+class Uploader:
+    """Runs uploads one after another, and those again that failed for what may pass.
 
     ``deadline`` is for how many seconds they may fail in a row. ``look`` is called before each,
     and raises where this process may not write any more.
@@ -27,32 +27,32 @@ class Courier:
     def __init__(
         self,
         deadline: float,
-        look: Errand = lambda: None,
+        look: Upload = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = deadline
         self._look = look
         self._clock = clock
         self._change = threading.Condition()
-        self._waiting: dict[str, Errand] = {}
+        self._waiting: dict[str, Upload] = {}
         self._running: str | None = None
         self._final: BaseException | None = None
         #: Errands that have failed last time, with why, and since when.
         self._failing: dict[str, tuple[Exception, float]] = {}
-        self._thread = threading.Thread(target=self._work, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="uploader", daemon=True)
         self._thread.start()
 
-    def send(self, name: str, errand: Errand) -> None:
-        """Have ``errand`` run soon, in place of what waits under ``name``."""
+    def send(self, name: str, upload: Upload) -> None:
+        """Have ``upload`` run soon, in place of what waits under ``name``."""
         with self._change:
-            self._waiting[name] = errand
+            self._waiting[name] = upload
             self._change.notify_all()
 
     def check(self) -> None:
         """Raise what no further try can mend.
 
         Raises:
-            FinalError: an errand failed for good.
+            FinalError: an upload failed for good.
             TemporaryError: the store has been away for longer than the deadline.
         """
         with self._change:
@@ -82,12 +82,12 @@ class Courier:
     def _work(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            name, errand = self._next()
+            name, upload = self._next()
             try:
                 self._look()
-                errand()
+                upload()
             except (TemporaryError, StoreRefused, OSError) as error:
-                self._again(name, errand, error, pause)
+                self._again(name, upload, error, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             except BaseException as error:  # noqa: BLE001 -- the training's thread raises it
                 with self._change:
@@ -102,22 +102,22 @@ class Courier:
                         print("what has failed to reach the store is there now", flush=True)
                     self._change.notify_all()
 
-    def _next(self) -> tuple[str, Errand]:
+    def _next(self) -> tuple[str, Upload]:
         with self._change:
             while not self._waiting:
                 self._change.wait()
             self._running = next(iter(self._waiting))
             return self._running, self._waiting.pop(self._running)
 
-    def _again(self, name: str, errand: Errand, error: Exception, pause: float) -> None:
-        """Let the errand wait with the others, unless a newer one has taken its place."""
+    def _again(self, name: str, upload: Upload, error: Exception, pause: float) -> None:
+        """Let the upload wait with the others, unless a newer one has taken its place."""
         with self._change:
             self._running = None
             if not self._failing:
                 print(f"warning: {error}; training goes on, and tries it again", flush=True)
             _, since = self._failing.get(name, (error, self._clock()))
             self._failing[name] = error, since
-            self._waiting.setdefault(name, errand)
+            self._waiting.setdefault(name, upload)
             self._change.notify_all()
             newest = dict(self._waiting)
             # Something new may be written to the disk at least, so it is not kept waiting.

@@ -14,10 +14,9 @@ from pathlib import Path
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
-from aerotrain.store.errors import explained
+from aerotrain.store.errors import errors_translated
 from aerotrain.training.input.index import INDEX, Indexed, write_index
 from aerotrain.training.input.order import Order, Window
-from aerotrain.training.input.requests import Requests
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
     FOLDER,
@@ -27,6 +26,7 @@ from aerotrain.training.input.shards import (
     bring,
     split_of,
 )
+from aerotrain.training.input.window_requests import WindowRequests
 
 #: Windows that are written ahead of the one asked for, where their shards are there.
 _AHEAD = 64
@@ -37,11 +37,11 @@ _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_BETWEEN_TRIES = 2.0
 
 
-class Supply:
+class ShardCache:
     """Brings the shards of ``order`` of the data set at ``url`` below ``scratch``.
 
     Windows are numbered from the one that ``begin``, an epoch and the records of it that are
-    done, leads to. Whoever asks for an earlier one than before begins anew, as a chief does
+    done, leads to. Whoever asks for an earlier one than before begins again, as a chief does
     that was started again. With ``ends``, epochs end; else the records of one are followed by
     those of the next. With ``indexed``, where records are not all equally long, the places of
     each shard's records lie beside it. ``patience`` is for how many seconds the store may be
@@ -63,7 +63,7 @@ class Supply:
         self._store = open_store(url)
         self._order = order
         self._scratch = scratch
-        self._requests = Requests(scratch)
+        self._requests = WindowRequests(scratch)
         self._indexed = indexed
         self._ends = ends
         self._begin = begin
@@ -111,7 +111,7 @@ class Supply:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._hold(explained(error, str(self._requests.folder)))
+                    self._hold(errors_translated(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
             self._fail(error)
@@ -207,7 +207,7 @@ class Supply:
         try:
             return write_index(shard, path)
         except OSError as error:
-            raise explained(error, str(path)) from error
+            raise errors_translated(error, str(path)) from error
 
     def _take_what_came(self) -> tuple[bool, BaseException | None]:
         """Whether an attempt to bring a shard has ended, and why none more should be made."""
@@ -271,7 +271,7 @@ class Supply:
         return "\n".join(",".join(map(str, line)) for line in lines)
 
 
-def supply_of(
+def shard_cache_of(
     arguments: TrainArguments,
     dataset: Dataset,
     shards: Sequence[Shard],
@@ -279,15 +279,15 @@ def supply_of(
     *,
     begin: tuple[int, int] = (0, 0),
     ends: bool = True,
-) -> Supply:
-    """What brings ``shards`` of the train split to who reads as ``Feed`` does.
+) -> ShardCache:
+    """What brings ``shards`` of the train split to who reads as ``InputPipeline`` does.
 
     ``begin`` is an epoch and the records of it that are done, ``ends`` whether epochs end with
     a smaller batch.
     """
     order = order_of(arguments, shards)
     indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None
-    return Supply(
+    return ShardCache(
         arguments.data,
         order,
         scratch,

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.training.input.index import INDEX
-from aerotrain.training.input.requests import ASKED, DIGITS, FAILED, WINDOWS
 from aerotrain.training.input.shards import FOLDER
+from aerotrain.training.input.window_requests import ASKED, DIGITS, FAILED, WINDOWS
 
 #: Rewriting code of ours for TensorFlow, which changes nothing where all is operations already,
 #: would take each process a second at its start.

@@ -4,7 +4,7 @@ For it may be the graph of another machine's process that was sent here. In the 
 ``windows``, the number of the window that is read next is written to the pipe ``asked``; the
 file of that number, which comes when all of its shards are there, says where its records are;
 and ``failed`` comes when no more windows will. Neither asking nor refusing takes room on the
-disk, so both do where it is full. ``supply.py`` answers, and ``windows.py`` asks.
+disk, so both do where it is full. ``cache.py`` answers, and ``windows.py`` asks.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ WINDOWS, ASKED, FAILED, _GOING = "windows", "asked", "failed", "going"
 DIGITS = 12
 
 
-class Requests:
+class WindowRequests:
     """The side that answers, in the folder ``windows`` of ``scratch``."""
 
     def __init__(self, scratch: Path) -> None:

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from aerotrain.contract.progress import Progress
 from aerotrain.store import Store
-from aerotrain.training.attending.courier import Courier
-from aerotrain.training.observing.events import Events
-from aerotrain.training.plan import Plan
-from aerotrain.training.steps.step import MetricSums, Sums
-from aerotrain.training.when import Every
+from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.hooks.tensorboard import Events
+from aerotrain.training.intervals import Interval
+from aerotrain.training.schedule import Plan
+from aerotrain.training.steps.step import MetricState, MetricValues
 
 _FOLDER = "tensorboard"
 _LOGS = "logs"
@@ -56,12 +56,12 @@ class Report:
         self,
         plan: Plan,
         model: keras.Model,
-        sums: MetricSums,
+        sums: MetricState,
         store: Store,
         scratch: Path,
         metrics: Mapping[str, float],
         start: int,
-        courier: Courier,
+        uploader: Uploader,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = dict(metrics)
@@ -70,13 +70,13 @@ class Report:
         self._sums = sums
         self._store = store
         self._events = Events(scratch / _FOLDER)
-        self._courier = courier
+        self._uploader = uploader
         self._clock = clock
-        self._line = Every(_SECONDS_BETWEEN_LINES, clock)
+        self._line = Interval(_SECONDS_BETWEEN_LINES, clock)
         self._pace = Pace(plan.batch_size, clock(), start)
         self._begun = False
 
-    def progress(self, step: int, sums: Sums) -> None:
+    def progress(self, step: int, sums: MetricValues) -> None:
         """Say that ``step`` steps are done, whose epoch has come to ``sums`` so far.
 
         It is said once a second, at the end, and after the first steps: with them the long
@@ -121,4 +121,4 @@ class Report:
             for file in self._events.files():
                 self._store.upload(file, f"{_FOLDER}/{file.name}")
 
-        self._courier.send("events", upload)
+        self._uploader.send("events", upload)

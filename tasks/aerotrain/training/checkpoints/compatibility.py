@@ -16,7 +16,7 @@ def described(model: keras.Model) -> dict[str, Any]:
     return {"optimizer": type(model.optimizer).__name__, "variables": variables}
 
 
-def refuse_another_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def check_same_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on from the checkpoint ``url`` of a training with other arguments.
 
     Raises:
@@ -36,7 +36,7 @@ def refuse_another_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, An
         )
 
 
-def refuse_another_model(
+def check_same_model(
     url: str, about: Mapping[str, Any], setting: Mapping[str, Any], model: keras.Model
 ) -> None:
     """Refuse to go on from the checkpoint ``url``, of which ``about`` tells, of another model.

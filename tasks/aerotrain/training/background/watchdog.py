@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from aerotrain.contract.recovery import say_silent
-from aerotrain.training.drive import Ran
-from aerotrain.training.greeting import answers
+from aerotrain.contract.recovery import say_unresponsive
+from aerotrain.training.server_probe import answers
+from aerotrain.training.step_runner import StepsRun
 
 #: Between two looks. After a much longer pause this process was itself stopped.
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -57,7 +57,7 @@ class Watchdog:
         """Look from now on, once a second, in a thread of its own."""
         threading.Thread(target=self._work, name="watchdog", daemon=True).start()
 
-    def over(self, executions: Iterator[Ran], step: int) -> Iterator[Ran]:
+    def over(self, executions: Iterator[StepsRun], step: int) -> Iterator[StepsRun]:
         """``executions``, each watched while it is waited for; they begin after ``step`` steps."""
         while True:
             with self.watching():
@@ -109,7 +109,7 @@ class Watchdog:
 
     def _whom_to_blame(self, silent: Sequence[str]) -> str:
         if silent:
-            return say_silent(silent)
+            return say_unresponsive(silent)
         return "all other replicas answer" if self._peers else "the execution does not end"
 
     def _work(self) -> None:

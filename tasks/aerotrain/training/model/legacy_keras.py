@@ -1,6 +1,6 @@
 """Models of tf_keras, which is Keras 2, in the shape in which the loop takes those of Keras 3.
 
-Imported only where TF_USE_LEGACY_KERAS asks for it, see ``aerotrain.training.model.flavour``.
+Imported only where TF_USE_LEGACY_KERAS asks for it, see ``aerotrain.training.model.keras_adapter``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "parameter_serv
 
 
 class LegacyKeras:
-    """tf_keras: a ``Flavour``."""
+    """tf_keras: a ``KerasAdapter``."""
 
     name = "tf_keras"
 
@@ -105,7 +105,7 @@ class LegacyKeras:
                 "tf_keras; leave it out, or use a Keras 3 model"
             )
 
-    def refuse_callbacks(self, module: str) -> None:
+    def check_callbacks(self, module: str) -> None:
         raise FinalError(
             f"callbacks of {module!r} returned some, and they are called for Keras 3 models only, "
             "while TF_USE_LEGACY_KERAS asks for tf_keras; return none, or use a Keras 3 model"

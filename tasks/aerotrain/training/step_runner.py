@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.training.fetching import fetch_by_copies
-from aerotrain.training.steps.step import MetricSums, Sums
+from aerotrain.training.steps.step import MetricState, MetricValues
 
 #: Steps that a closure writes out in each turn of its loop. At every turn a worker and the ps
 #: exchange messages to agree that the loop goes on; but each of these steps is traced by itself,
@@ -24,14 +24,14 @@ _ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True)
-class Ran:
+class StepsRun:
     """What a run of steps has come to: how many are done, and the sums of their metrics.
 
-    ``told`` is whether any of the replicas that compute together was told to go.
+    ``told`` is whether any of the replicas that compute together was preempted.
     """
 
     steps: int
-    sums: Sums
+    sums: MetricValues
     told: bool = False
 
 
@@ -39,33 +39,35 @@ Told = Callable[[], bool]
 
 
 def nobody() -> bool:
-    """Nobody was told to go."""
+    """No replica was preempted."""
     return False
 
 
 class Step(Protocol):
     """What one replica does in one step: it takes sums and an element of the data set."""
 
-    metrics: MetricSums
+    metrics: MetricState
 
-    def __call__(self, sums: Sums, batch: Any, /) -> list[tf.Tensor]: ...
+    def __call__(self, sums: MetricValues, batch: Any, /) -> list[tf.Tensor]: ...
 
 
-class Drive(Protocol):
+class StepRunner(Protocol):
     """Runs training steps under one strategy."""
 
-    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+    def run(
+        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+    ) -> Iterator[StepsRun]:
         """Run ``steps`` steps, telling after each execution what they have come to so far.
 
         ``sums`` are those of the steps before, if any count for the same epoch. ``told`` says
-        whether this replica was told to go.
+        whether this replica was preempted.
         """
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables may be saved."""
 
 
-class LocalDrive:
+class LocalStepRunner:
     """Runs steps in this process, up to ``per_execution`` of them in one call of a function."""
 
     def __init__(
@@ -82,7 +84,9 @@ class LocalDrive:
         self._batches = iter(dataset)
         self._per_execution = per_execution
 
-    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+    def run(
+        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+    ) -> Iterator[StepsRun]:
         sums = self._zero if sums is None else sums
         done = 0
         while done < steps:
@@ -91,17 +95,17 @@ class LocalDrive:
                 word = np.float32(told())
                 sums, words = self._execute(self._batches, np.int64(size), sums, word)
                 done += size
-                yield Ran(done, sums, bool(words > 0))
+                yield StepsRun(done, sums, bool(words > 0))
             else:
                 sums = self._execute(self._batches, np.int64(size), sums)
                 done += size
-                yield Ran(done, sums, told())
+                yield StepsRun(done, sums, told())
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Nothing is ever in flight: an execution returns when its steps are done."""
 
 
-class CoordinatorDrive:
+class CoordinatorStepRunner:
     """Hands closures of up to ``per_execution`` steps to whichever worker is free.
 
     ``make_dataset`` is traced here and runs on each worker, which must find its own input.
@@ -126,13 +130,15 @@ class CoordinatorDrive:
         self._per_execution = per_execution
         self._workers = workers
 
-    def run(self, steps: int, sums: Sums | None = None, told: Told = nobody) -> Iterator[Ran]:
+    def run(
+        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+    ) -> Iterator[StepsRun]:
         sums = self._zero if sums is None else sums
         done = 0
         for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
             sums = [sum_ + more for sum_, more in zip(sums, self._fetch(value), strict=True)]
             done += size
-            yield Ran(done, sums, told())
+            yield StepsRun(done, sums, told())
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
         """Schedule closures, two a worker at a time: one that runs, and the next at hand."""
@@ -158,7 +164,7 @@ class CoordinatorDrive:
                 self._coordinator.done()
                 time.sleep(_ASK_AGAIN)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         self._coordinator.join()
 
 
@@ -191,9 +197,11 @@ def _execution(
     """
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def execute(batches: Any, steps: tf.Tensor, sums: Sums) -> Sums:
-        def looped(many: int, done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
-            def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+    def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> MetricValues:
+        def looped(
+            many: int, done: tf.Tensor, sums: MetricValues
+        ) -> tuple[tf.Tensor, MetricValues]:
+            def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
                 for _ in range(many):
                     sums = strategy.run(step, args=(sums, next(batches)))
                 return done + many, sums
@@ -222,8 +230,8 @@ def _execution_together(strategy: tf.distribute.Strategy, step: Step) -> Callabl
         return [tf.constant(each) for each in step.metrics.zero]
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def execute(batches: Any, steps: tf.Tensor, sums: Sums, *words: tf.Tensor) -> Any:
-        def body(done: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+    def execute(batches: Any, steps: tf.Tensor, sums: MetricValues, *words: tf.Tensor) -> Any:
+        def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
             return done + 1, strategy.run(step, args=(sums, next(batches)))
 
         begin = (tf.zeros_like(steps), strategy.run(zero))

@@ -1,4 +1,4 @@
-"""Who attends a training: the courier, the chronicle, and the watchdog."""
+"""Background services of a training: the uploader, the event writer, and the watchdog."""
 
 import json
 import math
@@ -9,15 +9,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
-from aerotrain.contract.ledger import What
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.lease import Lease
-from aerotrain.replica import Replica, began, last_words
+from aerotrain.replica import Replica, began, write_termination_message
 from aerotrain.store import Store, open_store
-from aerotrain.training.attending.chronicle import Chronicle, NoChronicle
-from aerotrain.training.attending.courier import Courier
-from aerotrain.training.attending.watchdog import Watchdog
+from aerotrain.training.background.event_writer import EventWriter, NullEventWriter
+from aerotrain.training.background.uploader import Uploader
+from aerotrain.training.background.watchdog import Watchdog
 from aerotrain.training.checkpoints.retention import highest_token
 
 #: Seconds more that workers under ps have, since whoever launched a frozen one ends it first.
@@ -28,7 +28,7 @@ _LAST_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attendants:
+class BackgroundServices:
     """Those of one replica: what goes to the ``store`` of its job goes by them.
 
     ``lease`` is held by the chief alone.
@@ -36,17 +36,17 @@ class Attendants:
 
     store: Store
     lease: Lease
-    courier: Courier
-    chronicle: Chronicle
+    uploader: Uploader
+    event_writer: EventWriter
     #: The addresses of the other replicas of its cluster, by their names.
     peers: Mapping[str, str]
 
     @classmethod
     @contextmanager
-    def of(cls, replica: Replica, arguments: TrainArguments) -> Iterator["Attendants"]:
+    def of(cls, replica: Replica, arguments: TrainArguments) -> Iterator["BackgroundServices"]:
         """Attend ``replica``, whose process began some seconds ago; the chief has the lease then.
 
-        At its end, the courier has had a moment for what it still has.
+        At its end, the uploader has had a moment for what it still has.
 
         Raises:
             FinalError: another run's chief trains in the job's place in the store.
@@ -56,18 +56,22 @@ class Attendants:
         if replica.is_chief:
             lease.take(above=highest_token(store))
         with lease.renewed(_superseded) if replica.is_chief else nullcontext():
-            courier = Courier(arguments.store_timeout, lease.look)
-            kind = Chronicle if replica.is_chief else NoChronicle
-            chronicle = kind(store, courier, lease.put, generation=replica.generation)
-            chronicle.note(What.START, at=began())
-            chronicle.note(What.IMPORT, at=began() + imported, seconds=imported)
+            uploader = Uploader(arguments.store_timeout, lease.look)
+            kind = EventWriter if replica.is_chief else NullEventWriter
+            event_writer = kind(store, uploader, lease.put, generation=replica.generation)
+            event_writer.note(EventType.START, at=began())
+            event_writer.note(EventType.IMPORT, at=began() + imported, seconds=imported)
             peers = peers_of(os.environ.get("AEROTRAIN_CLUSTER", "{}"), str(replica.name))
             try:
                 yield cls(
-                    store=store, lease=lease, courier=courier, chronicle=chronicle, peers=peers
+                    store=store,
+                    lease=lease,
+                    uploader=uploader,
+                    event_writer=event_writer,
+                    peers=peers,
                 )
             finally:
-                courier.wait(_LAST_SECONDS)
+                uploader.wait(_LAST_SECONDS)
 
     def deliver(self, key: str, content: bytes) -> None:
         """Write an object, and return when it and all before it is in the store.
@@ -76,16 +80,16 @@ class Attendants:
             SupersededError: another chief has taken over.
             TemporaryError: the store has been away for too long.
         """
-        self.courier.send(key, lambda: self.lease.put(key, content))
-        self.courier.wait(math.inf)
-        self.courier.check()
+        self.uploader.send(key, lambda: self.lease.put(key, content))
+        self.uploader.wait(math.inf)
+        self.uploader.check()
 
     def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
         """The watchdog of ``replica``, at work whenever it is not ``excused``."""
 
         def end(because: str, unresponsive: Sequence[str]) -> None:
-            last_words(because, unresponsive)
-            self.courier.wait(_LAST_SECONDS)
+            write_termination_message(because, unresponsive)
+            self.uploader.wait(_LAST_SECONDS)
             os._exit(ExitCode.FROZEN)
 
         deadlines, served = replica.job.deadlines, bool(replica.job.rules.ps)
@@ -102,7 +106,7 @@ class Attendants:
 
 def _superseded(because: str) -> None:
     """End this process at once: whatever its threads still do is not wanted any more."""
-    last_words(because)
+    write_termination_message(because)
     os._exit(ExitCode.SUPERSEDED)
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from aerotrain.contract.ledger import What
-from aerotrain.training.attending.chronicle import Chronicle
+from aerotrain.contract.event_log import EventType
+from aerotrain.training.background.event_writer import EventWriter
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
-from aerotrain.training.observing.observer import Observer
-from aerotrain.training.plan import Plan
-from aerotrain.training.when import Every
+from aerotrain.training.hooks.hooks import Hooks
+from aerotrain.training.intervals import Interval
+from aerotrain.training.schedule import Plan
 
 #: Seconds between two entries of the ledger that tell of steps.
 _BETWEEN_ENTRIES = 30.0
@@ -19,14 +19,14 @@ _PACE_KNOWN, _SHORT = 5.0, 60.0
 _MOST_OF_GRACE = 0.8
 
 
-class Saving:
+class CheckpointPolicy:
     """Saves a training every so often, and keeps the ledger of its steps and its stalls."""
 
     def __init__(
         self,
         checkpoints: Checkpoints,
-        chronicle: Chronicle,
-        interval: Every,
+        event_writer: EventWriter,
+        interval: Interval,
         step: Callable[[], int],
         plan: Plan,
         *,
@@ -34,7 +34,7 @@ class Saving:
         clock: Callable[[], float],
     ) -> None:
         self._checkpoints = checkpoints
-        self._chronicle = chronicle
+        self._event_writer = event_writer
         self._interval = interval
         self._step = step
         self._plan = plan
@@ -42,7 +42,7 @@ class Saving:
         self._clock = clock
         self._began: tuple[float, int] | None = None
         self._warned = False
-        self._entry = Every(_BETWEEN_ENTRIES, clock)
+        self._entry = Interval(_BETWEEN_ENTRIES, clock)
         self._since = clock()
 
     def due(self) -> bool:
@@ -53,28 +53,28 @@ class Saving:
             self._note_steps()
         return self._interval.due()
 
-    def save(self, observer: Observer) -> None:
+    def save(self, hooks: Hooks) -> None:
         """Save the state of now; the store gets it by and by."""
         self._note_steps()
         began = self._clock()
-        self._checkpoints.save(*self._state(observer))
+        self._checkpoints.save(*self._state(hooks))
         stall = self._clock() - began
         self._interval.cost(stall)
-        self._chronicle.note(What.SAVE_STALL, seconds=stall, step=self._step())
+        self._event_writer.note(EventType.SAVE_STALL, seconds=stall, step=self._step())
         self._since = self._clock()
-        observer.publish()
+        hooks.publish()
 
-    def finish(self, observer: Observer) -> str:
+    def finish(self, hooks: Hooks) -> str:
         """Save, and return the URL of the checkpoint once it is in the store."""
         self._note_steps()
-        url = self._checkpoints.finish(*self._state(observer))
-        observer.publish()
+        url = self._checkpoints.finish(*self._state(hooks))
+        hooks.publish()
         self._checkpoints.hurry(self._grace)
         return url
 
     def hurry(self) -> None:
         """Have what was saved in the store before the grace is over."""
-        self._chronicle.note(What.TOLD_TO_GO, step=self._step())
+        self._event_writer.note(EventType.TOLD_TO_GO, step=self._step())
         if not self._checkpoints.hurry(self._grace * _MOST_OF_GRACE):
             print("warning: the last checkpoint did not reach the store in time", flush=True)
 
@@ -82,11 +82,11 @@ class Saving:
         """So many steps have run twice: closures of a lost worker, some of which it had done."""
         if steps > 0:
             why = f"{steps} steps ran twice, on a worker that was lost and on another"
-            self._chronicle.note(What.REWORK, step=self._step(), because=why)
+            self._event_writer.note(EventType.REWORK, step=self._step(), because=why)
             print(f"{why}, by step {self._step()}", flush=True)
 
-    def _state(self, observer: Observer) -> tuple[dict[str, object], dict[str, bytes]]:
-        about, files = observer.remember()
+    def _state(self, hooks: Hooks) -> tuple[dict[str, object], dict[str, bytes]]:
+        about, files = hooks.remember()
         epoch, batches = self._plan.position(self._step())
         return {"epoch": epoch, "batches": batches, **about}, dict(files)
 
@@ -110,5 +110,5 @@ class Saving:
 
     def _note_steps(self) -> None:
         now = self._clock()
-        self._chronicle.note(What.TRAIN, seconds=now - self._since, step=self._step())
+        self._event_writer.note(EventType.TRAIN, seconds=now - self._since, step=self._step())
         self._since = now

@@ -1,1 +1,0 @@
-"""Threads beside a training, and what they do for it."""
