@@ -134,7 +134,15 @@ class Supervision:
             some = ports[first : first + MOST_DESCRIPTORS]
             ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER)
         request = {"do": "start", "replicas": [dict(each) for each in replicas]}
-        ask(socket, request, seconds=_ANSWER)
+        until = time.monotonic() + _ANSWER
+        while True:
+            try:
+                ask(socket, request, seconds=_ANSWER)
+                return
+            except ConnectionError:  # cut off before it was read: to ask again starts nothing twice
+                if self.pid() is None or time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK_EVERY)
 
     def records(self) -> dict[str, Any]:
         """What it knows of each replica by its name; what it recorded, where it is gone."""
