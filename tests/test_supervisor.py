@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,25 @@ def test_what_was_imported_is_of_another_version_once_a_file_has_changed(tmp_pat
     assert version(tmp_path) == before
     os.utime(source, (5, 5))
     assert version(tmp_path) != before
+
+
+def test_a_request_with_open_files_is_answered_however_quickly_that_is_done(tmp_path: Path) -> None:
+    path = protocol.socket_of(tmp_path)
+
+    def serve() -> None:
+        for _ in range(300):
+            connection, _ = listener.accept()
+            with connection:
+                _, descriptors = protocol.read_request(connection)
+                protocol.answer(connection, {"files": len(descriptors)})
+            for each in descriptors:
+                os.close(each)
+
+    null = Path(os.devnull)
+    with protocol.listen(path) as listener, ThreadPoolExecutor(1) as thread, null.open() as file:
+        served = thread.submit(serve)
+        for _ in range(300):
+            found = protocol.ask(path, {"do": "it"}, descriptors=[file.fileno()], seconds=5)
+            assert found == {"files": 1}
+        served.result()
+    path.unlink()

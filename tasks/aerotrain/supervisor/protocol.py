@@ -66,7 +66,8 @@ def ask(
         if descriptors:
             sent = socket.send_fds(connection, [text], list(descriptors))
             text = text[sent:]
-        connection.sendall(text)
+        if text:  # to send nothing is an error, too, once the answer is there and the peer gone
+            connection.sendall(text)
         with connection.makefile("rb") as stream:
             line = stream.readline()
     if not line.endswith(b"\n"):
