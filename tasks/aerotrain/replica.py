@@ -50,7 +50,7 @@ _began = time.time()
 
 
 def began() -> float:
-    """When this replica started, by ``time.time()``, as precisely as Python can tell."""
+    """When this replica started, by ``time.time()``, as precisely as Python can determine."""
     return _began
 
 

@@ -142,7 +142,7 @@ class ReplicaName:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job: the module that runs, in which replicas, and where its output goes.
+    """One job: the module that runs, in which replicas, and the place of its output.
 
     ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``). ``run`` and ``task`` are
     the segments under it that belong to this job alone. ``code`` is the folder of the user's own

@@ -30,8 +30,8 @@ BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 class TrainArguments(Arguments):
     """Train the model that the user's module ``model`` builds, on the data set ``data``.
 
-    ``hparams`` goes to the user's ``build_model``, together with epochs, batch_size and seed. All
-    other fields are options; their help texts describe them.
+    ``hparams`` is passed to the user's ``build_model``, together with epochs, batch_size and seed.
+    All other fields are options; their help texts describe them.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.

@@ -21,7 +21,7 @@ from aerotrain.supervisor.processes import (
     wait_until,
 )
 
-#: Seconds until a killed process must have ended; in a system call it may take longer.
+#: Seconds to wait for killed processes to end; one in a system call may take longer.
 _GOING = 2.0
 
 #: The signal that a reaper receives when the supervisor has ended.

@@ -45,10 +45,10 @@ class Start:
 class ReplicaFolder:
     """A replica's folder in that of its job::
 
-        work/             its scratch and working directory, new after each restart
-        log               its output, both streams, of all restarts
-        heartbeat         touched by the replica while it is alive
-        termination-log   its termination message, if it failed
+    work/             its scratch and working directory, new after each restart
+    log               its output, both streams, of all restarts
+    heartbeat         touched by the replica while it is alive
+    termination-log   its termination message, if it failed
     """
 
     path: Path

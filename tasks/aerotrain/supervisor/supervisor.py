@@ -1,6 +1,4 @@
-"""The supervisor of one job: a single thread that handles requests, ended processes
-and heartbeats.
-"""
+"""The supervisor of one job: one thread for requests, ended processes and heartbeats."""
 
 import fcntl
 import json
@@ -30,7 +28,7 @@ from aerotrain.supervisor.starting import ReplicaFolder, Start, Warm, become
 #: which must suffice for both.
 GRACE = 2.0
 
-#: Seconds until a killed process must have ended.
+#: Seconds to wait for a killed process to end.
 _GOING = 2.0
 
 #: Seconds that replicas have to end by themselves after this process has received SIGTERM. On a

@@ -262,7 +262,7 @@ def _observer(
 
 @contextmanager
 def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
-    """Add the last whole checkpoint to the message of a final error."""
+    """Add the last complete checkpoint to the message of a final error."""
     try:
         yield
     except SupersededError:

@@ -45,7 +45,7 @@ class EventWriter:
         because: str = "",
         at: float | None = None,
     ) -> None:
-        """Add an event, at the current time or at ``at``. The uploader brings it to the store."""
+        """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
         entry = Event(
             event=event,
             at=round(self._clock() if at is None else at, 3),

@@ -113,7 +113,7 @@ class ShardCache:
                 except OSError as error:
                     self._hold(errors_translated(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
-        except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
+        except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self._fail(error)
         finally:
             self._ranges.shutdown(wait=False, cancel_futures=True)
