@@ -1,5 +1,4 @@
-"""The lease: one chief at a time trains in a job's prefix in the store, and only it may write
-there.
+"""The lease: one chief at a time trains and writes in a job's prefix in the store.
 
 A chief that was stopped and continues after another has taken over detects that before it publishes
 anything: the current holder's token is higher than the tokens of all earlier holders. The lease is
@@ -32,8 +31,7 @@ _LONGEST = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The content of the lease. ``holder`` is one process, ``attempt`` its launch, ``place`` its
-    host.
+    """The lease's content: ``holder`` is one process, ``attempt`` its launch, ``place`` its host.
 
     ``generation`` is the restart count of the chief in its launch.
     """
@@ -100,9 +98,7 @@ class Lease:
 
     @property
     def token(self) -> int:
-        """The fencing token, higher than that of all earlier holders; 0 until the
-        lease is taken.
-        """
+        """The fencing token, above those of all earlier holders; 0 until the lease is taken."""
         return self._own.token
 
     def take(self, above: int = 0) -> None:
@@ -153,8 +149,7 @@ class Lease:
                 self._check(Claim.from_json(self._store.get(KEY), self._url))
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object, so that no earlier holder overwrites it and no later holder's is
-        overwritten.
+        """Write an object, such that no earlier holder's write replaces it, nor it a later one's.
 
         The object's version is read before the check of the lease and replaced after it. A process
         that was stopped in between finds another version when it continues.
@@ -173,18 +168,14 @@ class Lease:
         self._store.put(key, content)
 
     def release(self) -> None:
-        """Let another launch take the lease without waiting. If this fails, the lease lapses by
-        itself.
-        """
+        """Let another launch take the lease without waiting; if this fails, the lease lapses."""
         if self.token:
             with suppress(TemporaryError, FinalError):
                 self._write(replace(self._own, released=True), self._tag)
 
     @contextmanager
     def renewed(self, end: Callable[[str], None]) -> Iterator[None]:
-        """A scope in which a thread renews the lease. If it is lost, ``end`` is called with the
-        reason.
-        """
+        """A scope in which a thread renews the lease; if it is lost, ``end`` gets the reason."""
         over = threading.Event()
 
         def work() -> None:
@@ -255,9 +246,7 @@ class Lease:
             return Claim.from_json(text, self._url), tag
 
     def _write(self, claim: Claim, tag: str | None) -> None:
-        """Write ``claim`` if the lease still has the version ``tag``, or does not exist for ``tag``
-        None.
-        """
+        """Write ``claim`` if the lease has the version ``tag``; with None, if there is no lease."""
         content = json.dumps(asdict(claim)).encode()
         self._tag = self._store.put(KEY, content, if_absent=tag is None, if_match=tag)
         self._own = claim

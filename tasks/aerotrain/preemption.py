@@ -37,9 +37,7 @@ class PreemptionNotice:
         self._promised = True
 
     def give(self) -> None:
-        """Preempt the work. Exit at once if the work has not promised to check, or at a second
-        call.
-        """
+        """Preempt the work. Exit now if it has not promised to check, or at a second call."""
         if self._told.is_set() or not self._promised:
             self._leave()
             return

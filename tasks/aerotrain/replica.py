@@ -55,9 +55,7 @@ def began() -> float:
 
 
 def begin() -> None:
-    """Count the replica's start from now: it was forked from a process that has already imported
-    this.
-    """
+    """Restart the clock of ``began``: this process was forked from one with the imports."""
     global _began
     _began = time.time()
 
@@ -168,9 +166,7 @@ def _run(replica: Replica, run: Run) -> None:
 
 
 def _code_folder(code: str, scratch: Path) -> str:
-    """The folder of the user's modules; an archive in the store is unpacked into
-    ``scratch`` first.
-    """
+    """The folder of the user's modules; an archive is unpacked into ``scratch`` first."""
     return str(fetch_code(code, scratch / "code")) if "://" in code else code
 
 
@@ -199,9 +195,7 @@ def _code_of(error: BaseException) -> ExitCode:
 
 
 def _line_of(error: BaseException, folder: str) -> str:
-    """The last line of the user's modules in ``folder`` that ``error`` came through,
-    as a suffix.
-    """
+    """A suffix that names the last line of the user's modules that ``error`` came through."""
     if not folder:
         return ""
     top = Path(folder).resolve()
@@ -213,9 +207,7 @@ def _line_of(error: BaseException, folder: str) -> str:
 
 
 def write_termination_message(message: str, unresponsive: Iterable[str] = ()) -> None:
-    """Write why this replica ends, and which replicas did not answer, to the log and the message
-    file.
-    """
+    """Write why this replica ends, and who did not answer, to the log and the message file."""
     print(f"error: {message}", flush=True)
     said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
     try:

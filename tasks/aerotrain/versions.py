@@ -46,9 +46,7 @@ def claim_version(store: Store, export: Mapping[str, Any]) -> int:
 
 
 def published_version(store: Store, export: Mapping[str, Any]) -> int | None:
-    """The first version that any attempt of ``export`` has completely published; None if there is
-    none.
-    """
+    """The first version that an attempt of ``export`` has completely published, or None."""
     key = re.compile(rf"{_folder(export)}/({_VERSION})\.json")
     noted = (key.fullmatch(each.key) for each in store.list(_folder(export)))
     versions = sorted(int(match[1]) for match in noted if match is not None)

@@ -12,9 +12,7 @@ class FinalError(AerotrainError):
 
 
 class TemporaryError(AerotrainError):
-    """A retry may succeed: an external service was unavailable or slow, or its
-    connection failed.
-    """
+    """A retry may succeed: an external service was unavailable, slow, or disconnected."""
 
 
 class SpecError(FinalError):

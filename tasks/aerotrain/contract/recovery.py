@@ -86,9 +86,7 @@ MATRIX: tuple[Row, ...] = (
 
 
 def say_unresponsive(names: Sequence[str]) -> str:
-    """A sentence for people that names the unresponsive replicas; programs read the termination
-    message.
-    """
+    """A sentence for people that names unresponsive replicas; programs use the message."""
     return f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not answer"
 
 

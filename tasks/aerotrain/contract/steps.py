@@ -220,9 +220,7 @@ class TrainArguments(Arguments):
 
     @property
     def all_hparams(self) -> dict[str, Any]:
-        """The hyperparameters that ``build_model`` receives; the user's own values
-        take precedence.
-        """
+        """The hyperparameters that ``build_model`` receives; the user's own take precedence."""
         return {
             "epochs": self.epochs,
             "batch_size": self.batch_size,

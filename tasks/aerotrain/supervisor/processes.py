@@ -18,9 +18,7 @@ _LOOK_EVERY = 0.005
 
 
 def adopt_orphans() -> None:
-    """From now on, a descendant of this process whose parent ends becomes a child of
-    this process.
-    """
+    """From now on, descendants whose parent ends become children of this process."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

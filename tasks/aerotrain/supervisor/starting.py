@@ -80,9 +80,7 @@ class ReplicaFolder:
         }
 
     def heartbeat(self) -> float | None:
-        """The time of the last heartbeat, by the clock of its disk; None if the file does not
-        exist.
-        """
+        """The time of the last heartbeat, by the clock of its disk; None without a file."""
         try:
             return (self.path / HEARTBEAT).stat().st_mtime
         except OSError:

@@ -53,9 +53,7 @@ class Evaluator:
         self._events = Events(scratch / _EVENTS)
 
     def measure(self, name: Name) -> None:
-        """Evaluate the checkpoint of that name, unless that is done or the checkpoint
-        was dropped.
-        """
+        """Evaluate the checkpoint of that name, unless that is done or it was dropped."""
         key = f"{EVALUATIONS}/{name}.json"
         if self._store.exists(key):
             return

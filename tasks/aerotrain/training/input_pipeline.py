@@ -119,9 +119,7 @@ class InputPipeline:
         return self._remote_microbatches(step, 1)
 
     def _remote_microbatches(self, step: int, replicas: int) -> tf.data.Dataset:
-        """Microbatches for any of ``replicas``: all batches are full, so all microbatches are
-        equal.
-        """
+        """Microbatches for any of ``replicas``; all are equal, because all batches are full."""
         cut = MicrobatchSpec(
             accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
         )

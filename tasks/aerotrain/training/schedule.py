@@ -22,9 +22,7 @@ class Plan:
         return self.epochs * self.steps_per_epoch
 
     def position(self, step: int) -> tuple[int, int]:
-        """The epoch, from 0, that follows ``step`` steps, and the number of its steps that are
-        done.
-        """
+        """The epoch, from 0, that follows ``step`` steps, and its number of steps done."""
         return divmod(step, self.steps_per_epoch)
 
     def left_in_epoch(self, step: int) -> int:

@@ -54,9 +54,7 @@ class Engine:
 
 
 def _devices() -> list[str]:
-    """This machine's GPUs, or its CPUs if there is none: one, unless TensorFlow is configured with
-    more.
-    """
+    """This machine's GPUs, or its CPUs if it has none: one, unless TensorFlow divides it."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return [device.name for device in devices]
 

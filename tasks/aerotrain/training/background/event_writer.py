@@ -66,9 +66,7 @@ class EventWriter:
         self.note(event, seconds=self._clock() - began, step=step and step())
 
     def mean_time_between_failures(self) -> float:
-        """The mean time between failures in seconds, from how earlier processes of this training
-        ended.
-        """
+        """The mean time between failures in seconds, from the ends of earlier processes."""
         entries = read(self._past().decode().splitlines())
         begins = [index for index, each in enumerate(entries) if each.event is EventType.START]
         ends = [*begins[1:], len(entries)]

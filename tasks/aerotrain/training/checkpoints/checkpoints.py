@@ -268,8 +268,9 @@ class Checkpoints:
         self._retention.drop()
 
     def _check_weights(self, snapshot: Snapshot, step: int) -> None:
-        """Check that all weights are finite: a gradient may spoil them a step before the loss shows
-        it.
+        """Check that all weights are finite.
+
+        A gradient may spoil them a step before the loss shows it.
         """
         for variable in self._model.trainable_variables:
             value = snapshot.of_variable(variable)

@@ -141,9 +141,7 @@ class Hooks:
 
 
 def check_loss(sums: MetricState, reached: MetricValues) -> None:
-    """Raise FinalError if the loss of a step was not finite; the message names the
-    first such step.
-    """
+    """Raise FinalError if the loss of a step was not finite, with the first such step."""
     step = sums.bad_step(reached)
     if step is not None:
         raise FinalError(

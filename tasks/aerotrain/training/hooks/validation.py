@@ -44,9 +44,7 @@ class Validation:
 
 
 def weights_of(trained: keras.Model) -> Callable[[keras.Model], None]:
-    """A function that copies the current state of ``trained`` into a copy, wherever
-    it is stored.
-    """
+    """A function that copies the current state of ``trained`` into a copy."""
 
     def update(copy: keras.Model) -> None:
         for mine, theirs in zip(copy.variables, trained.variables, strict=True):

@@ -85,8 +85,7 @@ class MicrobatchSpec:
     local: int = 1
 
     def piece(self, batch: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The microbatch of that number, and its share: the weight of its mean loss, times
-        replicas.
+        """The microbatch of that number, and its share: the weight of its loss over ``replicas``.
 
         If a batch has fewer records than microbatches, some are empty. An empty one gets one record
         with a share of 0, because models cannot compute on none.

@@ -28,9 +28,7 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 @dataclass(frozen=True)
 class Service:
-    """The service whose dispatcher is at ``address``. All readers with one ``name``
-    share batches.
-    """
+    """The service with the dispatcher at ``address``; readers with one ``name`` share batches."""
 
     address: str
     name: str

@@ -193,9 +193,7 @@ class ShardCache:
             self._coming[shard.file] = self._shards.submit(self._bring_one, shard)
 
     def _room(self, wanted: list[Shard]) -> int:
-        """Bytes of the limit that remain with all wanted shards on the disk in addition to the
-        others.
-        """
+        """Bytes of the limit that remain with all wanted and all present shards on the disk."""
         if not self._order.shard_cache_bytes:
             return 0
         sizes = {shard.file: shard.bytes for shard in wanted}

@@ -35,9 +35,7 @@ class Callbacks:
     """The callbacks of one training, in the order in which the user's module returns them."""
 
     def __init__(self, module: str, given: Any, model: keras.Model, epochs: int) -> None:
-        """Raises FinalError for an object that is no callback, or a callback that is redundant
-        here.
-        """
+        """Raises FinalError for an object that is no callback, or a redundant callback."""
         self.given = _checked(module, given)
         self._module = module
         self._model = model

@@ -37,9 +37,7 @@ class Servable:
         self.needed = self._reaching_predictions()
 
     def predict(self, features: Features) -> Outputs:
-        """The model's outputs for a batch of all features; a single one is called
-        ``predictions``.
-        """
+        """The model's outputs for a batch of all features; a single one is ``predictions``."""
         x, _, _ = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
         given = KERAS.predict(self._model, x)
         if isinstance(given, Mapping):

@@ -95,9 +95,7 @@ class CustomStepTogether:
 
 
 def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Pairs of a gradient, which may be None, and a variable, with all replicas'
-    gradients added.
-    """
+    """Pairs of a gradient, or None, and a variable, with all replicas' gradients added."""
     own = list(pairs)
     sums = iter(summed([gradient for gradient, _ in own if gradient is not None]))
     return [(None if gradient is None else next(sums), variable) for gradient, variable in own]

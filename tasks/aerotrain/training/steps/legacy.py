@@ -83,9 +83,7 @@ class LegacyMetricState(MetricState):
 
     @contextmanager
     def holding(self, sums: MetricValues) -> Iterator[list[Held]]:
-        """A context in which the metrics read and update ``sums``, through the
-        ``Held`` it yields.
-        """
+        """A context in which the metrics read and update ``sums``, through the yielded values."""
         held = [Held(*pair) for pair in zip(self.variables, sums, strict=False)]
         self._put(held)
         try:

@@ -28,9 +28,7 @@ class PackedVariables:
         self.variables = [each for group in self._groups for each in group]
 
     def fetched(self) -> tuple[tf.Tensor, dict[int, tf.Tensor]]:
-        """The current values of the counter and ``variables``, the latter by the
-        variable's ``id``.
-        """
+        """The current counter, and the values of ``variables`` by the variable's ``id``."""
         values: dict[int, tf.Tensor] = {}
         count = None
         for group in self._groups:
@@ -47,9 +45,7 @@ class PackedVariables:
         return self._counter.read_value() if count is None else count, values
 
     def delivered(self, gradients: Mapping[int, Any]) -> dict[int, Any]:
-        """``gradients`` by the variable's ``id``; those of ``variables`` moved to
-        their machines.
-        """
+        """``gradients`` by the variable's ``id``; those of ``variables`` on their machines."""
         arrived = dict(gradients)
         for group in self._groups:
             sent = [each for each in group if isinstance(gradients[id(each)], tf.Tensor)]

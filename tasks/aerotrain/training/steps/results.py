@@ -18,9 +18,7 @@ def flat(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, float]:
-    """A number for each of ``results``; the mean of a result of several numbers, such
-    as per class.
-    """
+    """A number for each of ``results``; the mean if a result has several, such as per class."""
     return {name: float(np.mean(value)) for name, value in flat(results).items()}
 
 

@@ -73,9 +73,7 @@ def _of_slices(context: Any, gradients: Sequence[tf.IndexedSlices]) -> list[tf.I
 
 
 def _kind(gradient: tf.IndexedSlices) -> tuple[str, int]:
-    """The kind of a gradient: its dtype, and the numbers per slice. Equal kinds are
-    sent together.
-    """
+    """The dtype of a gradient and the numbers per slice; equal kinds are sent together."""
     return gradient.dtype.name, gradient.values.shape[1:].num_elements()
 
 

@@ -67,8 +67,7 @@ class MetricState:
     def of_piece(
         self, before: MetricValues, after: MetricValues, share: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Scale ``after``, which is ``before`` with one microbatch added, to the microbatch's
-        share.
+        """Scale what a microbatch added to ``before``, in ``after``, to its share of the batch.
 
         ``share`` is the weight of the microbatch's loss; with a share of 0, ``before`` is returned.
         """
