@@ -11,7 +11,7 @@ from aerotrain.contract.errors import ExitCode, TemporaryError
 GRACE = 8.0
 
 
-class Preempted(TemporaryError):  # noqa: N818 -- named after the event, as the platforms do
+class Preempted(TemporaryError):  # noqa: N818 -- named after the event, not as an error
     """The work has stopped because the replica was preempted, and everything is saved."""
 
 
