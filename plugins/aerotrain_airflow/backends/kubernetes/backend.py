@@ -98,10 +98,7 @@ class KubernetesBackend:
             await end(cluster, where, self._holder)
 
     def trigger(self, handle: str, until: float | None) -> "JobTrigger":
-        """The trigger that follows the group with a backend of its own while its task is deferred.
-
-
-        """
+        """The trigger that follows the group, with its own backend, while its task is deferred."""
         from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
         return JobTrigger(handle, self._conn_id, self._holder, until)

@@ -38,7 +38,7 @@ class ReplicaStatus:
 
     @property
     def observation(self) -> Observation:
-        """The observation for the controller; a replica that has once started does not count as late.
+        """The observation for the controller; a replica that has started once is never late to start.
 
 
         """
