@@ -38,10 +38,7 @@ class ReplicaStatus:
 
     @property
     def observation(self) -> Observation:
-        """The observation for the controller; a replica that has started once is never late to start.
-
-
-        """
+        """The observation for the controller; a replica that has started has no waiting time."""
         waits = self.seen.state is State.PENDING and self.started is None
         return replace(
             self.seen,
