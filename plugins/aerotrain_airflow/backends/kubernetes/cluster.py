@@ -1,6 +1,6 @@
 """A client of the Kubernetes API: plain JSON in and out, over a connection of Airflow.
 
-It uses the official client for authentication and TLS, but not its models: to build them takes
+It uses the client library for authentication and TLS, but not its models: to build them takes
 longer than everything else that a trigger does.
 """
 
