@@ -63,6 +63,33 @@ class Adding(layers.Layer):
         return x
 
 
+class Seeing(keras.Sequential):
+    """Measures its own outputs while it is called: their mean, and the largest of them."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.mean = keras.metrics.Mean(name="mean")
+        self.most = Largest(name="most")
+
+    def call(self, x, training=None):
+        outputs = super().call(x, training=training)
+        self.mean.update_state(outputs)
+        self.most.update_state(outputs)
+        return outputs
+
+
+class Largest(keras.metrics.Metric):
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.kept = self.add_weight(name="kept", initializer="zeros")
+
+    def update_state(self, values):
+        self.kept.assign(keras.ops.maximum(self.kept, keras.ops.max(values)))
+
+    def result(self):
+        return 1.0 * self.kept
+
+
 class OwnLoss(keras.Sequential):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         known = super().compute_loss(x, y, y_pred, sample_weight)
@@ -158,6 +185,7 @@ MODELS = {
         Adding(), layers.BatchNormalization(), layers.Dense(4, kernel_regularizer="l2")
     ),
     "a loss of its own": lambda: classifier(model=OwnLoss),
+    "metrics of its own call": lambda: classifier(layers.Dropout(0.3), model=Seeing),
     "a frozen layer": frozen,
     "a table of embeddings": looked_up,
     "large weights": lambda: classifier(layers.Dense(LARGE // 12 + 1), optimizer="adam"),

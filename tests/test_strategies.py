@@ -238,9 +238,11 @@ def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
         def train_step(self, data):
             return {"loss": 0.0}
 
+    model = Own()
+    model.compile(optimizer="sgd", loss="mse")
     arguments = TrainArguments(model="m", data="d", gradient_accumulation_steps=2)
     with pytest.raises(FinalError, match=r"Own has a train_step.*runs whole.*compute_loss"):
-        check_exchanged("one_device", Own(), arguments, records=64, replicas=1)
+        check_exchanged("one_device", model, arguments, records=64, replicas=1)
 
 
 def test_a_library_of_gpus_is_refused_where_there_are_none():

@@ -1,6 +1,6 @@
 """Keras layers for users' models: an embedding whose table is sharded over several variables.
 
-The variables of Keras layers cannot be partitioned, but several of them can be on several ps.
+A variable of a Keras layer cannot be partitioned, but several variables can be on several ps.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""The lease: one chief at a time trains in a job's place in the store, and no other writes there.
+"""The lease: one chief at a time trains and writes in a job's prefix in the store.
 
-A chief that was stopped, and comes back when another has taken over, finds that out before it
-publishes anything: the holder's token is higher than that of all holders before it. The lease is
-taken, renewed and released by compare-and-swap alone, and never deleted, so that tokens only grow.
+A chief that was stopped and continues after another has taken over detects that before it publishes
+anything: the current holder's token is higher than the tokens of all earlier holders. The lease is
+taken, renewed and released by compare-and-swap only. It is never deleted, so tokens only grow.
 """
 
 import json
@@ -19,20 +19,21 @@ from aerotrain.store import ChangedError, ExistsError, MissingError, Store
 
 KEY = "lease.json"
 
-#: Seconds between two renewals, and without one after which another launch may take the lease.
+#: Seconds between two renewals, and seconds without a renewal after which another launch may take
+#: the lease.
 RENEWED_EVERY, LAPSES_AFTER = 5.0, 20.0
 
 _LOOK_EVERY = 1.0
 
-#: A lease is a few hundred bytes.
+#: Upper bound in bytes; a lease is a few hundred bytes.
 _LONGEST = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the lease says. ``holder`` is one process, ``attempt`` its launch, ``place`` its host.
+    """The lease's content: ``holder`` is one process, ``attempt`` its launch, ``place`` its host.
 
-    ``generation`` counts how often the chief came back in its launch.
+    ``generation`` is the restart count of the chief in its launch.
     """
 
     holder: str
@@ -45,10 +46,10 @@ class Claim:
 
     @classmethod
     def from_json(cls, text: bytes, url: str) -> Self:
-        """Read a claim; one of a version before there were tokens has token 0.
+        """Read a claim. A claim of a version without tokens has token 0.
 
         Raises:
-            FinalError: it is none.
+            FinalError: the content is not a claim.
         """
         try:
             data = {"holder": "", "generation": 0, "token": 0, **json.loads(text)}
@@ -67,9 +68,9 @@ class Claim:
 
 
 class Lease:
-    """The lease of the job's place ``store``, as one process takes it for its launch ``attempt``.
+    """The lease of the prefix ``store``, held by one process for its launch ``attempt``.
 
-    One that was never taken fences nothing: its ``put`` is the store's.
+    Without ``take`` there is no fencing: ``put`` is the store's.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Lease:
         self._store = store
         self._clock = clock
         self._pause = pause
-        # Drawn, because two hosts may share a name, and process ids repeat.
+        # Random, because two hosts may share a name, and process ids repeat.
         self._own = Claim(
             holder=uuid.uuid4().hex,
             attempt=attempt,
@@ -97,18 +98,18 @@ class Lease:
 
     @property
     def token(self) -> int:
-        """The fencing token: higher than that of all holders before; 0 while it is not taken."""
+        """The fencing token, above those of all earlier holders; 0 until the lease is taken."""
         return self._own.token
 
     def take(self, above: int = 0) -> None:
-        """Hold the lease, with a token above all earlier ones, and above ``above``.
+        """Take the lease, with a token above all earlier ones and above ``above``.
 
-        Another launch's is waited for until it has lapsed. That is measured by this process's
-        clock alone, as the time for which the lease was seen not to change.
+        If another launch holds the lease, wait until it has lapsed. That is measured by this
+        process's own clock, as the time for which the lease did not change.
 
         Raises:
-            FinalError: another launch renews its own.
-            SupersededError: the same launch has started this chief again, and that one has it.
+            FinalError: another launch renews the lease.
+            SupersededError: the same launch has restarted this chief, which holds the lease now.
         """
         while True:
             found = self._read()
@@ -116,16 +117,16 @@ class Lease:
                 self._wait_for(*found)
             claim, tag = found or (None, None)
             token = max(claim.token if claim else 0, above) + 1
-            with suppress(ChangedError, ExistsError):  # then another was first: look again
+            with suppress(ChangedError, ExistsError):  # another process was first: read again
                 self._write(replace(self._own, token=token, renewals=0, released=False), tag)
                 return
 
     def renew(self) -> None:
-        """Say that this process lives.
+        """Renew the lease, which shows that this process is alive.
 
         Raises:
             SupersededError: another process holds the lease.
-            TemporaryError: the store is away; the lease is still this process's.
+            TemporaryError: the store is unavailable; this process still holds the lease.
         """
         own = replace(self._own, renewals=self._own.renewals + 1)
         try:
@@ -133,25 +134,25 @@ class Lease:
         except ChangedError:
             claim, tag = self._read() or (None, None)
             self._check(claim)
-            # An answer was lost, or somebody has deleted it.
-            with suppress(ChangedError, ExistsError):  # the next renewal sees whose it is
+            # The response of an earlier write was lost, or the lease was deleted by hand.
+            with suppress(ChangedError, ExistsError):  # the next renewal checks the holder
                 self._write(own, tag)
 
     def look(self) -> None:
-        """Return if this process may publish: the store says that it still holds the lease.
+        """Check in the store that this process still holds the lease and may publish.
 
         Raises:
             SupersededError: another process holds it.
         """
         if self.token:
-            with suppress(MissingError):  # somebody has deleted it, and no other has taken it
+            with suppress(MissingError):  # deleted by hand, and no other process has taken it
                 self._check(Claim.from_json(self._store.get(KEY), self._url))
 
     def put(self, key: str, content: bytes) -> None:
-        """Write an object that no earlier holder may overwrite, nor any later one's be lost.
+        """Write an object, such that no earlier holder's write replaces it, nor it a later one's.
 
-        What is read before the look and replaced after it is one version: a process that stops
-        in between finds another one when it goes on.
+        The object's version is read before the check of the lease and replaced after it. A process
+        that was stopped in between finds another version when it continues.
 
         Raises:
             SupersededError: another process holds the lease.
@@ -167,14 +168,14 @@ class Lease:
         self._store.put(key, content)
 
     def release(self) -> None:
-        """Let another launch take the lease without waiting; what fails here lapses by itself."""
+        """Let another launch take the lease without waiting; if this fails, the lease lapses."""
         if self.token:
             with suppress(TemporaryError, FinalError):
                 self._write(replace(self._own, released=True), self._tag)
 
     @contextmanager
     def renewed(self, end: Callable[[str], None]) -> Iterator[None]:
-        """A scope in which a thread renews the lease, and calls ``end`` with why if it is lost."""
+        """A scope in which a thread renews the lease; if it is lost, ``end`` gets the reason."""
         over = threading.Event()
 
         def work() -> None:
@@ -185,7 +186,7 @@ class Lease:
                     end(str(error))
                     return
                 except (TemporaryError, FinalError):
-                    continue  # the uploader reports what is wrong with the store
+                    continue  # the uploader reports problems with the store
 
         thread = threading.Thread(target=work, name="lease", daemon=True)
         thread.start()
@@ -196,7 +197,7 @@ class Lease:
             thread.join(RENEWED_EVERY)
 
     def _wait_for(self, claim: Claim, tag: str) -> None:
-        """Return when ``claim``, of that ``tag``, may be replaced."""
+        """Return when ``claim``, read with version ``tag``, may be replaced."""
         if claim.released:
             return
         if claim.attempt == self._own.attempt:
@@ -217,10 +218,10 @@ class Lease:
                 )
             before, seen = seen, self._clock()
             if seen - before > RENEWED_EVERY:
-                since = seen  # this process stood still, or the store: so may the holder have
+                since = seen  # this process or the store was stopped: the holder may have been, too
 
     def _check(self, claim: Claim | None) -> None:
-        """Raise SupersededError if the lease says ``claim``, and that is another's."""
+        """Raise SupersededError if ``claim`` belongs to another process."""
         if claim is not None and claim.holder != self._own.holder:
             raise SupersededError(
                 f"{claim} took over {self._store.url}: its lease has token {claim.token}, and this "
@@ -233,7 +234,7 @@ class Lease:
         return f"{self._store.url}/{KEY}"
 
     def _read(self) -> tuple[Claim, str] | None:
-        """What the lease says, and the tag of that version."""
+        """The content of the lease, and the tag of that version; None if there is no lease."""
         while True:
             try:
                 tag = self._store.stat(KEY).etag
@@ -245,7 +246,7 @@ class Lease:
             return Claim.from_json(text, self._url), tag
 
     def _write(self, claim: Claim, tag: str | None) -> None:
-        """Make the lease ``claim`` where it is still the version of that tag, or is not there."""
+        """Write ``claim`` if the lease has the version ``tag``; with None, if there is no lease."""
         content = json.dumps(asdict(claim)).encode()
         self._tag = self._store.put(KEY, content, if_absent=tag is None, if_match=tag)
         self._own = claim

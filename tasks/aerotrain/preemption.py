@@ -6,24 +6,24 @@ from threading import Event, Timer
 
 from aerotrain.contract.errors import ExitCode, TemporaryError
 
-#: Seconds that a replica which saves may take, where AEROTRAIN_GRACE says nothing else. Pods
-#: are killed 10 s after they were preempted.
+#: Seconds that a replica may take to save, unless AEROTRAIN_GRACE is set. Pods are killed 10 s
+#: after they were preempted.
 GRACE = 8.0
 
 
-class Preempted(TemporaryError):  # noqa: N818 -- reads as what befell the replica
+class Preempted(TemporaryError):  # noqa: N818 -- named after the event, not as an error
     """The work has stopped because the replica was preempted, and everything is saved."""
 
 
 def exit_now() -> None:
-    """End this process: TensorFlow's threads would keep a normal exit waiting."""
+    """End this process at once; a normal exit would wait for TensorFlow's threads."""
     os._exit(ExitCode.TERMINATED)
 
 
 class PreemptionNotice:
-    """The word to go, left where the work looks for it between two executions.
+    """The notice of a preemption, which the work checks between two executions.
 
-    Until the work ``promises`` to look, there is nothing to wait for.
+    Until the work has called ``promise``, a preempted process exits at once.
     """
 
     def __init__(self, grace: float = GRACE, leave: Callable[[], None] = exit_now) -> None:
@@ -33,11 +33,11 @@ class PreemptionNotice:
         self._promised = False
 
     def promise(self) -> None:
-        """From now on the work looks for the word, saves, and ends by itself."""
+        """Declare that from now on the work checks the notice, saves, and ends by itself."""
         self._promised = True
 
     def give(self) -> None:
-        """Preempt the work; exit at once if the work does not look, or at a second call."""
+        """Preempt the work. Exit now if it has not promised to check, or at a second call."""
         if self._told.is_set() or not self._promised:
             self._leave()
             return
@@ -52,5 +52,5 @@ class PreemptionNotice:
 
     @property
     def grace(self) -> float:
-        """Seconds that there are to save, once the word is given."""
+        """Seconds that remain to save after a preemption."""
         return self._grace

@@ -1,9 +1,9 @@
-"""How a replica comes to life, and how it ends: ``python -m aerotrain.replica``.
+"""The process of one replica, from its start to its exit code: ``python -m aerotrain.replica``.
 
-The work runs in a thread of its own, so that the main thread can always answer a signal:
-Python runs no handler while its main thread sits in C++, and TensorFlow sits there for
-minutes. The replica's working directory is its scratch folder. The main thread also touches
-a file as long as it lives, so that a process that is stopped can be told from one at work.
+The work runs in its own thread, so that the main thread can always handle a signal: Python runs no
+handler while its main thread is in C++, and TensorFlow may stay there for minutes. The replica's
+working directory is its scratch folder. The main thread also touches a heartbeat file, which
+distinguishes a running process from a stopped one.
 """
 
 import importlib
@@ -38,11 +38,11 @@ from aerotrain.preemption import GRACE, Preempted, PreemptionNotice
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
 
-#: Where Kubernetes reads the last words of a container that failed; a launcher of
-#: processes names a file of its own.
+#: Where Kubernetes reads the termination message of a failed container. A launcher of processes
+#: names another file.
 TERMINATION_LOG = "/dev/termination-log"
 
-#: What a replica touches in its scratch folder, unless AEROTRAIN_HEARTBEAT names a file.
+#: The heartbeat file in the scratch folder, unless AEROTRAIN_HEARTBEAT names another.
 HEARTBEAT = "heartbeat"
 _SECONDS_BETWEEN_BEATS = 2.0
 
@@ -50,22 +50,22 @@ _began = time.time()
 
 
 def began() -> float:
-    """When this process began to be a replica, as near as Python can say, by ``time.time()``."""
+    """When this replica started, by ``time.time()``, as precisely as Python can determine."""
     return _began
 
 
 def begin() -> None:
-    """Have it begin now: it was forked from one that has imported all this before."""
+    """Restart the clock of ``began``: this process was forked from one with the imports."""
     global _began
     _began = time.time()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One replica at work: the job, which of its replicas this is, and its scratch folder.
+    """A running replica: the job, its name in the job, and its scratch folder.
 
-    ``generation`` counts how often it came back in its set. ``notice`` is where its work finds
-    that it is preempted, and ``heartbeat`` the file by which others see that it is alive.
+    ``generation`` is its restart count in the replica group. The work reads from ``notice`` whether
+    the replica was preempted. ``heartbeat`` is the file that shows others that it is alive.
     """
 
     job: Job
@@ -82,7 +82,7 @@ class Replica:
 
     @cached_property
     def lease(self) -> Lease:
-        """That of the job's place in the store, which the work takes if it is one chief's alone.
+        """The lease of the job's prefix in the store. Work that requires a single chief takes it.
 
         It is held until the result is in the store.
         """
@@ -95,7 +95,7 @@ class Replica:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], scratch: Path) -> "Replica":
-        """The replica that a launcher's variables describe."""
+        """Build the replica that a launcher's variables describe."""
         return cls(
             job=Job.from_json(environment["AEROTRAIN_JOB"]),
             name=replica_of(environment),
@@ -111,9 +111,9 @@ Run = Callable[[Replica], Any]
 
 
 def live(replica: Replica, run: Run | None = None) -> ExitCode:
-    """Run the replica's module to its end, and say how it ended.
+    """Run the replica's module to its end, and return the exit code.
 
-    ``run`` stands for the ``run`` of the job's module, where the caller has it already.
+    ``run`` replaces the ``run`` of the job's module, for a caller that has imported it already.
     """
 
     def told(*_signal: object) -> None:
@@ -128,7 +128,7 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
     while work.is_alive():
         work.join(_SECONDS_BETWEEN_BEATS)
         _beat(replica.heartbeat)
-        # Again and again, for TensorFlow's coordination service takes the signal for itself.
+        # Repeated, because TensorFlow's coordination service replaces the signal handler.
         signal.signal(signal.SIGTERM, told)
     return ended[0] if ended else ExitCode.FINAL
 
@@ -136,7 +136,7 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
 def _beat(heartbeat: Path | None) -> None:
     if heartbeat is None:
         return
-    with suppress(OSError):  # what fails for long is taken for a frozen replica, and is one
+    with suppress(OSError):  # if this keeps failing, the replica counts as unresponsive
         heartbeat.touch()
 
 
@@ -148,13 +148,13 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
             sys.path.insert(0, code)
         run = run or importlib.import_module(replica.job.module).run
         _run(replica, run)
-    except BaseException as error:  # noqa: BLE001 -- whatever ended it, the exit code must tell
+    except BaseException as error:  # noqa: BLE001 -- any error must become an exit code
         return _explain(error, code)
     return ExitCode.OK
 
 
 def _run(replica: Replica, run: Run) -> None:
-    """Run the work; the chief's result goes to the store before its lease is released."""
+    """Run the work. The chief's result is stored before its lease is released."""
     if not replica.is_chief:
         run(replica)
         return
@@ -166,12 +166,12 @@ def _run(replica: Replica, run: Run) -> None:
 
 
 def _code_folder(code: str, scratch: Path) -> str:
-    """Where the user's modules lie, unpacked where they come as an archive in the store."""
+    """The folder of the user's modules; an archive is unpacked into ``scratch`` first."""
     return str(fetch_code(code, scratch / "code")) if "://" in code else code
 
 
 def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
-    """Say what went wrong, and which exit code tells it."""
+    """Report an error, and return the exit code for it."""
     code = _code_of(error)
     if isinstance(error, Preempted):
         print(error, flush=True)
@@ -195,7 +195,7 @@ def _code_of(error: BaseException) -> ExitCode:
 
 
 def _line_of(error: BaseException, folder: str) -> str:
-    """Which line of the user's own modules in ``folder`` it came through last, to be appended."""
+    """A suffix that names the last line of the user's modules that ``error`` came through."""
     if not folder:
         return ""
     top = Path(folder).resolve()
@@ -207,18 +207,18 @@ def _line_of(error: BaseException, folder: str) -> str:
 
 
 def write_termination_message(message: str, unresponsive: Iterable[str] = ()) -> None:
-    """Say why this replica ends, and who gave it no answer, to the log and to what started it."""
+    """Write why this replica ends, and who did not answer, to the log and the message file."""
     print(f"error: {message}", flush=True)
     said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
     try:
         path = os.environ.get("AEROTRAIN_TERMINATION_LOG", TERMINATION_LOG)
         Path(path).write_text(said.to_text())
     except OSError:
-        pass  # nobody to tell: started by hand, and the log has it
+        pass  # no message file: started by hand, and the log has the message
 
 
 class _Said(io.FileIO):
-    """Where this process prints: what a full disk does not take is lost, and nothing else is."""
+    """A standard stream that drops what a full disk does not accept, and raises no error."""
 
     def write(self, data: Any) -> int:
         try:
@@ -228,7 +228,7 @@ class _Said(io.FileIO):
 
 
 def ignore_full_disk() -> None:
-    """Have nothing that is printed raise an error: the log may lie on the disk that is full."""
+    """Make printing raise no error on a full disk, which may hold the log."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
             _Said(stream.fileno(), "w", closefd=False),
@@ -241,9 +241,9 @@ def ignore_full_disk() -> None:
 
 
 def main() -> None:
-    """Run the replica that the environment describes, and exit as it ended."""
+    """Run the replica that the environment describes, and exit with its exit code."""
     ignore_full_disk()
-    # A disk that came empty has no folder for temporary files yet.
+    # A new, empty disk has no folder for temporary files yet.
     Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
     set_tf_config(os.environ)
     code = live(Replica.from_environment(os.environ, Path.cwd()))

@@ -1,6 +1,6 @@
-"""Train a model: ``run`` is the step of a job, ``main`` the same by hand.
+"""Train a model. ``run`` is the step of a job, ``main`` the command line.
 
-By hand, on one device, with no Airflow near::
+The command line trains on one device, without Airflow::
 
     python -m aerotrain.train --model digits --code dags/models \\
         --data file:///data/digits/datasets/1a2b… --store file:///data/digits
@@ -24,7 +24,7 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.replica import Replica, live
 
-#: How the command line reads an option's value.
+#: The parser of an option's value on the command line, by kind.
 _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
     Kind.INTEGER: int,
     Kind.NUMBER: float,
@@ -34,12 +34,12 @@ _PARSERS: Mapping[Kind, Callable[[str], Any]] = {
 
 
 def run(replica: Replica) -> str | None:
-    """Train as the chief, serve it in one of the other roles, or evaluate what it saves.
+    """Train as chief or peer, serve the training in another role, or evaluate its checkpoints.
 
     Returns:
         The URL of the trained model's manifest.
     """
-    # Each role loads only what it needs: Keras takes seconds, and memory that ps never use.
+    # Each role imports only what it needs: Keras takes seconds, and memory that ps never use.
     serves = replica.name.role is Role.WORKER and not replica.job.rules.peers
     if serves or replica.name.role in (Role.PS, Role.INPUT, Role.DISPATCHER):
         from aerotrain.training.servers import serve
@@ -57,7 +57,7 @@ def run(replica: Replica) -> str | None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Train in this process as the command line says, and exit as a replica does."""
+    """Train in this process according to the command line, and exit as a replica does."""
     options = parse(words)
     try:
         _refuse_cluster(os.environ)
@@ -74,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _refuse_cluster(environment: Mapping[str, str]) -> None:
-    """Refuse to be one of several processes, which a launcher alone can start.
+    """Check that this process is not one of several, which only a launcher can start.
 
     Raises:
         SpecError: TF_CONFIG is set.
@@ -108,7 +108,7 @@ def _job(options: Namespace) -> Job:
 
 
 def parse(words: Sequence[str] | None = None) -> Namespace:
-    """The command line's values: one a field of ``TrainArguments``, and where the output goes."""
+    """The values of the command line: the options of ``TrainArguments``, and the output's place."""
     alone = [name for name, rules in STRATEGIES.items() if not rules.min_workers]
     stamp = time.strftime("by-hand-%Y%m%dT%H%M%S")
     parser = ArgumentParser(prog="python -m aerotrain.train", description="Train on one machine.")
@@ -125,7 +125,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
 
 
 def _flag(declared: Declared) -> dict[str, Any]:
-    """How argparse reads an option; the word ``auto`` is null."""
+    """The argparse arguments of an option; the word ``auto`` means null."""
     option = declared.option
     flag: dict[str, Any] = {"default": declared.default, "help": option.help.replace("%", "%%")}
     if option.kind is Kind.BOOLEAN:

@@ -1,10 +1,10 @@
-"""The numbered versions of a served model: who writes which, and which export has published one.
+"""The numbered versions of a served model: who writes each, and which one an export has published.
 
-A try of an export claims the next number by putting ``claims/<version>.json`` where none is, and
-writes to that version alone. No number is given out a second time, not even to the same export:
-whether a try that stays away is dead or slow cannot be known. What a try that died has left costs
-a number and nothing else. ``exports/<export>/<version>.json`` says which numbers an export has
-claimed, so that a later try finds what an earlier one has published.
+An attempt of an export claims the next number by creating ``claims/<version>.json``, and writes to
+that version only. No number is assigned a second time, not even to the same export, because an
+attempt that does not return may be dead or just slow. The remains of a dead attempt cost a number
+and nothing else. ``exports/<export>/<version>.json`` records the numbers that an export has
+claimed, so that a later attempt finds what an earlier one has published.
 """
 
 import hashlib
@@ -17,23 +17,23 @@ from typing import Any
 
 from aerotrain.store import MANIFEST, ExistsError, Store
 
-#: No number above 18 digits: TensorFlow Serving reads one as a signed integer of 64 bits.
+#: At most 18 digits: TensorFlow Serving reads a version as a signed integer of 64 bits.
 _VERSION = "[1-9][0-9]{0,17}"
 #: Keys that show that a number is taken: its claim, or anything in its folder.
 _TAKEN = re.compile(rf"claims/({_VERSION})\.json|({_VERSION})/.*", re.DOTALL)
 
 
 def claim_version(store: Store, export: Mapping[str, Any]) -> int:
-    """A number above all that are taken, for this try of ``export`` alone.
+    """Claim a number above all that are taken, for this attempt of ``export`` alone.
 
-    ``export`` says in JSON what is exported, the same in every try.
+    ``export`` describes in JSON what is exported; it is the same in every attempt.
     """
     taken = [
         int(match[1] or match[2])
         for each in store.list()
         if (match := _TAKEN.fullmatch(each.key)) is not None
     ]
-    # No two claims are alike: where an answer got lost, the store knows its own claim by its bytes.
+    # Each claim is unique, so that the store recognizes its own claim after a lost response.
     content = json.dumps({**export, "try": secrets.token_hex(8)}, sort_keys=True).encode()
     for version in itertools.count(max(taken, default=0) + 1):
         try:
@@ -46,7 +46,7 @@ def claim_version(store: Store, export: Mapping[str, Any]) -> int:
 
 
 def published_version(store: Store, export: Mapping[str, Any]) -> int | None:
-    """The first version that a try of ``export`` has published whole; None where none has."""
+    """The first version that an attempt of ``export`` has completely published, or None."""
     key = re.compile(rf"{_folder(export)}/({_VERSION})\.json")
     noted = (key.fullmatch(each.key) for each in store.list(_folder(export)))
     versions = sorted(int(match[1]) for match in noted if match is not None)

@@ -39,21 +39,6 @@ class Split(keras.metrics.Metric):
         return {"split_mean": mean, "split_double": 2.0 * mean}
 
 
-class Largest(keras.metrics.Metric):
-    """The largest output, which is no sum."""
-
-    def __init__(self, name="largest"):
-        super().__init__(name=name)
-        self.most = self.add_weight(name="most", initializer="zeros")
-
-    def update_state(self, y, y_pred, sample_weight=None):
-        now = tf.reduce_max(tf.cast(y_pred, self.dtype))
-        self.most.assign(tf.maximum(tf.convert_to_tensor(self.most), now))
-
-    def result(self):
-        return tf.convert_to_tensor(self.most)
-
-
 class Seen(keras.Model):
     """Measures its own outputs while it is called, and so does a layer of it."""
 

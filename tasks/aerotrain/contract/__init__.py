@@ -1,4 +1,4 @@
-"""What Airflow and a replica agree on: the job, its addresses, its states, its lines.
+"""The contract between Airflow and a replica: the job, its addresses, its states, its log lines.
 
-Both processes import these modules, so they need nothing but the standard library.
+Both processes import these modules, so they import nothing but the standard library.
 """

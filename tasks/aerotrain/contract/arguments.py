@@ -9,7 +9,7 @@ from aerotrain.contract.strategy import nearest
 
 
 class Arguments:
-    """Arguments of a step, read from JSON; unknown keys are errors."""
+    """Arguments of a step, read from JSON. Unknown keys are errors."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:

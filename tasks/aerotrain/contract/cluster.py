@@ -1,7 +1,7 @@
-"""Where each replica listens, and how TensorFlow hears of it in TF_CONFIG.
+"""The addresses of a job's replicas, and the TF_CONFIG that TensorFlow reads.
 
-A launcher tells every replica of a job the same: all addresses. The replica itself adds its own
-place among them, so that what a launcher hands out can be one object for all.
+A launcher gives every replica of a job the same addresses. The replica adds its own role and index
+to them, so that a launcher can share one object between all replicas.
 """
 
 import json
@@ -11,15 +11,14 @@ from aerotrain.contract.job import CLUSTERED, Job, ReplicaName, Role
 
 Addresses = Mapping[ReplicaName, str]
 
-#: The addresses of replicas by role, in the order of their indices; empty where one is alone.
+#: The addresses of replicas by role, in the order of their indices. Empty if a replica runs alone.
 Cluster = Mapping[str, list[str]]
 
 
 def cluster_of(job: Job, addresses: Addresses) -> Cluster:
-    """Who is to be found where, of the ``host:port`` of every replica of the job.
+    """The cluster of a job, from the ``host:port`` of each replica.
 
-    The evaluator is no member of the cluster that it is told about, as TensorFlow's estimators
-    defined it:
+    The evaluator receives the cluster but is not a member of it, as in TensorFlow's estimators:
     https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
     """
     cluster: dict[str, list[str]] = {}
@@ -31,7 +30,7 @@ def cluster_of(job: Job, addresses: Addresses) -> Cluster:
 
 
 def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
-    """The TF_CONFIG of one replica, or None where it is told of no cluster."""
+    """The TF_CONFIG of one replica, or None if the replica is not part of a TensorFlow cluster."""
     members = {role.value: cluster[role] for role in CLUSTERED if role in cluster}
     if Role.WORKER not in members or replica.role in (Role.INPUT, Role.DISPATCHER):
         return None
@@ -42,10 +41,10 @@ def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
 def replica_environment(
     job: Job, replica: ReplicaName, addresses: Addresses, attempt: str, generation: int = 0
 ) -> dict[str, str]:
-    """Every variable that tells a replica who it is; a launcher adds credentials to them.
+    """The environment variables that describe a replica; a launcher adds credentials to them.
 
-    ``generation`` counts how often this replica came back in its set. A launcher may add
-    AEROTRAIN_HEARTBEAT, the file that a replica touches as long as it is alive; by default it is
+    ``generation`` is the replica's restart count in its replica group. A launcher may add
+    AEROTRAIN_HEARTBEAT, the file that a replica touches while it is alive; the default is
     ``heartbeat`` in its working directory.
     """
     return {
@@ -60,14 +59,14 @@ def replica_environment(
 
 
 def replica_of(environment: Mapping[str, str]) -> ReplicaName:
-    """Which replica the variables of a launcher describe."""
+    """The replica that a launcher's variables describe."""
     return ReplicaName(Role(environment["AEROTRAIN_ROLE"]), int(environment["AEROTRAIN_INDEX"]))
 
 
 def set_tf_config(environment: MutableMapping[str, str]) -> None:
-    """Set TF_CONFIG as the variables of a launcher say, whatever was there before.
+    """Set TF_CONFIG from a launcher's variables, and replace an existing value.
 
-    It has to be there before TensorFlow builds a strategy.
+    Call this before TensorFlow builds a strategy.
     """
     config = tf_config(json.loads(environment["AEROTRAIN_CLUSTER"]), replica_of(environment))
     if config is None:

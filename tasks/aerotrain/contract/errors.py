@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class AerotrainError(Exception):
-    """A failure that aerotrain explains; the message says what to do about it."""
+    """An expected failure of aerotrain; the message says what to do about it."""
 
 
 class FinalError(AerotrainError):
@@ -12,7 +12,7 @@ class FinalError(AerotrainError):
 
 
 class TemporaryError(AerotrainError):
-    """A retry may succeed: an external service was unavailable, slow or lost."""
+    """A retry may succeed: an external service was unavailable, slow, or disconnected."""
 
 
 class SpecError(FinalError):

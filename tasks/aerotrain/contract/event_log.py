@@ -1,7 +1,7 @@
-"""The ledger of a run: what happened to it and when, a JSON object a line.
+"""The event log of a run: what happened and when, one JSON object per line.
 
-Both sides write one: the chief what it did, the launcher what it saw and decided. At the end
-they are merged by time.
+The chief and the launcher each write one: the chief records what it did, the launcher what it
+observed and decided. At the end the two are merged by time.
 """
 
 import json
@@ -12,30 +12,31 @@ from typing import Any, Self
 
 
 class EventType(StrEnum):
-    """What an entry of the ledger tells of. ``seconds`` is how long it took, up to ``at``."""
+    """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""
 
-    QUEUE = "queue"  # waited for a place to run
-    START = "start"  # the set, or a process of it, began
+    QUEUE = "queue"  # waited to be scheduled
+    START = "start"  # the replica group, or one of its processes, started
     IMPORT = "import"  # until the user's module was loaded
     RESTORE = "restore"
-    TRAIN = "train"  # steps that were done since the last entry of this kind
-    SAVE_STALL = "save stall"  # no step began, because variables were copied
+    TRAIN = "train"  # steps that were run since the last event of this type
+    SAVE_STALL = "save stall"  # no step started, because variables were copied
     TOLD_TO_GO = "told to go"
-    DETECT = "detect"  # a loss was seen
+    DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
-    REWORK = "rework"  # steps that were done twice
-    ADOPT = "adopt"  # another try took the set over
+    REWORK = "rework"  # steps that were run twice
+    ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One thing that happened, at the time ``at`` of ``time.time()``.
+    """One event, at the time ``at`` of ``time.time()``.
 
-    ``node`` is where a lost replica was, and which one a restarted replica avoids. ``memory`` is
-    by how much more of it a restarted replica gets, and ``force`` that its former process is
-    replaced without being waited for. ``unresponsive`` are the replicas that a lost one named.
-    An entry may stand for several of its kind, of which it is the last: ``times``.
+    ``node`` is where a failed replica ran, and the node that a restarted replica avoids. ``memory``
+    is the factor by which a restarted replica's memory grows. ``force`` means that its former
+    process is replaced without waiting for its end. ``unresponsive`` are the replicas that a failed
+    one named as such. ``times`` is the number of equal events that this one stands for; it is the
+    last of them.
     """
 
     event: EventType
@@ -53,14 +54,14 @@ class Event:
     times: int = 1
 
     def to_json(self) -> str:
-        """One line without its end, of what is not as by default."""
+        """One line without a line end; fields that have their default value are omitted."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         defaults = {each.name: each.default for each in fields(self)}
         return json.dumps({name: each for name, each in values.items() if each != defaults[name]})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read one entry; what a later version has written beside is left out."""
+        """Read one event; fields of a later version are ignored."""
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
         unresponsive = tuple(values.get("unresponsive", ()))
@@ -68,7 +69,7 @@ class Event:
 
 
 def read(lines: Iterable[str]) -> list[Event]:
-    """The entries of a ledger; what was cut off, or is of a later version, is left out."""
+    """The events of a log; truncated lines and events of a later version are skipped."""
     entries = []
     for line in lines:
         try:

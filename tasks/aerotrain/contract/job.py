@@ -1,4 +1,4 @@
-"""The description of one job: frozen, self-checking, versioned, JSON in and out."""
+"""The description of one job: frozen, validated, versioned, and convertible to and from JSON."""
 
 import json
 import re
@@ -21,8 +21,8 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 
 _REQUIRED = ("name", "module", "store", "run", "task")
 
-#: Variables that the launcher sets for each replica; a description that sets one would
-#: quietly be overruled, so it is refused.
+#: Variables that the launcher sets for each replica. They would silently override those of a job
+#: description, so a description that sets one is invalid.
 OWNED_VARIABLES = frozenset(
     {
         "TF_CONFIG",
@@ -38,33 +38,33 @@ OWNED_VARIABLES = frozenset(
 
 
 class Role(StrEnum):
-    """What a replica does in its job, by TensorFlow's own names."""
+    """The task of a replica in its job, by TensorFlow's own names."""
 
     CHIEF = "chief"
     WORKER = "worker"
     PS = "ps"
     EVALUATOR = "evaluator"
-    #: The two of tf.data service: who reads and transforms records for the others, and who
-    #: tells these where to find them.
+    #: The two roles of tf.data service: input replicas read and transform records for the others,
+    #: and the dispatcher gives out the input replicas' addresses.
     INPUT = "input"
     DISPATCHER = "dispatcher"
 
 
-#: The roles of which a job has at most one replica, which goes by the role's name.
+#: The roles of which a job has at most one replica, named by the role alone.
 ALONE = frozenset({Role.CHIEF, Role.EVALUATOR, Role.DISPATCHER})
 
-#: The roles that TensorFlow's cluster is made of.
+#: The roles that make up TensorFlow's cluster.
 CLUSTERED = (Role.CHIEF, Role.WORKER, Role.PS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one replica asks for: cores, bytes of memory as Kubernetes writes them, devices.
+    """The resources of one replica: cores, bytes of memory in Kubernetes notation, devices.
 
-    The defaults suit a small model on a small cluster; cores beyond them are used where idle.
+    The defaults suit a small model on a small cluster. Idle cores beyond them are used.
 
-    ``shared_memory`` is the part of its memory that /dev/shm may take; None leaves it to
-    whatever runs the replica.
+    ``shared_memory`` is the part of the memory that /dev/shm may take; None leaves it to the
+    platform that runs the replica.
     """
 
     cpu: float = 0.25
@@ -91,10 +91,9 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One role of a job, and how many copies of it run.
+    """One role of a job, and the number of its replicas.
 
-    ``pod`` is a pod template of this role alone, as Kubernetes writes it, for a launcher of
-    pods; other launchers have no use for it.
+    ``pod`` is a Kubernetes pod template for this role. Only a launcher of pods uses it.
     """
 
     role: Role
@@ -137,20 +136,20 @@ class ReplicaName:
     index: int
 
     def __str__(self) -> str:
-        """Those that stand ``ALONE`` have their role's name; the others carry their index."""
+        """The role's name for the roles in ``ALONE``; otherwise role and index."""
         return self.role.value if self.role in ALONE else f"{self.role}-{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job: the module that runs, in which replicas, and where its output goes.
+    """One job: the module that runs, in which replicas, and the place of its output.
 
-    ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``), ``run`` and
-    ``task`` are the segments under it that are this job's alone. ``code`` is the folder that
-    holds the user's own modules. ``arguments`` is JSON and belongs to the module.
+    ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``). ``run`` and ``task`` are
+    the segments under it that belong to this job alone. ``code`` is the folder of the user's own
+    modules. ``arguments`` is JSON for the module.
 
     Raises:
-        SpecError: the description cannot run; one sentence says why and what to do.
+        SpecError: the description cannot run; the message says why and what to do.
     """
 
     name: str
@@ -255,30 +254,30 @@ class Job:
 
     @property
     def rules(self) -> StrategyRules:
-        """Which replicas this job's strategy needs."""
+        """The rules of this job's strategy: which replicas it needs."""
         return rules_of(self.strategy)
 
     @property
     def reader(self) -> Role:
-        """The role whose replicas read shards of their own each, where there are any such."""
+        """The role whose replicas each read their own shards, if the job has any."""
         return Role.INPUT if self.count(Role.INPUT) else Role.WORKER
 
     @property
     def prefix(self) -> str:
-        """Where in the store this job alone writes: ``store/runs/run/task``."""
+        """The prefix in the store where only this job writes: ``store/runs/run/task``."""
         return f"{self.store.rstrip('/')}/runs/{self.run}/{self.task}"
 
     @property
     def result_url(self) -> str:
-        """Where the chief leaves the job's result, as its last act."""
+        """The URL of the job's result, which the chief writes last."""
         return f"{self.prefix}/result.json"
 
     def count(self, role: Role) -> int:
-        """How many replicas of that role the job has."""
+        """The number of replicas of that role."""
         return sum(replica.count for replica in self.replicas if replica.role is role)
 
     def names(self) -> Iterator[ReplicaName]:
-        """Every replica of the job, in the order of its description."""
+        """The names of all replicas, in the order of the description."""
         for replica in self.replicas:
             for index in range(replica.count):
                 yield ReplicaName(replica.role, index)
@@ -293,15 +292,15 @@ class Job:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what ``to_json`` wrote, checking all of it."""
+        """Read and validate what ``to_json`` wrote."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build a job of plain values, as a DAG or a JSON document holds them.
+        """Build a job from plain values, as in a DAG or a JSON document.
 
-        A replica whose count is null gets the strategy's own number, and one whose count is
-        0 is left out, so that a form may name every role under every strategy.
+        A replica whose count is null gets the strategy's default. A replica whose count is 0 is
+        omitted, so that a form may name every role under every strategy.
         """
         version = data.get("version", VERSION)
         if version != VERSION:
@@ -327,7 +326,7 @@ class Job:
 
 
 def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, Any]:
-    """The replica with a number for its count, where null asks for the strategy's own."""
+    """The replica with a number as its count; null is replaced by the strategy's default."""
     if replica.get("count", 1) is not None:
         return replica
     default = {Role.WORKER: rules.workers, Role.PS: rules.ps, Role.INPUT: 0}
@@ -350,5 +349,5 @@ def _replica(data: Mapping[str, Any]) -> Replica:
 
 
 def _plain(value: object) -> Any:
-    """What the JSON encoder asks of what it does not know: our own dataclasses."""
+    """Convert our dataclasses for the JSON encoder."""
     return {each.name: getattr(value, each.name) for each in fields(value)}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How long a job may take, and how often its replicas may come back."""
+"""The deadlines of a job, and how often its replicas may be restarted."""
 
 from dataclasses import dataclass, fields
 
@@ -9,7 +9,7 @@ from aerotrain.contract.validation import check_types
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Seconds a job may take: to have every replica running, and altogether."""
+    """Deadlines of a job in seconds: until every replica runs, and for the whole job."""
 
     start: float = 600.0
     run: float = 24 * 3600.0
@@ -33,10 +33,10 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Restarts:
-    """How often each replica may come back in its set, by the kind of its loss.
+    """How often each replica may be restarted in its replica group, by failure kind.
 
-    The kinds have budgets of their own, so that a cluster that preempts often does not use up
-    what is meant for bugs. A budget of 0 leaves that kind to Airflow's retries.
+    Each kind has its own budget, so that frequent preemptions do not use up the budget for bugs.
+    With a budget of 0, Airflow's retries handle failures of that kind.
     """
 
     crashes: int = 3

@@ -1,8 +1,8 @@
 """Names derived from Airflow's ids: deterministic, safe and unique.
 
-A DAG run's id may hold slashes, spaces, colons and dots. Names that go into a store, a folder or
-the DNS are made here: safe characters are kept, and a short hash of the original is added if
-anything was changed, so that two originals never share a name.
+The id of a DAG run may contain slashes, spaces, colons and dots. This module makes names for a
+store, a folder or the DNS from such ids: safe characters are kept, and a short hash of the original
+is added if anything was changed, so that two originals never share a name.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ def is_path_segment(text: str) -> bool:
 def path_segment(original: str) -> str:
     """``original`` as one segment of a store key or a path.
 
-    A safe name is returned unchanged; any other is cleaned and gets a hash, so that ``../x`` can
-    neither leave its folder nor collide with another run's.
+    A safe name is returned unchanged. Any other name is cleaned and gets a hash, so that ``../x``
+    can neither leave its folder nor collide with another run's.
     """
     # A name that ends like a hash could collide with a generated one.
     if is_path_segment(original) and not _HASHED.search(original):
@@ -38,8 +38,8 @@ def path_segment(original: str) -> str:
 def job_name(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
     """The DNS label of the job that one task instance runs, at most 40 characters long.
 
-    It leaves 23 characters for the launcher's suffix, such as ``-worker-12``. The task comes
-    first, because people look for it in a list of pods.
+    It leaves 23 characters for the launcher's suffix, such as ``-worker-12``. The task comes first,
+    because users look for it in a list of pods.
     """
     identity = "\0".join((dag_id, run_id, task_id, str(map_index)))
     readable = re.sub(r"[^a-z0-9]+", "-", f"{task_id}-{dag_id}".lower()).strip("-")

@@ -1,7 +1,7 @@
-"""Options of a run: each is declared once, as the field of a dataclass.
+"""Options of a run. Each is declared once, as the field of a dataclass.
 
-The declaration holds the title, the help, the bounds and the section. The trigger form, the
-command line, the checks, the schema of the REST API and docs/options.md are made from it.
+The declaration holds the title, the help, the bounds and the section. The trigger form, the command
+line, the checks, the schema of the REST API and docs/options.md are derived from it.
 """
 
 import math
@@ -49,12 +49,12 @@ _PYTHON: Mapping[Kind, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a person reads of one option, and which values it takes.
+    """The description of one option, and the values it accepts.
 
-    ``minimum`` and ``maximum`` are allowed values themselves; ``above`` is not. ``choices`` are
-    the words that a string may be, ``keys`` the keys that an object may have. An ``optional``
-    one may be null, and ``help`` says what that means. ``in_form`` is false for an option of
-    the command line and of DAG files alone.
+    ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive. ``choices`` are the allowed
+    strings, ``keys`` the allowed keys of an object. An ``optional`` option may be null, and
+    ``help`` says what that means. ``in_form`` is false for an option that only the command line and
+    DAG files offer.
     """
 
     title: str
@@ -70,7 +70,7 @@ class Option:
     in_form: bool = True
 
     def json_schema(self) -> dict[str, Any]:
-        """The values as JSON Schema, https://json-schema.org/draft/2020-12."""
+        """The accepted values as JSON Schema, https://json-schema.org/draft/2020-12."""
         schema: dict[str, Any] = {"type": ["null", self.kind.value] if self.optional else self.kind}
         for name, value in (
             ("minimum", self.minimum),
@@ -89,7 +89,7 @@ class Option:
         """Check one value of the option called ``name``.
 
         Raises:
-            SpecError: the option cannot have it; the message says which it can.
+            SpecError: the value is not accepted; the message says which values are.
         """
         if value is None and self.optional:
             return
@@ -139,7 +139,7 @@ class Option:
 def option(default: Any, *, title: str, help: str, section: Section, **more: Any) -> Any:  # noqa: A002 -- argparse's name for it
     """A dataclass field that is an option; ``more`` are further fields of ``Option``.
 
-    The kind is that of ``default``, and has to be given where that is None.
+    The kind is derived from ``default``; it is required if ``default`` is None.
     """
     kind = more.pop("kind", None) or _kind_of(default)
     more.setdefault("optional", default is None)
@@ -151,7 +151,7 @@ def option(default: Any, *, title: str, help: str, section: Section, **more: Any
 
 
 def _kind_of(default: Any) -> Kind:
-    # bool comes first, because it is an int, too, and int before float.
+    # bool comes before int, because a bool is also an int.
     return next(kind for kind, python in _PYTHON.items() if isinstance(default, python))
 
 
@@ -165,7 +165,7 @@ class Declared:
 
 
 def options_of(*owners: type) -> dict[str, Declared]:
-    """The options that the dataclasses ``owners`` declare, by name, in the form's order."""
+    """The options that the dataclasses ``owners`` declare, by name, in the order of the form."""
     found = [each for owner in owners for each in _declared(owner)]
     order = list(Section)
     found.sort(key=lambda each: order.index(each.option.section))
@@ -188,7 +188,7 @@ def check_options(values: Any) -> None:
     """Check every option of a dataclass instance.
 
     Raises:
-        SpecError: a value cannot be; the message says what was expected.
+        SpecError: a value is not accepted; the message says what was expected.
     """
     for each in _declared(type(values)):
         each.option.check(each.name, getattr(values, each.name))

@@ -1,6 +1,6 @@
-"""The progress line of a training replica: for people to read and programs to parse.
+"""The progress line of a training replica, readable by people and programs.
 
-One line, ``key=value`` pairs after the word ``progress`` (https://brandur.org/logfmt)::
+It has the word ``progress`` and ``key=value`` pairs (https://brandur.org/logfmt)::
 
     progress step=120 steps=540 loss=0.2310 examples_per_second=4210 seconds_left=12
 """
@@ -14,7 +14,7 @@ _LINE = re.compile(r"\bprogress ((?:[a-z_]+=\S+ ?)+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far training is: global steps done and planned, the loss, and the pace."""
+    """The progress of training: global steps done and planned, the loss, and the pace."""
 
     step: int
     steps: int
@@ -31,7 +31,7 @@ class Progress:
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
-        """The progress in a log line, whatever stands before it; None where there is none."""
+        """The progress in a log line, after any prefix; None if the line has none."""
         match = _LINE.search(line)
         if match is None:
             return None

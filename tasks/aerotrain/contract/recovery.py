@@ -1,7 +1,7 @@
-"""Which replicas restart after a failure: the recovery matrix, one table for code and docs.
+"""The recovery matrix: which replicas restart after a failure, one table for code and docs.
 
-The first rows are rules that ``replicas_to_restart`` applies. Several modules together keep the
-others. docs/recovery.md shows the same table, and a test compares the two.
+``replicas_to_restart`` applies the first rows. The other rows are implemented by several modules.
+docs/recovery.md shows the same table, and a test compares the two.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ from aerotrain.contract.job import Job, ReplicaName, Role
 
 
 class Topology(StrEnum):
-    """How the replicas of a job stand to each other, whatever their strategy is called."""
+    """How the replicas of a job depend on each other, independent of the strategy's name."""
 
     SERVED = "`parameter_server`"
     GANG = "`multi_worker_mirrored`, `dtensor` over processes"
@@ -21,7 +21,7 @@ class Topology(StrEnum):
 
     @classmethod
     def of(cls, job: Job) -> "Topology":
-        """The formation of that job, its evaluator and its input left aside."""
+        """The topology of a job, without its evaluator and its input."""
         if job.rules.ps:
             return cls.SERVED
         return cls.GANG if job.rules.peers and job.count(Role.WORKER) else cls.ALONE
@@ -29,9 +29,9 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One loss: what happens, and what it may cost.
+    """One failure: what happens, and what it may cost.
 
-    Where ``role`` is lost, it comes back, and all of ``brings`` with it.
+    If ``role`` fails, it restarts together with all roles in ``brings``.
     """
 
     formation: Topology
@@ -46,7 +46,7 @@ _INTERVAL = "up to one checkpoint interval"
 _CHECKPOINT = "from the checkpoint"
 _TOGETHER = (Role.CHIEF, Role.WORKER)
 
-# A table, a loss a row.
+# One row per failure.
 # fmt: off
 MATRIX: tuple[Row, ...] = (
     Row(Topology.SERVED, "a worker", "that worker alone comes back; the others never stop",
@@ -86,12 +86,12 @@ MATRIX: tuple[Row, ...] = (
 
 
 def say_unresponsive(names: Sequence[str]) -> str:
-    """Which replicas do not answer, for people; programs read the termination message."""
+    """A sentence for people that names unresponsive replicas; programs use the message."""
     return f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not answer"
 
 
 def replicas_to_restart(job: Job, lost: Collection[ReplicaName]) -> frozenset[ReplicaName]:
-    """Who has to be restarted, and ended before where they still run, if these are lost."""
+    """The replicas to restart if ``lost`` failed; those that still run are ended first."""
     names = list(job.names())
     back = set(lost)
     for name in lost:

@@ -1,4 +1,4 @@
-"""The states of a replica and of a job, and the result that a job leaves."""
+"""The states of a replica and of a job, and the result of a job."""
 
 import json
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from aerotrain.contract.termination import TerminationMessage
 
 
 class State(StrEnum):
-    """What a replica or a whole job is doing; an unknown state is an error, never a guess."""
+    """The state of a replica or of a whole job. An unknown state is an error, never a guess."""
 
     PENDING = "pending"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    FAILED = "failed"  # final: another try would fail the same way
-    LOST = "lost"  # worth another try: killed, crashed, or simply gone
+    FAILED = "failed"  # final: a retry would fail the same way
+    LOST = "lost"  # a retry may succeed: killed, crashed, or gone
 
     @property
     def ended(self) -> bool:
@@ -26,27 +26,27 @@ class State(StrEnum):
 
 
 class Loss(StrEnum):
-    """Why a replica was lost, as far as it matters to its coming back."""
+    """The failure kind of a replica, as far as it matters for a restart."""
 
-    CRASH = "crash"  # its own doing: a signal, or an exit code that nobody knows
-    PREEMPTED = "preempted"  # evicted, drained, a spot node's end
-    MEMORY = "memory"  # it asked for more than it was given
-    NODE = "node"  # its machine left, fell silent or refused it
+    CRASH = "crash"  # its own fault: a signal, or an unknown exit code
+    PREEMPTED = "preempted"  # evicted, drained, or on a spot node that ended
+    MEMORY = "memory"  # it needed more than its limit
+    NODE = "node"  # its machine left, became unresponsive or rejected it
     START = "start"  # it never ran
-    HANG = "hang"  # alive, and made no progress
-    TEMPORARY = "temporary"  # it says itself that something outside of it was away
+    HANG = "hang"  # alive, without progress
+    TEMPORARY = "temporary"  # by its own report, an external service was unavailable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What a backend saw of one replica. ``exit_code`` is None while it runs, or unknown.
+    """What a backend observed of one replica. ``exit_code`` is None while it runs, or if unknown.
 
-    ``loss`` is for the state LOST alone, and a loss without one counts as a crash. ``restarts``
-    counts how often it was restarted until this was seen of it; None where it is gone and that is
-    not known. ``node`` is the machine it is on. ``heartbeat_age`` is the seconds since its last
-    heartbeat, None where the backend sees none. ``waits_since`` is since when it has yet to start,
-    a time of ``time.time()``; None for what has started once. ``unresponsive`` are the names of
-    the replicas that gave it no answer before it ended, as its termination message has them.
+    ``loss`` belongs to the state LOST; LOST without it counts as a crash. ``restarts`` is the
+    restart count at the time of the observation; None if the replica is gone and the count is
+    unknown. ``node`` is the replica's machine. ``heartbeat_age`` is the seconds since the last
+    heartbeat, None if the backend sees none. ``waits_since`` is since when the replica has been
+    waiting to start, by ``time.time()``; None if it has started once. ``unresponsive`` are the
+    names of the replicas that did not answer it before it ended, from its termination message.
     """
 
     state: State
@@ -60,7 +60,7 @@ class Observation:
     unresponsive: frozenset[str] = frozenset()
 
 
-#: What an exit code says of a replica. Every code that is not here is a crash.
+#: What an exit code means for a replica. Every code that is not here is a crash.
 OF_EXIT: Mapping[int, tuple[State, Loss | None]] = {
     ExitCode.OK: (State.SUCCEEDED, None),
     ExitCode.FINAL: (State.FAILED, None),
@@ -89,10 +89,10 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
 
 
 def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
-    """The job's state from its replicas': it ends when its chief ends or any other fails.
+    """The job's state, from its replicas': it ends when its chief ends or another replica fails.
 
-    Workers and ps serve until they are ended, so their success is not waited for. A
-    replica that failed for good comes before those that were lost: mostly they were lost to it.
+    The success of workers and ps is not awaited, because they serve until they are ended. FAILED
+    takes precedence over LOST: a final failure is usually the cause of the others.
     """
     states = [seen.state for seen in replicas.values()]
     chief = replicas[ReplicaName(Role.CHIEF, 0)].state
@@ -106,9 +106,9 @@ def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a job leaves in the store as its last act: the value its task hands on.
+    """The result of a job, which its chief writes to the store last and its task returns.
 
-    ``attempt`` names the launch that wrote it, so that no task trusts an older one.
+    ``attempt`` identifies the launch that wrote it, so that no task uses an older result.
     """
 
     attempt: str

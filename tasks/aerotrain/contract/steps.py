@@ -1,4 +1,4 @@
-"""The arguments of each step, as Airflow hands them to a replica and a replica reads them."""
+"""The arguments of each step, as Airflow passes them to a replica."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ from aerotrain.contract.options import Kind, Section, check_options, option
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.strategy import nearest
 
-#: Keras dtype policies that a training may ask for.
+#: Keras dtype policies that a training may use.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 #: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
 COMMUNICATIONS = ("auto", "ring", "nccl")
 
-#: What gradients travel in between replicas; each replica adds them up in its own dtype.
+#: The dtype in which replicas exchange gradients; each replica adds them up in its own dtype.
 GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
 
 
-#: The axes of every mesh: batches are cut along the first, variables along either.
+#: The axes of every mesh: batches are divided along the first, variables along either.
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 
 
@@ -30,11 +30,11 @@ BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 class TrainArguments(Arguments):
     """Train the model that the user's module ``model`` builds, on the data set ``data``.
 
-    ``hparams`` goes to the user's ``build_model``, together with epochs, batch_size and seed.
-    All other fields are options, and say by themselves what they mean.
+    ``hparams`` is passed to the user's ``build_model``, together with epochs, batch_size and seed.
+    All other fields are options; their help texts describe them.
 
     Raises:
-        SpecError: a value cannot be; the message says what was expected.
+        SpecError: a value is not accepted; the message says what was expected.
     """
 
     model: str
@@ -220,7 +220,7 @@ class TrainArguments(Arguments):
 
     @property
     def all_hparams(self) -> dict[str, Any]:
-        """What ``build_model`` receives; the user's own values win."""
+        """The hyperparameters that ``build_model`` receives; the user's own take precedence."""
         return {
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -263,7 +263,7 @@ def _check_axis(where: str, axis: str) -> None:
 class EvaluateArguments(Arguments):
     """Evaluate the model at the URL ``model`` on one split of the data set ``data``.
 
-    ``thresholds`` gives metrics by name the least value that passes.
+    ``thresholds`` maps names of metrics to the lowest accepted value.
     """
 
     model: str
@@ -275,7 +275,7 @@ class EvaluateArguments(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportArguments(Arguments):
-    """Export the model at the URL ``model``, checked on records of the data set ``data``."""
+    """Export the model at the URL ``model``, verified on records of the data set ``data``."""
 
     model: str
     data: str
@@ -283,7 +283,7 @@ class ExportArguments(Arguments):
     records: int = 64
 
 
-#: The arguments of every module of ours that a job may name.
+#: The arguments of every module of aerotrain that a job may run.
 ARGUMENTS: Mapping[str, type[Arguments]] = {
     "aerotrain.prepare.plan": PlanArguments,
     "aerotrain.prepare.partition": PartitionArguments,

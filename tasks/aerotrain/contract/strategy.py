@@ -1,7 +1,7 @@
 """The strategies by name, and which replicas each one needs.
 
-This is the half of the table that both sides read. The other half, how TensorFlow builds
-each strategy, is ``aerotrain.training.strategies``; a test holds the two together.
+Both sides read this half of the table. The other half, how TensorFlow builds each strategy, is
+``aerotrain.training.strategies``; a test keeps the two consistent.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ from aerotrain.contract.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRules:
-    """Which replicas a strategy runs on, beside its one chief.
+    """The replicas that a strategy runs on, in addition to its one chief.
 
-    ``workers`` and ``ps`` are how many of that role run where nobody says: 0 where the
-    strategy has no such role. ``min_workers`` is how many it cannot do without. Where
-    workers are ``peers``, they run the chief's own loop, else they serve the chief.
-    ``more_workers`` says that there may be some where the strategy's own number is 0, and
-    ``input`` that other replicas may read for all of these.
+    ``workers`` and ``ps`` are the default counts of these roles; 0 if the strategy has no such
+    role. ``min_workers`` is the least number of workers. ``peers`` means that the workers run the
+    chief's own loop; otherwise they serve the chief. ``more_workers`` allows workers although the
+    default is 0. ``input`` allows input replicas that read for all others.
     """
 
     summary: str
@@ -32,7 +31,7 @@ class StrategyRules:
 
     @property
     def has_workers(self) -> bool:
-        """Whether the strategy has such a role."""
+        """Whether the strategy allows workers."""
         return self.workers > 0 or self.more_workers
 
 
@@ -75,7 +74,7 @@ def rules_of(strategy: str) -> StrategyRules:
     """The rules of the strategy of that name.
 
     Raises:
-        SpecError: no strategy has that name; the message holds the nearest that exists.
+        SpecError: no strategy has that name; the message contains the nearest one.
     """
     try:
         return STRATEGIES[strategy]

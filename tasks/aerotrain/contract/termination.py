@@ -1,7 +1,7 @@
-"""The termination message of a replica: why it ends, as it says itself, for people and programs.
+"""The termination message of a replica: why it ended, for people and programs.
 
-A sentence comes first, which Kubernetes and the task's log show as it is. Where there is more for
-a program, the last line is a JSON object::
+The first part is a sentence, which Kubernetes and the task's log show as it is. The last line is a
+JSON object if there is more for a program::
 
     no progress for 61 s after step 40, where 60 s are allowed: worker-0 does not answer
     {"unresponsive": ["worker-0"]}
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-#: What Kubernetes keeps of a message, in bytes; a longer one loses the end of its sentence.
+#: What Kubernetes keeps of a message, in bytes; the sentence of a longer one is truncated.
 LIMIT = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TerminationMessage:
-    """Why a replica ended, and the names of the replicas that gave it no answer."""
+    """Why a replica ended, and the names of the replicas that did not answer it."""
 
     reason: str
     unresponsive: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class TerminationMessage:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what ``to_text`` wrote; any other text is a reason."""
+        """Read what ``to_text`` wrote; any other text becomes the reason."""
         reason, _, last = text.rstrip().rpartition("\n")
         try:
             names = json.loads(last)["unresponsive"]

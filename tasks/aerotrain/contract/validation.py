@@ -12,7 +12,7 @@ def known(section: type, data: Mapping[str, Any]) -> dict[str, Any]:
     """``data`` as keyword arguments of the dataclass ``section``.
 
     Raises:
-        SpecError: it is not an object, or has a key that is not a field.
+        SpecError: ``data`` is not an object, or has a key that is not a field.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"a {section.__name__.lower()} is described by an object, got {data!r}")
@@ -27,10 +27,10 @@ def known(section: type, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_types(section: object, **types: type | tuple[type, ...]) -> None:
-    """Check the types of fields; a bool is not a number here.
+    """Check the types of fields. A bool is not accepted as a number.
 
     Raises:
-        SpecError: a field is of another type.
+        SpecError: a field has another type.
     """
     for name, expected in types.items():
         value = getattr(section, name)

@@ -1,7 +1,7 @@
-"""The supervisor of a job's local processes: it starts them, sees them end, and ends them.
+"""The supervisor of a job's local processes: it starts them, observes their ends, and ends them.
 
-It runs in the training interpreter, detached from the task that started it, and decides nothing.
-A task asks it by a socket (``protocol``). ``fork_server`` is a process that has imported
-TensorFlow, Keras and the training loop already, and from which supervisors are forked, so that
-their replicas need no import (``warm``).
+It runs in the training interpreter, detached from the task that started it, and makes no decisions.
+A task sends it requests over a socket (``protocol``). ``fork_server`` is a process that has already
+imported TensorFlow, Keras and the training loop. Supervisors are forked from it, so that their
+replicas need no imports (``warm``).
 """

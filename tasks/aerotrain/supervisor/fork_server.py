@@ -1,9 +1,8 @@
-"""A process that has imported what a training needs, and from which supervisors are forked.
+"""The fork server: a process with the imports of a training, from which supervisors are forked.
 
-``python -m aerotrain.supervisor.fork_server SOCKET ROOT IDLE``: it runs no operation of
-TensorFlow's, has one thread of Python's, and ends after ``IDLE`` seconds without a request, or
-when the folder ``ROOT`` is removed, for whose jobs it is there. It holds some 500 MiB, which all
-that is forked from it shares.
+``python -m aerotrain.supervisor.fork_server SOCKET ROOT IDLE``. It runs no TensorFlow operation and
+has a single Python thread. It ends after ``IDLE`` seconds without a request, or when the folder
+``ROOT`` of its jobs is removed. It holds about 500 MiB, which all processes forked from it share.
 """
 
 import fcntl
@@ -29,7 +28,7 @@ from aerotrain.supervisor.processes import (
 from aerotrain.supervisor.protocol import answer, listen, read_request
 from aerotrain.supervisor.supervisor import supervise
 
-#: What the steps that use TensorFlow import, and with it Keras and the store's client.
+#: The imports of the steps that use TensorFlow, including Keras and the store's client.
 IMPORTED = (
     "boto3",
     "aerotrain.train",
@@ -42,10 +41,10 @@ IMPORTED = (
     "aerotrain.supervisor.warm",
 )
 
-#: Seconds between two looks whether its folder is there.
+#: Seconds between two checks that the folder exists.
 _LOOK_EVERY = 5.0
 
-#: Packages: to install another version of one makes this process stale.
+#: Packages that make this process stale when another version of one is installed.
 _PACKAGES = ("aerotrain", "tensorflow", "keras", "numpy")
 
 
@@ -55,7 +54,7 @@ def main() -> None:
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return  # there is one
+        return  # another one is running
     before = version()
     for name in IMPORTED:
         importlib.import_module(name)
@@ -63,9 +62,9 @@ def main() -> None:
         sys.exit(f"an import has started threads, which no fork has: {threading.enumerate()}")
     kept = {*open_files()} - {lock}
     gc.collect()
-    gc.freeze()  # or the first collection of each fork would copy all pages
+    gc.freeze()  # otherwise the first collection of each fork would copy all pages
     name_process("fork-server")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no supervisor is waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are not waited for
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with listen(path) as listener:
         try:
@@ -86,7 +85,7 @@ def _serve_until_idle(
 
 
 def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
-    """Answer one request; whether there may be more."""
+    """Answer one request; return whether to continue."""
     connection, _ = listener.accept()
     with connection:
         try:
@@ -105,11 +104,11 @@ def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
 
 
 def _be_supervisor(request: Mapping[str, Any], before: object, kept: set[int]) -> NoReturn:
-    """Go on as the supervisor of the job in a folder; what the parent would tidy up stays."""
+    """Become the supervisor of the job in a folder; never run the parent's cleanup."""
     from aerotrain.supervisor.warm import become_replica
 
     def become(environment: Mapping[str, str], command: Sequence[str]) -> None:
-        if version() == before:  # else what was imported is not what there is now
+        if version() == before:  # otherwise the imports are outdated
             become_replica(environment, command)
 
     try:
@@ -127,7 +126,7 @@ def _be_supervisor(request: Mapping[str, Any], before: object, kept: set[int]) -
 
 
 def version(sources: Path = Path(__file__).parent.parent) -> object:
-    """Another one as soon as a module in ``sources``, or a package below them, has changed."""
+    """A value that changes when a module below ``sources``, or one of the packages, changes."""
     files = [Path(sys.executable)]
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -138,7 +137,7 @@ def version(sources: Path = Path(__file__).parent.parent) -> object:
 
 
 def _changed(file: Path) -> int:
-    """When the file was last changed; 0 where it is just being replaced."""
+    """The time of the file's last change; 0 while it is being replaced."""
     try:
         return file.stat().st_mtime_ns
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a supervisor needs of Linux: who descends from whom, and who ends with whom (prctl(2))."""
+"""Linux functions of a supervisor: the descendants of a process, and linked ends (prctl(2))."""
 
 import ctypes
 import os
@@ -10,27 +10,27 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
-#: Loaded before anything forks.
+#: Loaded before any fork.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-#: Seconds between two looks whether a process is gone.
+#: Seconds between two checks whether a process has ended.
 _LOOK_EVERY = 0.005
 
 
 def adopt_orphans() -> None:
-    """From now on, a descendant of this process that loses its parent becomes its child."""
+    """From now on, descendants whose parent ends become children of this process."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with(parent: int, number: signal.Signals) -> None:
-    """Get signal ``number`` when ``parent`` ends; it is this process's end if that has happened."""
+    """Receive signal ``number`` when ``parent`` ends; exit at once if it has already ended."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + number)
 
 
 def name_process(name: str) -> None:
-    """What ``ps -o comm`` shows of this process; 15 bytes of it."""
+    """Set the name that ``ps -o comm`` shows for this process, at most 15 bytes."""
     _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
@@ -38,8 +38,8 @@ def descendants(pid: int) -> list[int]:
     """The live processes that descend from ``pid``, parents first."""
     children: dict[int, list[int]] = {}
     for each in _numbers("/proc"):
-        with suppress(OSError, IndexError, ValueError):  # gone meanwhile
-            # The name in parentheses may hold anything: proc(5).
+        with suppress(OSError, IndexError, ValueError):  # ended in the meantime
+            # The name in parentheses may contain any character: proc(5).
             rest = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2]
             state, parent = rest.split()[:2]
             if state != "Z":
@@ -51,14 +51,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
-    """Send a signal to processes that may be gone by now."""
+    """Send a signal to processes that may have ended."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Whether it is so within that time."""
+    """Wait until ``is_so`` is true; return whether that was within ``seconds``."""
     until = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > until:
@@ -68,15 +68,15 @@ def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 def close_all_but(kept: Collection[int]) -> None:
-    """Close every open file but the three standard streams and ``kept``."""
+    """Close every open file except the three standard streams and ``kept``."""
     for each in open_files():
         if each > 2 and each not in kept:
-            with suppress(OSError):  # the listing's own
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(each)
 
 
 def open_files() -> list[int]:
-    """The descriptors of this process that are open."""
+    """The open descriptors of this process."""
     return _numbers("/proc/self/fd")
 
 
@@ -85,7 +85,7 @@ def _numbers(folder: str) -> list[int]:
 
 
 def reset_signals() -> None:
-    """Have signals do what they do in a process that has just begun."""
+    """Reset signal handling to that of a new process."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)

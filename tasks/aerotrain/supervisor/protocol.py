@@ -1,7 +1,7 @@
-"""How a task asks a supervisor, or a fork server: one JSON object each way, over a local socket.
+"""Requests of a task to a supervisor or a fork server: one JSON object each way, by a local socket.
 
-The sockets lie in a folder of /tmp that only this user can enter: the path of a socket may be 107
-bytes long (unix(7)), and that of a job's folder is often longer.
+The sockets are in a folder of /tmp that only this user can enter, because the path of a socket is
+limited to 107 bytes (unix(7)), and that of a job's folder is often longer.
 """
 
 import hashlib
@@ -16,13 +16,14 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError
 
-#: Files in a job's folder: what the supervisor recorded last, and the lock that it holds.
+#: Files in a job's folder: the supervisor's last record, and the lock that it holds.
 STATUS, LOCK = "status.json", "supervisor.lock"
 
 #: Files in a replica's folder.
 LOG, HEARTBEAT, TERMINATION_LOG, WORK = "log", "heartbeat", "termination-log", "work"
 
-#: Open files that come with one request, at most; Linux takes 253. A supervisor keeps them open.
+#: The most open files that are sent with one request; Linux allows 253. A supervisor keeps them
+#: open.
 MOST_DESCRIPTORS = 200
 
 _CHUNK = 1 << 16
@@ -32,7 +33,7 @@ def runtime_folder() -> Path:
     """The folder of this user's sockets.
 
     Raises:
-        FinalError: somebody else has made it, or can enter it.
+        FinalError: another user created it, or can enter it.
     """
     folder = Path(f"/tmp/aerotrain-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -46,18 +47,18 @@ def runtime_folder() -> Path:
 
 
 def socket_of(folder: Path) -> Path:
-    """Where the supervisor of the job in ``folder`` listens."""
+    """The socket of the supervisor of the job in ``folder``."""
     return runtime_folder() / f"job-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
 def ask(
     path: Path, request: Mapping[str, Any], *, descriptors: Sequence[int] = (), seconds: float
 ) -> dict[str, Any]:
-    """The answer to a request; ``descriptors`` are open files that go with it.
+    """Send a request and return the answer; ``descriptors`` are open files that are sent with it.
 
     Raises:
-        OSError: there is no listener, or no answer within ``seconds``; or what was asked
-            for has failed so.
+        OSError: there is no listener, or no answer within ``seconds``; or the request itself failed
+            with this error.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -79,7 +80,7 @@ def ask(
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket to be asked at; whatever was left at ``path`` is replaced."""
+    """Open a socket for requests, and replace what exists at ``path``."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
@@ -88,10 +89,10 @@ def listen(path: Path) -> socket.socket:
 
 
 def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """A request and the descriptors that came with it.
+    """Read a request and the descriptors that were sent with it.
 
     Raises:
-        OSError: it did not arrive in whole.
+        OSError: the request is incomplete.
     """
     connection.settimeout(5.0)
     text, descriptors, _, _ = socket.recv_fds(connection, _CHUNK, MOST_DESCRIPTORS)
@@ -105,8 +106,8 @@ def read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def answer(connection: socket.socket, answered: Mapping[str, Any] | OSError) -> None:
-    """Send the answer, if it is still waited for."""
+    """Send the answer, if the task still waits for it."""
     if isinstance(answered, OSError):
         answered = {"errno": answered.errno or 0, "error": str(answered)}
-    with suppress(OSError):  # the task that asked was killed meanwhile
+    with suppress(OSError):  # the task was killed in the meantime
         connection.sendall(json.dumps(answered).encode() + b"\n")

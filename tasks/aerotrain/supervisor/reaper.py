@@ -1,8 +1,9 @@
-"""A small process above each replica, as an init above a container: nothing of it stays behind.
+"""The reaper: a small process above each replica, like an init in a container.
 
-It takes in what the replica leaves without a parent, ends all of it once the replica has ended,
-and exits as the replica did. When the supervisor is killed, so are its reapers' replicas. Who tells
-all processes of a machine to end means the replica, which is given its time to save.
+It becomes the parent of the replica's orphans, kills all of them after the replica has ended, and
+exits with the replica's exit code. When the supervisor is killed, its reapers kill their replicas.
+A reaper ignores signals that are sent to all processes of a machine, so that its replica has time
+to save.
 """
 
 import os
@@ -20,23 +21,23 @@ from aerotrain.supervisor.processes import (
     wait_until,
 )
 
-#: Seconds for what was killed to be gone; a process in a system call may take longer.
+#: Seconds to wait for killed processes to end; one in a system call may take longer.
 _GOING = 2.0
 
-#: Comes when the supervisor has ended.
+#: The signal that a reaper receives when the supervisor has ended.
 _ORPHANED = signal.SIGUSR1
 
 _NOT_FOR_IT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-#: How a reaper exits that could not start its replica: as a shell says it.
+#: The exit code of a reaper that could not start its replica, as in a shell.
 _CANNOT_START = 127
 
 
 def start_reaped(become: Callable[[], NoReturn]) -> tuple[int, int]:
-    """Start a process that calls ``become``; the ids of its reaper and of itself.
+    """Start a process that calls ``become``; return the process ids of its reaper and of itself.
 
     Raises:
-        OSError: the machine has no room for it.
+        OSError: the machine has no resources for it.
     """
     reading, writing = os.pipe()
     supervisor = os.getpid()
@@ -83,7 +84,7 @@ def _reap(become: Callable[[], NoReturn], supervisor: int, writing: int) -> NoRe
 
 
 def _end(code: int) -> NoReturn:
-    """Kill what is left, and exit so."""
+    """Kill all descendants, and exit with ``code``."""
     signal.signal(_ORPHANED, signal.SIG_IGN)
 
     def is_alone() -> bool:

@@ -1,8 +1,8 @@
-"""One replica of a local job: its folder made ready, and the process that becomes it.
+"""The start of one replica of a local job: its folder, and the process that becomes it.
 
-It becomes the replica by running the interpreter again, or, in a supervisor that was forked from
-a fork server, by going on with the imports that are there (``warm``): with the same environment,
-working directory, umask, signals, streams and open files.
+The process runs the interpreter again or, in a supervisor that was forked from a fork server,
+continues with the existing imports (``warm``). Environment, working directory, umask, signals,
+streams and open files are the same in both cases.
 """
 
 import os
@@ -16,16 +16,16 @@ from typing import Any, NoReturn, Self
 from aerotrain.supervisor.processes import close_all_but, name_process, reset_signals
 from aerotrain.supervisor.protocol import HEARTBEAT, LOG, TERMINATION_LOG, WORK
 
-#: Makes a forked process the replica with this environment and command, and does not return;
-#: unless its imports will not do any more, and the interpreter has to be run.
+#: Turns a forked process into the replica with this environment and command, and does not return,
+#: unless its imports are outdated and the interpreter must be run.
 Warm = Callable[[Mapping[str, str], Sequence[str]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What is to be started: ``restarts`` is how often the replica was restarted by then.
+    """A replica to start; ``restarts`` is its restart count.
 
-    ``warm`` says that the imports of this process will do for its environment.
+    ``warm`` allows the imports of this process for its environment.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Start:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """Read one of a request."""
+        """Read one replica of a request."""
         return cls(**data)
 
 
@@ -45,28 +45,28 @@ class Start:
 class ReplicaFolder:
     """A replica's folder in that of its job::
 
-    work/             its scratch and working directory, new each time it is restarted
-    log               its output, both streams, of all its restarts
-    heartbeat         touched by it as long as it is well
-    termination-log   its termination message, where it failed
+    work/             its scratch and working directory, new after each restart
+    log               its output, both streams, of all restarts
+    heartbeat         touched by the replica while it is alive
+    termination-log   its termination message, if it failed
     """
 
     path: Path
 
     def make_ready(self) -> int:
-        """What a restarted replica finds: an empty scratch. Returns its log, opened.
+        """Create an empty scratch folder for a start, and return the descriptor of the opened log.
 
         Raises:
-            OSError: the disk is full, or the job's folder was removed meanwhile.
+            OSError: the disk is full, or the job's folder was removed in the meantime.
         """
         shutil.rmtree(self.path / WORK, ignore_errors=True)
-        self.path.mkdir(exist_ok=True)  # not its parents: the job may have been ended
+        self.path.mkdir(exist_ok=True)  # not its parents: the job may have ended
         (self.path / WORK / "tmp").mkdir(parents=True)
         (self.path / TERMINATION_LOG).unlink(missing_ok=True)
         (self.path / HEARTBEAT).touch()
         log = os.open(self.path / LOG, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         size = os.fstat(log).st_size
-        if size and os.pread(log, 1, size - 1) != b"\n":  # its last line was cut off
+        if size and os.pread(log, 1, size - 1) != b"\n":  # its last line was truncated
             os.write(log, b"\n")
         return log
 
@@ -80,7 +80,7 @@ class ReplicaFolder:
         }
 
     def heartbeat(self) -> float | None:
-        """When it gave a sign of life, by the clock of its disk; None where that is gone."""
+        """The time of the last heartbeat, by the clock of its disk; None without a file."""
         try:
             return (self.path / HEARTBEAT).stat().st_mtime
         except OSError:
@@ -100,7 +100,7 @@ def become(
     warm: Warm | None,
     kept: Collection[int],
 ) -> NoReturn:
-    """Make this process the replica; ``kept`` are the open files that its imports need."""
+    """Turn this process into the replica; ``kept`` are the open files that its imports need."""
     os.dup2(log, 1)
     os.dup2(log, 2)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The supervisor of one job: a single thread that waits for requests, deaths and heartbeats."""
+"""The supervisor of one job: one thread for requests, ended processes and heartbeats."""
 
 import fcntl
 import json
@@ -24,30 +24,32 @@ from aerotrain.supervisor.protocol import LOCK, STATUS, answer, listen, read_req
 from aerotrain.supervisor.reaper import start_reaped
 from aerotrain.supervisor.starting import ReplicaFolder, Start, Warm, become
 
-#: Seconds between asking the processes of a job to end and killing them. Airflow gives a killed
-#: task 5 s, so this and the killing must fit into that.
+#: Seconds between SIGTERM to the processes of a job and SIGKILL. Airflow gives a killed task 5 s,
+#: which must suffice for both.
 GRACE = 2.0
 
-#: Seconds that a killed process may take to go.
+#: Seconds to wait for a killed process to end.
 _GOING = 2.0
 
-#: Seconds that replicas have to end by themselves where this process gets SIGTERM, which they have
-#: got as well where a machine shuts down: a second one would keep them from saving.
+#: Seconds that replicas have to end by themselves after this process has received SIGTERM. On a
+#: shutdown of the machine they have received it as well, and a second one would keep them from
+#: saving.
 _SHUTDOWN = 10.0
 
-#: Seconds between two looks at heartbeats.
+#: Seconds between two checks of heartbeats.
 _LOOK_EVERY = 1.0
 
-#: Seconds for which a supervisor stays whose replicas have all ended, and that is not asked.
+#: Seconds without a request after which a supervisor ends whose replicas have all ended.
 _IDLE = 600.0
 
 
 @dataclass
 class Replica:
-    """What is known of one replica; it has ended where ``reaper`` is None.
+    """The state of one replica; it has ended if ``reaper`` is None.
 
-    ``beat`` is its heartbeat file's time, and ``beaten`` when that was seen to change, by this
-    process's own clock: a machine that slept, or a disk whose clock is wrong, ends no replica.
+    ``beat`` is the time of its heartbeat file, and ``beaten`` when that was seen to change, by this
+    process's own clock. So a machine that slept, or a disk with a wrong clock, does not end
+    replicas.
     """
 
     folder: ReplicaFolder
@@ -60,13 +62,13 @@ class Replica:
     beaten: float = 0.0
 
     def look(self) -> None:
-        """See whether it has given a heartbeat."""
+        """Check for a new heartbeat."""
         beat, before = self.folder.heartbeat(), self.beat
         if beat != before:
             self.beat, self.beaten = beat, time.monotonic()
 
     def record(self) -> dict[str, Any]:
-        """What a task learns of it."""
+        """The record of the replica for a task."""
         return {
             "restarts": self.restarts,
             "pid": self.pid,
@@ -78,16 +80,16 @@ class Replica:
 
     @classmethod
     def of_record(cls, folder: ReplicaFolder, record: Mapping[str, Any]) -> "Replica":
-        """One of an earlier supervisor, which all have ended with."""
+        """Load a record of an earlier supervisor; its replicas have all ended with it."""
         known = ("restarts", "pid", "exit_code", "message")
         return cls(folder, **{name: record[name] for name in known})
 
 
 class Supervisor:
-    """Starts and ends the replicas of the job in ``folder``, and says what is seen of them.
+    """Starts, ends and observes the replicas of the job in ``folder``.
 
-    ``warm`` makes a forked process a replica by the imports that are there, which need the open
-    files ``kept``; without it every replica runs the interpreter again.
+    ``warm`` turns a forked process into a replica by the existing imports, which need the open
+    files ``kept``. Without it, every replica runs the interpreter again.
     """
 
     def __init__(self, folder: Path, warm: Warm | None = None, kept: Collection[int] = ()) -> None:
@@ -104,7 +106,7 @@ class Supervisor:
         self._shuts_down: float | None = None
 
     def run(self) -> NoReturn:
-        """Work until the job is ended."""
+        """Work until the job has ended."""
         adopt_orphans()
         name_process("supervisor")
         waking, woken = os.pipe()
@@ -173,7 +175,7 @@ class Supervisor:
         }
 
     def _start(self, starts: Sequence[Start]) -> None:
-        """Start these replicas; where they run still, they are ended first."""
+        """Start these replicas; those that still run are ended first."""
         self._kill([each.name for each in starts])
         try:
             for each in starts:
@@ -193,15 +195,15 @@ class Supervisor:
         self._replicas[start.name] = replica
 
     def _reap(self) -> None:
-        """Take note of what has ended."""
+        """Record which replicas have ended."""
         by_reaper = {each.reaper: each for each in self._replicas.values() if each.reaper}
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 replica = by_reaper.get(ended[0])
                 if replica is None:
-                    continue  # what a reaper that was killed has left
+                    continue  # an orphan of a killed reaper
                 code = os.waitstatus_to_exitcode(ended[1])
-                # A reaper that was killed says nothing of how its replica ended.
+                # The status of a killed reaper does not contain its replica's exit code.
                 replica.exit_code = code if code >= 0 else None
                 replica.message = replica.folder.termination_message()
                 replica.reaper = None
@@ -210,13 +212,13 @@ class Supervisor:
                     self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """End what lost its reaper, with all that descends from it."""
+        """Kill the replicas without a reaper, and all their descendants."""
         reapers = self._reapers()
         owned = {each for reaper in reapers for each in (reaper, *descendants(reaper))}
         send([each for each in descendants(os.getpid()) if each not in owned], signal.SIGKILL)
 
     def _kill(self, names: Collection[str]) -> None:
-        """End these replicas at once, with all that they started."""
+        """Kill these replicas at once, with all their descendants."""
 
         def are_gone() -> bool:
             self._reap()
@@ -228,12 +230,12 @@ class Supervisor:
             if reaper is not None:
                 send(descendants(reaper), signal.SIGKILL)
         if not wait_until(are_gone, _GOING):
-            # A reaper that was stopped itself: what it leaves is killed as orphans.
+            # The reaper itself was stopped: its replica is killed as an orphan.
             send([each for n in known if (each := self._replicas[n].reaper)], signal.SIGKILL)
             wait_until(are_gone, _GOING)
 
     def _end(self) -> None:
-        """Ask every process of the job to end, and kill those that stay."""
+        """Send SIGTERM to every process of the job, and kill those that remain."""
 
         def are_gone() -> bool:
             self._reap()
@@ -251,7 +253,7 @@ class Supervisor:
         return [each.reaper for each in self._replicas.values() if each.reaper is not None]
 
     def _write_status(self) -> None:
-        """Leave a record for when this process is gone; on a full disk, later."""
+        """Write the record for the time after this process; on a full disk, later."""
         new = self._folder / f".{STATUS}"
         records = {name: each.record() for name, each in self._replicas.items()}
         try:
@@ -269,7 +271,7 @@ class Supervisor:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the last supervisor of the job in ``folder`` recorded of each replica."""
+    """The last supervisor's record of each replica of the job in ``folder``."""
     try:
         replicas: dict[str, Any] = json.loads((folder / STATUS).read_text())["replicas"]
     except FileNotFoundError:
@@ -278,7 +280,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def supervise(folder: Path, warm: Warm | None = None, kept: Collection[int] = ()) -> NoReturn:
-    """Be the supervisor of the job in ``folder``, unless there is one: then this one ends."""
+    """Run the supervisor of the job in ``folder``; exit at once if there is one already."""
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by this process, not its children

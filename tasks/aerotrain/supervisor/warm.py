@@ -1,4 +1,4 @@
-"""A forked process that has the imports of a replica becomes what running it again would give."""
+"""Turns a forked process with a replica's imports into a replica, as a new interpreter would be."""
 
 import os
 import random
@@ -17,7 +17,7 @@ def become_replica(environment: Mapping[str, str], command: Sequence[str]) -> No
     """Run ``python -m aerotrain.replica`` in this process, which has just been forked."""
     os.environ.clear()
     os.environ.update(environment)
-    training.settle(os.environ)  # what importing the package does, and it is imported
+    training.settle(os.environ)  # importing the package does this, but it is already imported
     module: ModuleType = replica
     sys.modules["__main__"] = module
     sys.argv = [str(replica.__file__), *command[3:]]

@@ -1,7 +1,7 @@
-"""How a compiled Keras model is trained under a strategy of TensorFlow's.
+"""Training of a compiled Keras model under one of TensorFlow's strategies.
 
-Importing any module of this package first settles what must be settled before TensorFlow
-and Keras are loaded: which backend Keras runs on, and how much TensorFlow says.
+Importing any module of this package first sets what TensorFlow and Keras read as they are imported:
+the backend of Keras, and TensorFlow's log level.
 """
 
 import os
@@ -9,9 +9,10 @@ from collections.abc import MutableMapping
 
 
 def settle(environment: MutableMapping[str, str]) -> None:
-    """Settle it in ``environment``, which TensorFlow and Keras read when they are loaded."""
+    """Set these variables in ``environment``, before TensorFlow and Keras are imported."""
     environment["KERAS_BACKEND"] = "tensorflow"
-    # 2 keeps errors. Below it, each process opens with a dozen lines about drivers and oneDNN.
+    # 2 keeps errors. At a lower level, each process starts with a dozen lines about drivers and
+    # oneDNN.
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 

@@ -1,7 +1,7 @@
-"""What the chief has decided, told to the workers that run the same loop.
+"""The chief's decisions, sent to the workers that run the same loop.
 
-A worker that went on when the chief has stopped would wait for it for ever, one with another
-learning rate would train another model, and so would one that began with another checkpoint.
+A worker that continued after the chief has stopped would wait for it forever. A worker with another
+learning rate or another first checkpoint would train another model.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 class ChiefDecisions:
-    """Has every replica that computes together with the chief follow it; alone, it does nothing.
+    """Makes every replica that computes with the chief follow it. Without peers it does nothing.
 
     Every replica must call each method at the same point of its loop.
     """
@@ -25,7 +25,7 @@ class ChiefDecisions:
         )
 
     def reach(self, stop: bool, model: keras.Model) -> bool:
-        """Take on the chief's learning rate; returns whether the chief has decided to stop."""
+        """Take over the chief's learning rate, and return whether the chief has decided to stop."""
         if not self.has_peers:
             return stop
         rate: Any = getattr(model.optimizer, "learning_rate", None)
@@ -37,16 +37,16 @@ class ChiefDecisions:
         return bool(stops)
 
     def numbers(self, own: Sequence[int]) -> list[int]:
-        """The chief's numbers, where every replica gives as many of its ``own``."""
+        """The chief's numbers; every replica passes as many of its ``own``."""
         return [round(each) for each in self._of_chief(own)] if self.has_peers else list(own)
 
     def _of_chief(self, values: Sequence[float]) -> list[float]:
         own = [1.0, *values]
-        # Doubles, which hold the number of any step exactly.
+        # float64 represents the number of any step exactly.
         said = tf.constant(own if self.is_chief else [0.0] * len(own), tf.float64)
         total = self._strategy.reduce(
             tf.distribute.ReduceOp.SUM, self._strategy.run(lambda: tf.identity(said)), axis=None
         )
-        # Each of the chief's devices has added what the chief says.
+        # Each of the chief's devices has added the chief's values.
         chiefs, *sums = total.numpy()
         return [each / chiefs for each in sums]

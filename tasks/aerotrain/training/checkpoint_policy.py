@@ -1,4 +1,4 @@
-"""When the state of a training is saved, and what that costs."""
+"""The policy that decides when a training is saved, and records what that costs."""
 
 from collections.abc import Callable
 
@@ -9,18 +9,18 @@ from aerotrain.training.hooks.hooks import Hooks
 from aerotrain.training.intervals import Interval
 from aerotrain.training.schedule import Plan
 
-#: Seconds between two entries of the ledger that tell of steps.
+#: Seconds between two TRAIN events of the event log.
 _BETWEEN_ENTRIES = 30.0
 
-#: Seconds after which the pace is known, and those that are not worth a warning.
+#: Seconds after which the pace is known, and the length of a training that needs no warning.
 _PACE_KNOWN, _SHORT = 5.0, 60.0
 
-#: The part of the grace that may pass until the last checkpoint is in the store.
+#: The share of the grace period that may pass until the last checkpoint is in the store.
 _MOST_OF_GRACE = 0.8
 
 
 class CheckpointPolicy:
-    """Saves a training every so often, and keeps the ledger of its steps and its stalls."""
+    """Saves a training at an interval, and records its steps and stalls in the event log."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CheckpointPolicy:
         self._since = clock()
 
     def due(self) -> bool:
-        """Whether it is time to save; to be asked after each execution."""
+        """Whether it is time to save. Call it after each execution."""
         self._checkpoints.check()
         self._warn_of_interval()
         if self._entry.due():
@@ -54,7 +54,7 @@ class CheckpointPolicy:
         return self._interval.due()
 
     def save(self, hooks: Hooks) -> None:
-        """Save the state of now; the store gets it by and by."""
+        """Save the current state; the upload continues in the background."""
         self._note_steps()
         began = self._clock()
         self._checkpoints.save(*self._state(hooks))
@@ -65,7 +65,7 @@ class CheckpointPolicy:
         hooks.publish()
 
     def finish(self, hooks: Hooks) -> str:
-        """Save, and return the URL of the checkpoint once it is in the store."""
+        """Save, wait for the upload, and return the URL of the checkpoint."""
         self._note_steps()
         url = self._checkpoints.finish(*self._state(hooks))
         hooks.publish()
@@ -73,13 +73,13 @@ class CheckpointPolicy:
         return url
 
     def hurry(self) -> None:
-        """Have what was saved in the store before the grace is over."""
+        """Wait for the upload of the last checkpoint, within the grace period."""
         self._event_writer.note(EventType.TOLD_TO_GO, step=self._step())
         if not self._checkpoints.hurry(self._grace * _MOST_OF_GRACE):
             print("warning: the last checkpoint did not reach the store in time", flush=True)
 
     def note_doubled(self, steps: int) -> None:
-        """So many steps have run twice: closures of a lost worker, some of which it had done."""
+        """Record that ``steps`` steps ran twice: closures that a failed worker had partly run."""
         if steps > 0:
             why = f"{steps} steps ran twice, on a worker that was lost and on another"
             self._event_writer.note(EventType.REWORK, step=self._step(), because=why)
@@ -91,7 +91,7 @@ class CheckpointPolicy:
         return {"epoch": epoch, "batches": batches, **about}, dict(files)
 
     def _warn_of_interval(self) -> None:
-        """Say once, when the pace is known, that the training will be over before a save."""
+        """Warn once, when the pace is known, if the training will end before its first save."""
         if self._began is None:
             self._began = self._clock(), self._step()
         since, first = self._began

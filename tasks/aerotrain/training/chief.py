@@ -1,4 +1,4 @@
-"""The chief of a training: it puts the parts together, trains, and leaves the manifest."""
+"""The chief of a training: it builds the parts, trains, and writes the model manifest."""
 
 import json
 import os
@@ -43,15 +43,15 @@ from aerotrain.training.strategies import ENGINES, wait_for_all
 
 
 def train(replica: Replica) -> str:
-    """Train the job's model from its newest checkpoint, or from the beginning.
+    """Train the job's model from its newest checkpoint, or from the start.
 
     Returns:
         The URL of the manifest of the trained model.
 
     Raises:
-        FinalError: the job cannot be trained as it is; the message says why.
+        FinalError: the job cannot be trained; the message says why.
         SupersededError: another launch's chief has taken over.
-        TemporaryError: another process of the job was lost, or the store is away.
+        TemporaryError: another process of the job failed, or the store is unavailable.
     """
     job = replica.job
     arguments = TrainArguments.of(job.arguments)
@@ -60,7 +60,7 @@ def train(replica: Replica) -> str:
         check_deterministic(job)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
-    share(split.shards, 0, max(1, job.count(job.reader)))  # refuse before anything starts
+    share(split.shards, 0, max(1, job.count(job.reader)))  # checked before anything starts
     pipeline = InputPipeline(
         job=job,
         arguments=arguments,
@@ -83,7 +83,7 @@ def train(replica: Replica) -> str:
 
 
 def _service(replica: Replica) -> Service | None:
-    """Where the training finds its input, if other replicas bring it."""
+    """The input service, if the job has input replicas."""
     if not replica.job.count(Role.INPUT):
         return None
     [address] = json.loads(os.environ["AEROTRAIN_CLUSTER"])[Role.DISPATCHER]
@@ -134,7 +134,7 @@ def _train(
         train_to_the_end(plan, counter, step_runner, policy, hooks, watchdog, replica.notice.given)
         if model.optimizer is not None:
             with strategy.scope():
-                # An optimizer that averages the weights hands the averages over only now.
+                # An optimizer that averages the weights assigns the averages only now.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
         hooks.end()
         url = policy.finish(hooks)
@@ -175,13 +175,13 @@ def _checkpoints(
 
 
 def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
-    """What decides the course of a training, all but its length and its strategy."""
+    """The arguments that determine the course of a training, except its length and its strategy."""
     hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
     return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
 
 
 def _variables(pipeline: InputPipeline) -> tuple[keras.Model, Any]:
-    """The user's model, and the counter of its steps; to be called in a strategy's scope."""
+    """The user's model, and the counter of its steps. Call it in the strategy's scope."""
     arguments = pipeline.arguments
     KERAS.seed(arguments.seed)
     model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
@@ -197,7 +197,7 @@ def _variables(pipeline: InputPipeline) -> tuple[keras.Model, Any]:
 
 
 def setting_of(job: Job) -> dict[str, Any]:
-    """On what a training runs, which may be another when it goes on."""
+    """The cluster of a training, which may change when it resumes."""
     workers, ps = job.count(Role.WORKER), job.count(Role.PS)
     return {"strategy": job.strategy, "workers": workers, "ps": ps}
 
@@ -245,7 +245,7 @@ def _observer(
             step.metrics.names(), step.metrics.measured_names() if validated else []
         )
     if validated and decisions.is_chief:
-        # Examples count alike where a model is measured, whatever their class.
+        # Without class weights: in validation, every example has the same weight.
         code = UserCode.load(arguments.model, arguments.data)
         validation = Validation(arguments, pipeline.dataset, code, pipeline.scratch)
     return Hooks(
@@ -262,12 +262,12 @@ def _observer(
 
 @contextmanager
 def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
-    """Have a training that stops for good say which checkpoint is whole and sound."""
+    """Add the last complete checkpoint to the message of a final error."""
     try:
         yield
     except SupersededError:
-        raise  # its checkpoints are its successor's by now
+        raise  # its checkpoints belong to its successor now
     except FinalError as error:
         newest = checkpoints.newest()
-        # What is found in weights that were saved before came first, and led to this.
+        # Bad weights that were saved earlier are the cause of the current error.
         raise FinalError(f"{checkpoints.fault() or error}; {newest}") from error

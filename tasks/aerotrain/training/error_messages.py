@@ -1,4 +1,4 @@
-"""What an error of TensorFlow's means to whoever reads the log."""
+"""Translation of TensorFlow's errors for the readers of the log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 
-#: Another process of the cluster went away, or the network between.
+#: Another process of the cluster ended, or the network between failed.
 _LOST = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -21,13 +21,13 @@ _LOST = (
     tf.errors.UnavailableError,
 )
 
-#: How a mesh says the same: its errors do not keep the kind of the first one.
+#: The same error on a mesh, whose errors do not keep the type of the first one.
 _ABORTED = "Collective ops is aborted"
 
-#: What a reader of another process's shards is told where that process ends, or its dispatcher has.
+#: Errors of a reader whose shards' process, or dispatcher, has ended.
 _ENDED = (NO_MORE, "Unknown iteration client id")
 
-#: TensorFlow's file system has no kind of its own for a disk that takes no more.
+#: TensorFlow's file system has no error type for a full disk.
 _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
 
 
@@ -35,11 +35,11 @@ _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded"
 def errors_translated(
     code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path
 ) -> Iterator[None]:
-    """Turn TensorFlow's errors over records of ``split`` into ours.
+    """Translate TensorFlow's errors on records of ``split`` into aerotrain's.
 
     Raises:
-        FinalError: the user's transform fails on a record; it names the record and its shard.
-        TemporaryError: another process of the cluster was lost, or the disk is full.
+        FinalError: the user's transform fails on a record; the message names it and its shard.
+        TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def errors_translated(
                 "or use another"
             ) from error
         _blame_record(code, dataset, url, split, scratch)
-        raise  # no record is to blame: the model is, and TensorFlow's words are the best
+        raise  # the cause is the model, not a record, and TensorFlow's message is the best
 
 
 def _is_loss(error: tf.errors.OpError) -> bool:

@@ -1,7 +1,7 @@
-"""The evaluator: a process beside a training that measures each checkpoint as it appears.
+"""The evaluator: a process that evaluates each checkpoint of a running training.
 
-It takes no part in the strategy and shares nothing with the other replicas but the store, so
-it works under any of them, and none waits for it.
+It is not part of the strategy and shares only the store with the other replicas. So it works under
+any strategy, and no replica waits for it.
 """
 
 import json
@@ -27,7 +27,7 @@ _SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def follow(replica: Replica) -> None:
-    """Measure every checkpoint of the job on the validation split, until training has ended.
+    """Evaluate every checkpoint of the job on the validation split, until training has ended.
 
     Raises:
         FinalError: there is no validation split, or a checkpoint is of another model.
@@ -44,7 +44,7 @@ def follow(replica: Replica) -> None:
 
 
 class Evaluator:
-    """Measures checkpoints of the training in ``store``, and leaves the results there."""
+    """Evaluates checkpoints of the training in ``store``, and writes the results there."""
 
     def __init__(self, store: Store, validation: Validation, scratch: Path) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Evaluator:
         self._events = Events(scratch / _EVENTS)
 
     def measure(self, name: Name) -> None:
-        """Measure the checkpoint of that name, unless that is done or it was dropped since."""
+        """Evaluate the checkpoint of that name, unless that is done or it was dropped."""
         key = f"{EVALUATIONS}/{name}.json"
         if self._store.exists(key):
             return
@@ -76,22 +76,22 @@ class Evaluator:
         self._events.flush()
         for file in self._events.files():
             self._store.upload(file, f"{_EVENTS}/{file.name}")
-        # Last, for whoever sees it takes all of this to be done.
+        # Last, because this object marks the evaluation as complete.
         self._store.put(key, json.dumps({"step": name.step, "metrics": metrics}).encode())
         values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
         print(f"the checkpoint of step {name.step}: {values}", flush=True)
 
 
 def checkpoints_to_come(store: Store) -> Iterator[Name]:
-    """The names of whole checkpoints as they appear, until the trained model's manifest does.
+    """The names of complete checkpoints as they appear, until a new model manifest appears.
 
-    A manifest that is there before is of an earlier try, and says nothing about this one.
+    A manifest that exists at the start is an earlier attempt's, and is ignored.
     """
     before = _manifest(store)
     seen: set[Name] = set()
     ended = False
     while not ended:
-        # Before the list, so that the last checkpoint is in it.
+        # Read before the list, so that the list contains the last checkpoint.
         ended = _manifest(store) != before
         for name in complete_checkpoints(store):
             if name not in seen:

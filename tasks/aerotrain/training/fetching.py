@@ -1,11 +1,11 @@
-"""How what a closure returned comes from its worker, safely by many threads at once.
+"""How the values that a closure returns are copied from its worker, safely by many threads.
 
-A coordinator fetches each worker's values in a thread of its own, by an ``Identity`` that
-TensorFlow turns into a function of two machines. The first of each kind is entered in a vector
+A coordinator fetches each worker's values in its own thread, by an ``Identity`` that TensorFlow
+turns into a function on two machines. The first of each kind is added to a vector
 (``EagerClusterFunctionLibraryRuntime::function_data_``) whose elements other threads read without
-its lock: where it grows just then, they send garbage for a device, and the job ends by "Unable to
-parse request". Seen once in 60 times that 8 threads fetched 15 types of values. A tensor that is
-asked for its numbers sends them without any such function, in half the time.
+its lock. If the vector grows at that moment, they send an invalid device name, and the job ends
+with "Unable to parse request". This was observed once in 60 times that 8 threads fetched 15 types
+of values. ``numpy()`` of a tensor copies the values without any such function, in half the time.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _by_function = RemoteValueImpl._copy_to_local
 
 
 def fetch_by_copies() -> None:
-    """Let all coordinators of this process fetch values, as NumPy arrays, by plain copies."""
+    """Make all coordinators of this process fetch values, as NumPy arrays, by plain copies."""
     RemoteValueImpl._copy_to_local = _by_copies
 
 
@@ -25,7 +25,8 @@ def _by_copies(remote: Any) -> Any:
     try:
         return tf.nest.map_structure(_copied, remote._values)
     except tf.errors.OpError:
-        # Whose error it is, by which the coordinator knows a lost worker, is told there only.
+        # Only this function attaches the worker to the error, by which the coordinator detects a
+        # failed worker.
         return _by_function(remote)
 
 

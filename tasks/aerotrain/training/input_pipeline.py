@@ -1,4 +1,4 @@
-"""What the training steps are fed with."""
+"""The input pipeline: the batches of the training steps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,10 +23,10 @@ from aerotrain.training.schedule import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class InputPipeline:
-    """The data set of a job, the user's code that reads it, and where shards may be kept.
+    """The data set of a job, the user's code that reads it, and the folder for shards.
 
     Raises:
-        FinalError: a shard does not fit into the bytes of the disk that the job may take.
+        FinalError: a shard does not fit into the job's shard cache.
     """
 
     job: Job
@@ -48,7 +48,7 @@ class InputPipeline:
 
     @contextmanager
     def supplied(self) -> Iterator[None]:
-        """Shards come until this ends, and if they do not, the reason is what is raised."""
+        """A scope in which shards are downloaded. If a download fails, its error is raised."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -61,20 +61,20 @@ class InputPipeline:
                 self._supplies.pop().stop()
 
     def is_short(self) -> bool:
-        """Whether shards are waited for, since the store is away or the disk full."""
+        """Whether shards are missing because the store is unavailable or the disk is full."""
         return any(cache.is_held for cache in self._supplies)
 
     def local(self, step: int) -> tf.data.Dataset:
-        """The batches that follow ``step`` steps, from every shard, brought to this machine.
+        """The batches that follow ``step`` steps, from every shard, downloaded to this machine.
 
-        Where other replicas bring the input, they are as good as any.
+        With input replicas, the batches are theirs, in any order.
         """
         if self.service is not None:
             return self.remote(step)
         return ready(self._batches(step), self.dataset.schema, self.code.transform)
 
     def in_microbatches(self, step: int) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
-        """The same batches, of which each replica gets pieces of its own."""
+        """The same batches, of which each replica gets its own microbatches."""
 
         def pieces(context: tf.distribute.InputContext) -> tf.data.Dataset:
             replicas = context.num_replicas_in_sync
@@ -105,20 +105,21 @@ class InputPipeline:
         return self._read(f"{self.scratch}/")
 
     def remote(self, step: int) -> tf.data.Dataset:
-        """The batches of whichever replica runs it, from the shards that are that replica's.
+        """The batches of the worker that runs this, from its own shards.
 
-        They begin about where readers are after ``step`` steps, all of them having read alike.
+        They start near the position of the readers after ``step`` steps, if all have read equally
+        fast.
         """
         return self._brought(
             lambda: ready(self._read_own(step), self.dataset.schema, self.code.transform)
         )
 
     def remote_in_microbatches(self, step: int) -> tf.data.Dataset:
-        """The same batches, each in as many pieces as gradients are accumulated over."""
+        """The same batches, each in as many microbatches as gradients are accumulated over."""
         return self._remote_microbatches(step, 1)
 
     def _remote_microbatches(self, step: int, replicas: int) -> tf.data.Dataset:
-        """Pieces for any of ``replicas``: all batches are full, so each is as large as another."""
+        """Microbatches for any of ``replicas``; all are equal, because all batches are full."""
         cut = MicrobatchSpec(
             accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
         )
@@ -129,7 +130,7 @@ class InputPipeline:
         )
 
     def _brought(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-        """What ``make`` reads, here or where the input is."""
+        """The data set that ``make`` returns, read in this process or in the input replicas."""
         return make() if self.service is None else self.service.bring(make)
 
     def _read_own(self, step: int) -> tf.data.Dataset:

@@ -1,22 +1,22 @@
-"""When something is due: kept apart from what is then done."""
+"""Intervals: when something is due, separate from what is done then."""
 
 import math
 from collections.abc import Callable
 
-#: Seconds between failures that are assumed where none was seen: one in six hours, about what
-#: spot instances and shared clusters give.
+#: Seconds between failures that are assumed before any was observed: one in six hours, about the
+#: rate of spot instances and shared clusters.
 USUAL_MTBF = 6 * 3600.0
 
-#: The least and the most seconds between two checkpoints, and the largest share of the time
-#: that they may take.
+#: The least and the most seconds between two checkpoints, and the largest share of the time that
+#: saving may take.
 _LEAST, _MOST, _SHARE = 10.0, 3600.0, 0.02
 
-#: The seconds between checkpoints before their cost is known.
+#: Seconds between checkpoints before their cost is known.
 _UNTIL_KNOWN = 60.0
 
 
 class Interval:
-    """Due once in every ``seconds`` of ``clock``, which must never go back."""
+    """Due once in every ``seconds`` of ``clock``, which must be monotonic."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self.seconds = seconds
@@ -24,7 +24,7 @@ class Interval:
         self._last = clock()
 
     def due(self) -> bool:
-        """Whether it is time; if so, the next time is counted from now."""
+        """Whether it is due; if so, the next interval starts now."""
         now = self._clock()
         if now - self._last < self.seconds:
             return False
@@ -32,11 +32,11 @@ class Interval:
         return True
 
     def cost(self, seconds: float) -> None:
-        """What was due has kept the training waiting for so long."""
+        """Record the ``seconds`` for which the last save stopped training; ignored here."""
 
 
 class OptimalInterval(Interval):
-    """Due as often as costs least: what saving takes, and what a failure loses, together.
+    """The interval of least cost: the time of saving plus the expected loss by failures.
 
     ``mtbf`` is the mean time between failures in seconds.
     """
@@ -55,19 +55,19 @@ class OptimalInterval(Interval):
 def optimal_interval(cost: float, mtbf: float) -> float:
     """Seconds between checkpoints of ``cost`` seconds: Young's sqrt(2 * cost * mtbf).
 
-    It is kept within sensible bounds, and so long that saving takes 2 % of the time at most.
-    J. W. Young, A first order approximation to the optimum checkpoint interval, 1974,
-    https://doi.org/10.1145/361147.361115; Daly's refinement of 2006 differs where the cost is
-    not small beside the mtbf, https://doi.org/10.1016/j.future.2004.11.016.
+    The result is bounded, and so long that saving takes at most 2 % of the time. J. W. Young, A
+    first order approximation to the optimum checkpoint interval, 1974,
+    https://doi.org/10.1145/361147.361115. Daly's refinement of 2006 differs only if the cost is not
+    small compared to the mtbf, https://doi.org/10.1016/j.future.2004.11.016.
     """
     least = max(_LEAST, cost / _SHARE)
     return min(max(least, math.sqrt(2 * cost * mtbf)), max(_MOST, least))
 
 
 def mean_time_between_failures(seconds: float, failures: int) -> float:
-    """The mtbf of a training that took ``seconds`` with so many failures.
+    """The mtbf in seconds of a training that ran for ``seconds`` with so many failures.
 
-    What is usual counts as one failure that was seen, so that a first one, or none, is not
-    taken for the rule.
+    USUAL_MTBF counts as one observed failure, so that the estimate does not rest on a first
+    failure, or none, alone.
     """
     return (USUAL_MTBF + seconds) / (1 + failures)

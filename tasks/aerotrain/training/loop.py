@@ -12,7 +12,7 @@ from aerotrain.training.step_runner import StepRunner
 
 
 class Counter(Protocol):
-    """The number of steps that were really done, wherever they ran."""
+    """The number of steps that were completed, on any worker."""
 
     def numpy(self) -> int: ...
 
@@ -26,14 +26,14 @@ def train(
     watchdog: Watchdog,
     told: Callable[[], bool],
 ) -> None:
-    """Train from where ``counter`` stands to the end of ``plan``, or until told to stop.
+    """Train from the step of ``counter`` to the end of ``plan``, or until a stop or a preemption.
 
     Raises:
-        ToldToGo: this replica, or one that it computes with, is to go, and all is saved.
+        Preempted: this replica, or one that it computes with, was preempted, and all is saved.
     """
     epoch, done = plan.position(int(counter.numpy()))
     if hooks.sums is not None and not done:
-        hooks.epoch_ends(epoch - 1, hooks.sums)  # it was saved when that was yet to come
+        hooks.epoch_ends(epoch - 1, hooks.sums)  # it was saved just before that epoch ended
     while not hooks.stop and (step := int(counter.numpy())) < plan.steps:
         epoch, done = plan.position(step)
         hooks.epoch_begins(epoch)

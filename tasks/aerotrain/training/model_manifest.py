@@ -1,4 +1,4 @@
-"""The manifest of a trained model: everything that it takes to have the model again."""
+"""The manifest of a trained model: everything that is needed to rebuild the model."""
 
 import json
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ModelManifest:
-    """Which code builds the model, and the checkpoint that holds its weights.
+    """The code that builds the model, and the checkpoint that holds its weights.
 
-    ``module`` and ``code`` are the user's module and the folder that held it, ``data`` and
-    ``checkpoint`` are URLs, ``metrics`` are those of the last epoch of training, and
-    ``dtype_policy`` is the one that it was trained in.
+    ``module`` and ``code`` are the user's module and its folder. ``data`` and ``checkpoint`` are
+    URLs. ``metrics`` are those of the last epoch of training. ``dtype_policy`` is the policy of the
+    training.
     """
 
     module: str
@@ -47,8 +47,8 @@ class ModelManifest:
         """Read the manifest at ``url``.
 
         Raises:
-            MissingError: there is none.
-            FinalError: it is of another version of aerotrain.
+            MissingError: there is no manifest.
+            FinalError: it was written by another version of aerotrain.
         """
         folder, _, key = url.rpartition("/")
         values = json.loads(open_store(folder).get(key))
@@ -60,9 +60,9 @@ class ModelManifest:
         return cls(**values)
 
     def restore(self, code: UserCode, batch: Any, scratch: Path) -> keras.Model:
-        """Build the model in this process, with the weights that training ended with.
+        """Build the model in this process, with the final weights of the training.
 
-        ``batch`` is the element spec of the batches that it will be given.
+        ``batch`` is the element spec of the model's batches.
         """
         model = code.build(self.hparams, batch, self.dtype_policy)
         restore_weights(model, open_store(self.checkpoint), scratch / "checkpoint")

@@ -1,4 +1,4 @@
-"""A worker that runs the chief's loop, and leaves it to the chief to write and to speak."""
+"""A worker that runs the chief's loop, and writes and prints nothing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,24 +10,24 @@ from aerotrain.training.steps.step import MetricValues
 
 
 class PeerCheckpoints(Checkpoints):
-    """Restores what the chief restores, and writes nothing.
+    """Restores what the chief restores, and saves nothing.
 
-    The variables of a model and its optimizer are whole on every replica, so that the chief
-    can write them without its peers.
+    Every replica has all variables of a model and its optimizer, so the chief can save them without
+    its peers.
     """
 
     def save(self, *_about: Any) -> None:
-        """Leave it to the chief."""
+        """Do nothing; the chief saves."""
 
 
 class PeerReport(Report):
-    """Keeps the metrics, and says nothing."""
+    """Keeps the metrics, and reports nothing."""
 
     def progress(self, step: int, sums: MetricValues) -> None:
-        """Leave it to the chief."""
+        """Do nothing; the chief reports."""
 
     def epoch(self, number: int, metrics: Mapping[str, float]) -> None:
         self.metrics = dict(metrics)
 
     def publish(self, logs: Sequence[Path] = ()) -> None:
-        """Leave it to the chief."""
+        """Do nothing; the chief publishes."""

@@ -1,11 +1,11 @@
-"""How many steps a training takes, and where its epochs end."""
+"""The number of steps of a training, and the ends of its epochs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """``epochs`` times over ``records`` records, ``batch_size`` of them a step."""
+    """``epochs`` passes over ``records`` records, in batches of ``batch_size``."""
 
     records: int
     batch_size: int
@@ -13,7 +13,7 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps until each record was seen once; the last may be of a smaller batch."""
+        """Steps that read each record once; the last batch may be smaller."""
         return -(-self.records // self.batch_size)
 
     @property
@@ -22,7 +22,7 @@ class Plan:
         return self.epochs * self.steps_per_epoch
 
     def position(self, step: int) -> tuple[int, int]:
-        """The epoch, from 0, that ``step`` steps have led into, and the steps of it done."""
+        """The epoch, from 0, that follows ``step`` steps, and its number of steps done."""
         return divmod(step, self.steps_per_epoch)
 
     def left_in_epoch(self, step: int) -> int:

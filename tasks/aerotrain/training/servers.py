@@ -1,7 +1,7 @@
-"""The replicas that serve: parameter servers, the workers that compute for the chief, and input.
+"""The replicas that serve: parameter servers, workers that compute for the chief, and input.
 
-They load no Keras, for all they run is graphs that the chief sends. They serve until they
-are ended, since TensorFlow's servers do not notice that their chief has ended.
+They do not import Keras, because they only run graphs that the chief sends. They serve until they
+are ended, because TensorFlow's servers do not notice the end of their chief.
 """
 
 import json
@@ -21,12 +21,12 @@ from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 
 
 def serve(replica: Replica) -> None:
-    """Serve as this replica's role is; to those that read, their shards come meanwhile.
+    """Serve in this replica's role, and download the shards of a role that reads.
 
     Raises:
-        CorruptError: a shard is not what the data set's manifest says.
+        CorruptError: a shard does not match the data set's manifest.
         FinalError: there are fewer shards than readers.
-        TemporaryError: the port is taken, or the store is away.
+        TemporaryError: the port is taken, or the store is unavailable.
     """
     role, cluster = replica.name.role, json.loads(os.environ["AEROTRAIN_CLUSTER"])
     cache = _supply_of_own(replica) if role is replica.job.reader else None
@@ -52,7 +52,7 @@ def serve(replica: Replica) -> None:
 
 
 def _supply_of_own(replica: Replica) -> ShardCache:
-    """Have this reader's share of the shards come; the chief's graph reads what is there."""
+    """Start the download of this reader's shards, which the chief's graph reads from the disk."""
     arguments = TrainArguments.of(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
@@ -77,7 +77,7 @@ def _member(job: Job) -> tf.distribute.Server:
 
 
 def _config(workers: int) -> tf.compat.v1.ConfigProto:
-    """Threads enough for every worker's requests, which on few cores would else deadlock.
+    """Enough threads for the requests of all workers, which would deadlock on few cores.
 
     See https://www.tensorflow.org/tutorials/distribute/parameter_server_training
     """

@@ -1,4 +1,4 @@
-"""How steps are set going: in this process, or as closures that a coordinator hands out."""
+"""Step runners: steps run in this process, or as closures of a coordinator."""
 
 import time
 from collections import deque
@@ -12,20 +12,20 @@ import tensorflow as tf
 from aerotrain.training.fetching import fetch_by_copies
 from aerotrain.training.steps.step import MetricState, MetricValues
 
-#: Steps that a closure writes out in each turn of its loop. At every turn a worker and the ps
-#: exchange messages to agree that the loop goes on; but each of these steps is traced by itself,
-#: so a model of many weights, which computes for longer than a message takes, has only one.
+#: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
+#: messages to agree that the loop continues. But each unrolled step is traced separately, so a
+#: model of many weights, which computes for longer than a message takes, is not unrolled.
 UNROLLED = 5
 FEW_WEIGHTS = 40
 
 
-#: Seconds until values are asked for again whose worker was lost.
+#: Seconds until the values of a failed worker are fetched again.
 _ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True)
 class StepsRun:
-    """What a run of steps has come to: how many are done, and the sums of their metrics.
+    """The result of a run so far: the number of steps done, and the sums of their metrics.
 
     ``told`` is whether any of the replicas that compute together was preempted.
     """
@@ -44,7 +44,7 @@ def nobody() -> bool:
 
 
 class Step(Protocol):
-    """What one replica does in one step: it takes sums and an element of the data set."""
+    """The step of one replica: a function of the sums and an element of the data set."""
 
     metrics: MetricState
 
@@ -57,18 +57,18 @@ class StepRunner(Protocol):
     def run(
         self, steps: int, sums: MetricValues | None = None, told: Told = nobody
     ) -> Iterator[StepsRun]:
-        """Run ``steps`` steps, telling after each execution what they have come to so far.
+        """Run ``steps`` steps, and yield the result so far after each execution.
 
-        ``sums`` are those of the steps before, if any count for the same epoch. ``told`` says
-        whether this replica was preempted.
+        ``sums`` are those of earlier steps of the same epoch, if any. ``told`` returns whether this
+        replica was preempted.
         """
 
     def wait_until_idle(self) -> None:
-        """Wait until no step is in flight, so that the variables may be saved."""
+        """Wait until no step is in flight, so that the variables can be saved."""
 
 
 class LocalStepRunner:
-    """Runs steps in this process, up to ``per_execution`` of them in one call of a function."""
+    """Runs steps in this process, up to ``per_execution`` of them in one execution."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class LocalStepRunner:
                 yield StepsRun(done, sums, told())
 
     def wait_until_idle(self) -> None:
-        """Nothing is ever in flight: an execution returns when its steps are done."""
+        """Do nothing: an execution returns when its steps are done."""
 
 
 class CoordinatorStepRunner:
-    """Hands closures of up to ``per_execution`` steps to whichever worker is free.
+    """Schedules closures of up to ``per_execution`` steps on free workers.
 
-    ``make_dataset`` is traced here and runs on each worker, which must find its own input.
+    ``make_dataset`` is traced here and runs on each worker, which must have its own input.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class CoordinatorStepRunner:
             yield StepsRun(done, sums, told())
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
-        """Schedule closures, two a worker at a time: one that runs, and the next at hand."""
+        """Schedule closures, two per worker: one that runs, and the next one."""
         scheduled: deque[tuple[int, Any]] = deque()
         for size in sizes:
             arguments = (self._batches, _here(np.int64(size)), self._begin)
@@ -155,12 +155,12 @@ class CoordinatorStepRunner:
             try:
                 return value.fetch()
             except tf.errors.CancelledError:
-                self._coordinator.join()  # it raises the error that cancelled the others
+                self._coordinator.join()  # raises the error that cancelled the others
                 raise
             except tf.errors.OpError:
-                # The worker was lost before its values were here, and this thread has asked for
-                # them before the coordinator's, which has another worker do it all again. What
-                # nobody can do is raised here.
+                # The worker failed before its values were copied, and this thread noticed that
+                # before the coordinator, which has another worker repeat the closure. A permanent
+                # error is raised here.
                 self._coordinator.done()
                 time.sleep(_ASK_AGAIN)
 
@@ -169,20 +169,20 @@ class CoordinatorStepRunner:
 
 
 def _here(number: Any) -> tf.Tensor:
-    """A number as a tensor of this machine, to be handed to another.
+    """A number as a tensor on this machine, for a closure.
 
-    TensorFlow would make it one of the worker's, and let no Python run until that has answered:
-    of one that is silent the chief fell silent with it.
+    TensorFlow would place it on the worker, and block all Python threads until the worker answers:
+    an unresponsive worker would make the chief unresponsive, too.
     """
     with tf.device("CPU:0"):
         return tf.constant(number)
 
 
 def shares(steps: int, workers: int, per_execution: int) -> list[int]:
-    """The sizes of the closures that ``steps`` steps are cut into, each a share of a worker.
+    """The sizes of the closures into which ``steps`` steps are divided.
 
-    They add up to ``steps`` exactly, none is above ``per_execution``, and they differ by
-    one at most, so that no worker waits long for another at the end.
+    They add up to ``steps`` exactly, none exceeds ``per_execution``, and they differ by at most
+    one, so that no worker waits long for another at the end.
     """
     closures = max(-(-steps // per_execution), min(workers, steps))
     return [steps // closures + (index < steps % closures) for index in range(closures)]
@@ -193,7 +193,7 @@ def _execution(
 ) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums.
 
-    ``unrolled`` steps are written one after another in the loop that makes most of them.
+    The main loop runs ``unrolled`` steps per turn.
     """
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -206,7 +206,7 @@ def _execution(
                     sums = strategy.run(step, args=(sums, next(batches)))
                 return done + many, sums
 
-            # One at a time: TensorFlow would otherwise start steps before others have ended.
+            # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
             return tf.while_loop(
                 lambda done, _: done + many <= steps, body, (done, sums), parallel_iterations=1
             )
@@ -220,9 +220,10 @@ def _execution(
 
 
 def _execution_together(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., Any]:
-    """The same, where each replica sums up by itself and all sums are added at the end.
+    """The same for several replicas: each adds up its own sums, which are reduced at the end.
 
-    Replicas in several processes take a number more, and return its sum over all replicas.
+    With several processes, the function takes one more number, and also returns its sum over all
+    replicas.
     """
     agrees = strategy.extended._in_multi_worker_mode()
 

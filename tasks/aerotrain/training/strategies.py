@@ -1,6 +1,6 @@
-"""The strategies by name, and how TensorFlow builds and drives each.
+"""The strategies by name, and how TensorFlow builds and runs each.
 
-The other half of the table, which replicas each one needs, is ``aerotrain.contract.strategy``.
+The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
 import time
@@ -37,11 +37,11 @@ from aerotrain.training.tpu import connect
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How one strategy is built, and how its steps are driven.
+    """How one strategy is built, and how its steps are run.
 
-    ``step_runner`` takes the number of the step that training begins with. ``io_device`` is the
-    device that reads and writes checkpoints for all others. ``clock`` says when they are due,
-    and is the chief's in every process where all of them have to write.
+    ``step_runner`` takes the number of the first step. ``io_device`` is the device that reads and
+    writes checkpoints for all others. ``clock`` decides when a checkpoint is due; if all processes
+    must write, it is the chief's clock in every process.
     """
 
     build: Callable[[TrainArguments], tf.distribute.Strategy]
@@ -54,7 +54,7 @@ class Engine:
 
 
 def _devices() -> list[str]:
-    """This machine's GPUs, or without any its CPUs: one, unless TensorFlow was told of more."""
+    """This machine's GPUs, or its CPUs if it has none: one, unless TensorFlow divides it."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     return [device.name for device in devices]
 
@@ -69,7 +69,7 @@ def _mirrored(_arguments: TrainArguments) -> tf.distribute.Strategy:
 
 def _central_storage(_arguments: TrainArguments) -> tf.distribute.Strategy:
     devices = _devices()
-    # Several GPUs share what the CPU holds; a single device holds it best by itself.
+    # Several GPUs share variables on the CPU; a single device holds them itself.
     center = devices[0] if len(devices) == 1 else "/device:CPU:0"
     return tf.distribute.experimental.CentralStorageStrategy(devices, center)
 
@@ -106,7 +106,7 @@ def _drive_here(
             check_additive_metrics(pipeline.job.strategy, step, pipeline.spec)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalStepRunner(strategy, step, pipeline.local(start), arguments.steps_per_execution)
-    # Where other replicas bring them, all batches are full.
+    # With input replicas, all batches are full.
     records = arguments.batch_size if pipeline.service else pipeline.plan.records
     check_exchanged(pipeline.job.strategy, step.model, arguments, records, replicas)
     together: Step
@@ -126,10 +126,10 @@ def _drive_here(
 def _drive_around_center(
     strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
-    """Say what becomes of the values that all replicas assign to one variable in the center.
+    """Set how values that several replicas assign to one central variable are aggregated.
 
-    Keras says so of no layer's own state: here statistics are the mean of the replicas', and
-    the states of seeds, which all replicas advance alike, are the first one's.
+    Keras does not set this for state of layers. Statistics become the mean of the replicas' values.
+    Seed states, which all replicas advance equally, are taken from the first replica.
     """
     several = strategy.num_replicas_in_sync > 1
     if several and pipeline.arguments.jit_compile and step.model.non_trainable_variables:
@@ -185,10 +185,10 @@ def _tpu(arguments: TrainArguments) -> tf.distribute.Strategy:
 
 
 def wait_for_all(strategy: tf.distribute.Strategy) -> None:
-    """Return once every replica that computes together with this one has come to this call.
+    """A barrier for all replicas that compute together with this one.
 
-    Whoever ends first takes the others' connection with it, so none may end before the chief
-    is done.
+    A process that ends closes the connections of the others, so none may end before the chief is
+    done.
     """
     if strategy.extended._in_multi_worker_mode() and strategy.num_replicas_in_sync > 1:
         strategy.reduce(tf.distribute.ReduceOp.SUM, tf.ones([]), axis=None)

@@ -1,4 +1,4 @@
-"""A TPU by name or address, found under a deadline: TensorFlow itself waits for ever."""
+"""Connection to a TPU by name or address, with a deadline: TensorFlow itself waits forever."""
 
 import threading
 
@@ -25,8 +25,8 @@ def connect(name: str, deadline: float) -> tf.distribute.TPUStrategy:
         except Exception as error:  # noqa: BLE001 -- handed to the caller's thread, whatever it is
             failed.append(error)
 
-    # A call that waits inside TensorFlow cannot be ended; as a daemon it does not keep the
-    # process, which ends with the error below.
+    # A call that waits inside TensorFlow cannot be cancelled. A daemon thread does not prevent the
+    # process from ending with the error below.
     thread = threading.Thread(target=look, name="tpu", daemon=True)
     thread.start()
     thread.join(deadline)

@@ -1,4 +1,4 @@
-"""The ledger of this replica: what it did and for how long, kept in the store as it goes."""
+"""The event log of this replica: what it did and for how long, written to the store meanwhile."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +9,14 @@ from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.intervals import USUAL_MTBF, mean_time_between_failures
 
-#: The ledger of the chief, an entry a line, in the store of its training.
+#: The chief's event log, one event per line, in the store of its training.
 KEY = "ledger-chief.jsonl"
 
 
 class EventWriter:
-    """Writes entries, after those that an earlier process of the same training has left.
+    """Writes events, after those of earlier processes of the same training.
 
-    ``put`` writes the whole ledger to ``store``, if that is not the store's own way.
+    ``put`` writes the whole log; the default is the ``put`` of ``store``.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EventWriter:
         because: str = "",
         at: float | None = None,
     ) -> None:
-        """Add an entry of now, or of the time ``at``; it reaches the store by itself."""
+        """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
         entry = Event(
             event=event,
             at=round(self._clock() if at is None else at, 3),
@@ -60,13 +60,13 @@ class EventWriter:
 
     @contextmanager
     def timed(self, event: EventType, *, step: Callable[[], int] | None = None) -> Iterator[None]:
-        """Note how long what is done in this scope takes, at the ``step`` it leads to."""
+        """Record the duration of this scope, and the ``step`` at its end."""
         began = self._clock()
         yield
         self.note(event, seconds=self._clock() - began, step=step and step())
 
     def mean_time_between_failures(self) -> float:
-        """Seconds, from how the processes of this training have ended before."""
+        """The mean time between failures in seconds, from the ends of earlier processes."""
         entries = read(self._past().decode().splitlines())
         begins = [index for index, each in enumerate(entries) if each.event is EventType.START]
         ends = [*begins[1:], len(entries)]
@@ -77,7 +77,7 @@ class EventWriter:
         return mean_time_between_failures(lasted, failures)
 
     def _past(self) -> bytes:
-        """What the processes before this one have left."""
+        """The event log of the processes before this one."""
         if self._before is None:
             try:
                 self._before = self._store.get(KEY)
@@ -90,11 +90,11 @@ class EventWriter:
 
 
 class NullEventWriter(EventWriter):
-    """What a peer of the chief's keeps: nothing, for the chief does."""
+    """The event writer of a peer, which records nothing, because the chief does."""
 
     def note(self, *_event: object, **_values: object) -> None:
-        """Leave it to the chief."""
+        """Do nothing; the chief records."""
 
     def mean_time_between_failures(self) -> float:
-        """What is usual: it is the chief that saves."""
+        """The usual value: only the chief saves."""
         return USUAL_MTBF

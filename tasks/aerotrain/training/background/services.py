@@ -20,16 +20,17 @@ from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.background.watchdog import Watchdog
 from aerotrain.training.checkpoints.retention import highest_token
 
-#: Seconds more that workers under ps have, since whoever launched a frozen one ends it first.
+#: Seconds added to the progress timeout under ps, so that the launcher ends an unresponsive worker
+#: first.
 _SERVED_LATER = 3.0
 
-#: Seconds that a checkpoint on its way may take to the store when the replica ends itself.
+#: Seconds that an upload may still take when the replica ends itself.
 _LAST_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackgroundServices:
-    """Those of one replica: what goes to the ``store`` of its job goes by them.
+    """The services of one replica; everything for the ``store`` of its job goes through them.
 
     ``lease`` is held by the chief alone.
     """
@@ -44,12 +45,12 @@ class BackgroundServices:
     @classmethod
     @contextmanager
     def of(cls, replica: Replica, arguments: TrainArguments) -> Iterator["BackgroundServices"]:
-        """Attend ``replica``, whose process began some seconds ago; the chief has the lease then.
+        """Start the services of ``replica``. The chief takes the lease first.
 
-        At its end, the uploader has had a moment for what it still has.
+        At the end, the uploader has a few seconds for what still waits.
 
         Raises:
-            FinalError: another run's chief trains in the job's place in the store.
+            FinalError: another run's chief trains in the job's prefix in the store.
         """
         store, lease = open_store(replica.job.prefix), replica.lease
         imported = time.time() - began()
@@ -74,18 +75,18 @@ class BackgroundServices:
                 uploader.wait(_LAST_SECONDS)
 
     def deliver(self, key: str, content: bytes) -> None:
-        """Write an object, and return when it and all before it is in the store.
+        """Write an object, and return when it and all earlier uploads are in the store.
 
         Raises:
             SupersededError: another chief has taken over.
-            TemporaryError: the store has been away for too long.
+            TemporaryError: the store has been unavailable for too long.
         """
         self.uploader.send(key, lambda: self.lease.put(key, content))
         self.uploader.wait(math.inf)
         self.uploader.check()
 
     def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
-        """The watchdog of ``replica``, at work whenever it is not ``excused``."""
+        """Start the watchdog of ``replica``; it pauses while ``excused`` is true."""
 
         def end(because: str, unresponsive: Sequence[str]) -> None:
             write_termination_message(because, unresponsive)
@@ -105,13 +106,13 @@ class BackgroundServices:
 
 
 def _superseded(because: str) -> None:
-    """End this process at once: whatever its threads still do is not wanted any more."""
+    """End this process at once; its other threads must not continue."""
     write_termination_message(because)
     os._exit(ExitCode.SUPERSEDED)
 
 
 def peers_of(cluster: str, own: str) -> dict[str, str]:
-    """The addresses in a cluster, as JSON by role, by the names of replicas but ``own``."""
+    """The addresses of all replicas but ``own``, by name, from a cluster as JSON by role."""
     peers: dict[str, str] = {}
     for role, addresses in json.loads(cluster).items():
         for index, address in enumerate(addresses):

@@ -1,7 +1,7 @@
-"""One thread that brings things to the store while training goes on.
+"""The uploader: one thread that writes to the store while training continues.
 
-Whatever is given to it under a name replaces what waits under that name, so no more is held
-than the newest of each kind. Where the store is away, it tries again until it is back.
+A new upload replaces one that waits under the same name, so only the newest of each name is held.
+While the store is unavailable, uploads are repeated.
 """
 
 import threading
@@ -11,17 +11,17 @@ from collections.abc import Callable
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.store import StoreRefused
 
-#: Seconds between two tries, twice as long each time.
+#: Seconds between two attempts; they double after each failure.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
 Upload = Callable[[], None]
 
 
 class Uploader:
-    """Runs uploads one after another, and those again that failed for what may pass.
+    """Runs uploads one after another, and repeats those that failed temporarily.
 
-    ``deadline`` is for how many seconds they may fail in a row. ``look`` is called before each,
-    and raises where this process may not write any more.
+    ``deadline`` is the number of seconds for which they may fail. ``look`` is called before each
+    upload, and raises an error if this process may not write any more.
     """
 
     def __init__(
@@ -37,23 +37,23 @@ class Uploader:
         self._waiting: dict[str, Upload] = {}
         self._running: str | None = None
         self._final: BaseException | None = None
-        #: Errands that have failed last time, with why, and since when.
+        #: Uploads whose last attempt failed, with the error and the time of the first failure.
         self._failing: dict[str, tuple[Exception, float]] = {}
         self._thread = threading.Thread(target=self._work, name="uploader", daemon=True)
         self._thread.start()
 
     def send(self, name: str, upload: Upload) -> None:
-        """Have ``upload`` run soon, in place of what waits under ``name``."""
+        """Run ``upload`` soon, instead of what waits under ``name``."""
         with self._change:
             self._waiting[name] = upload
             self._change.notify_all()
 
     def check(self) -> None:
-        """Raise what no further try can mend.
+        """Raise an error that no further attempt can fix.
 
         Raises:
             FinalError: an upload failed for good.
-            TemporaryError: the store has been away for longer than the deadline.
+            TemporaryError: the store has been unavailable for longer than the deadline.
         """
         with self._change:
             if self._final is not None:
@@ -64,7 +64,7 @@ class Uploader:
                 ) from error
 
     def wait(self, seconds: float) -> bool:
-        """Wait until nothing is left to do, or nothing can be done any more; whether it is done."""
+        """Wait until all uploads are done, or cannot be done; return whether they are done."""
         until = self._clock() + seconds
         with self._change:
             while self._waiting or self._running:
@@ -110,7 +110,7 @@ class Uploader:
             return self._running, self._waiting.pop(self._running)
 
     def _again(self, name: str, upload: Upload, error: Exception, pause: float) -> None:
-        """Let the upload wait with the others, unless a newer one has taken its place."""
+        """Queue the upload again, unless a newer one has its name."""
         with self._change:
             self._running = None
             if not self._failing:
@@ -120,5 +120,5 @@ class Uploader:
             self._waiting.setdefault(name, upload)
             self._change.notify_all()
             newest = dict(self._waiting)
-            # Something new may be written to the disk at least, so it is not kept waiting.
+            # A new upload does not wait: at least its files can be written to the disk.
             self._change.wait_for(lambda: self._waiting != newest, pause)

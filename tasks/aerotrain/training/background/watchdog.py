@@ -1,7 +1,7 @@
-"""Ends this replica when its training makes no progress, and says who does not answer.
+"""The watchdog ends this replica when its training makes no progress, and names unresponsive peers.
 
-TensorFlow waits for a silent peer for a quarter of an hour, and for a stopped one for ever.
-Whoever launched the replica then brings it back, from the last checkpoint.
+TensorFlow waits a quarter of an hour for an unresponsive peer, and forever for a stopped one. The
+launcher then restarts the replica from the last checkpoint.
 """
 
 import threading
@@ -13,22 +13,23 @@ from aerotrain.contract.recovery import say_unresponsive
 from aerotrain.training.server_probe import answers
 from aerotrain.training.step_runner import StepsRun
 
-#: Between two looks. After a much longer pause this process was itself stopped.
+#: Seconds between two checks, and the length of a pause after which this process was itself
+#: stopped.
 _SECONDS_BETWEEN_LOOKS = 1.0
 _STOPPED_SECONDS = 5.0
 
-#: How many times the slowest execution so far one may take, if that is more than the patience.
+#: An execution may take this many times as long as the slowest so far, if that exceeds the timeout.
 _SLOWER = 3.0
 
 
 class Watchdog:
     """Calls ``end`` when no execution ends within ``patience`` seconds.
 
-    It gets the reason, and the names of the peers that do not answer.
+    ``end`` gets the reason, and the names of the peers that do not answer.
 
-    It rests unless an execution is being waited for. The first one, in which TensorFlow traces
-    and compiles, may take ``first`` seconds. ``peers`` are addresses by the names of replicas.
-    While ``excused`` is true, what is waited for is known to be none of an execution's doing.
+    The watchdog is active only while an execution is awaited. The first execution, in which
+    TensorFlow traces and compiles, may take ``first`` seconds. ``peers`` maps names of replicas to
+    addresses. While ``excused`` is true, the delay has a known cause other than the execution.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class Watchdog:
         self._looked = clock()
 
     def start(self) -> None:
-        """Look from now on, once a second, in a thread of its own."""
+        """Check once a second, in a separate thread, from now on."""
         threading.Thread(target=self._work, name="watchdog", daemon=True).start()
 
     def over(self, executions: Iterator[StepsRun], step: int) -> Iterator[StepsRun]:
-        """``executions``, each watched while it is waited for; they begin after ``step`` steps."""
+        """``executions``, each watched while it is awaited; they start after ``step`` steps."""
         while True:
             with self.watching():
                 ran = next(executions, None)
@@ -69,12 +70,12 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A scope in which progress is waited for."""
+        """A scope in which progress is expected."""
         self._since = began = self._clock()
         try:
             yield
         finally:
-            # It may have been put off by as long as this process stood still.
+            # ``look`` may have shifted it by the time for which this process was stopped.
             since, self._since = self._since or began, None
             if self._executions:
                 self._slowest = max(self._slowest, self._clock() - since)
@@ -82,12 +83,12 @@ class Watchdog:
 
     @property
     def allowance(self) -> float:
-        """How many seconds may pass now without progress."""
+        """The number of seconds that may pass now without progress."""
         usual = max(self._patience, _SLOWER * self._slowest)
         return usual if self._executions else max(self._first, usual)
 
     def look(self) -> None:
-        """End this replica if it has waited for too long."""
+        """End this replica if it has waited too long."""
         now, before = self._clock(), self._looked
         self._looked = now
         since = self._since
@@ -96,7 +97,7 @@ class Watchdog:
         if self._excused():
             self._since = now
         elif now - before > _STOPPED_SECONDS:
-            # The whole process stood still: what it waits for had no chance either.
+            # The whole process was stopped, and so was what it waits for.
             self._since = since + (now - before)
         elif now - since > self.allowance:
             unresponsive = [name for name, address in self._peers.items() if not answers(address)]

@@ -1,6 +1,6 @@
-"""Checkpoints: copied while training waits, and written and published while it goes on.
+"""Checkpoints: copied while training waits, then written and published while it continues.
 
-They are published in the store, whole or not at all. What is damaged there is not used.
+A checkpoint is published in the store completely or not at all. A damaged one is not used.
 """
 
 import math
@@ -28,7 +28,7 @@ from aerotrain.training.checkpoints.compatibility import (
 from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import Snapshot
 
-#: What TensorFlow calls its files in the folder of a checkpoint.
+#: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
 _BESIDE = "beside"
 
@@ -38,7 +38,7 @@ _JOURNEYS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """What was said of the checkpoint that training goes on from, and files kept beside it."""
+    """The metadata of the restored checkpoint, and the files that were saved with it."""
 
     about: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Restored:
 
 @dataclass(kw_only=True)
 class Draft:
-    """A checkpoint on its way to the store: in memory, and then in ``folder``."""
+    """A checkpoint before its upload: first in memory, then in ``folder``."""
 
     name: Name
     folder: Path
@@ -56,13 +56,12 @@ class Draft:
 
 
 class Checkpoints:
-    """The checkpoints of one training, in ``store``: the newest ``keep`` stay there, and the best.
+    """The checkpoints of one training, in ``store``, which keeps the newest ``keep`` and the best.
 
-    ``counter`` is the variable that counts the steps. ``recipe`` is what decides the course of
-    a training: one does not go on from another's checkpoint. ``setting`` is on what it runs,
-    which may change. ``io_device`` is the device that reads and writes for all others; without
-    one, each parameter server would use a disk of its own. ``lease`` is held by the chief, the
-    only one that publishes.
+    ``counter`` is the variable that counts the steps. ``recipe`` determines the course of the
+    training; a checkpoint of another recipe is rejected. ``setting`` is the cluster, which may
+    change. ``io_device`` is the device that reads and writes for all others; without it, each
+    parameter server would use its own disk. ``lease`` is held by the chief, which alone publishes.
     """
 
     def __init__(
@@ -94,15 +93,15 @@ class Checkpoints:
         self._token = lease.token
         self._retention = Retention(store, keep, lease.token)
         self._manifest: Manifest | None = None
-        #: What is on this machine's disk and not in the store.
+        #: Checkpoints on this machine's disk that are not in the store yet.
         self._local: list[Draft] = []
-        #: Seconds for which the last save kept training waiting.
+        #: Seconds for which the last save blocked training.
         self.stall = 0.0
 
     def choose(self) -> Name:
-        """Bring the newest checkpoint that is whole to this machine, and return its name.
+        """Fetch the newest complete checkpoint to this machine, and return its name.
 
-        Without any it is ``NOTHING``. Each that is damaged is named.
+        Returns ``NOTHING`` if there is none. A warning names each damaged checkpoint.
         """
         self._retention.name_leftovers()
         for name in reversed(self._retention.sealed()):
@@ -118,13 +117,13 @@ class Checkpoints:
         return NOTHING
 
     def restore(self, name: Name, token: int) -> Restored:
-        """Go on from the checkpoint of that name, and return what is beside it.
+        """Restore the checkpoint of that name, and return its metadata and files.
 
-        What is saved from now on has the chief's ``token`` in its name.
+        The names of later checkpoints contain the chief's ``token``.
 
         Raises:
-            FinalError: the checkpoint is of another training or another model than this one.
-            TemporaryError: it is whole where the chief is, and could not be fetched here.
+            FinalError: the checkpoint belongs to another training or another model.
+            TemporaryError: the chief has fetched the checkpoint, but it could not be fetched here.
         """
         self._token = token
         if name == NOTHING:
@@ -153,11 +152,11 @@ class Checkpoints:
         return Restored(about=about, files=files)
 
     def save(self, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Copy the state of now; what follows, from the disk to the store, is not waited for.
+        """Copy the current state; writing and uploading it happens in the background.
 
         Raises:
-            FinalError: a weight is no finite number; the checkpoints before stay as they are.
-            TemporaryError: the store has been away for too long.
+            FinalError: a weight is not finite; earlier checkpoints remain.
+            TemporaryError: the store has been unavailable for too long.
         """
         began = time.monotonic()
         self.check()
@@ -177,7 +176,7 @@ class Checkpoints:
         self.stall = time.monotonic() - began
 
     def finish(self, about: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
-        """Save, and wait until that is in the store.
+        """Save, and wait until the checkpoint is in the store.
 
         Returns:
             The URL of the checkpoint.
@@ -188,28 +187,28 @@ class Checkpoints:
         return self.url(self._name())
 
     def hurry(self, seconds: float) -> bool:
-        """Wait that long for what was saved to be in the store; whether it is there."""
+        """Wait at most ``seconds`` for the upload of what was saved; return whether it is done."""
         return self._uploader.wait(seconds)
 
     def check(self) -> None:
-        """Raise what has gone wrong for good since the last save."""
+        """Raise the final error of a background upload, if there is one."""
         try:
             self._uploader.check()
         except TemporaryError as error:
             raise TemporaryError(f"{error}; {self._here()}") from error
 
     def fault(self) -> FinalError | None:
-        """What has been found wrong for good with what was saved, if anything."""
+        """The final error of what was saved, if there is one."""
         try:
             self.check()
         except FinalError as error:
             return error
         except TemporaryError:
-            pass  # that the store is away is not why training fails
+            pass  # an unavailable store is not why training fails
         return None
 
     def newest(self) -> str:
-        """Where the newest whole checkpoint is, in words."""
+        """A sentence that says where the newest complete checkpoint is."""
         self._uploader.wait(5)
         try:
             sealed = self._retention.sealed()
@@ -220,7 +219,7 @@ class Checkpoints:
         return f"the last good checkpoint is {self.url(sealed[-1])}"
 
     def url(self, name: Name) -> str:
-        """Where the checkpoint of that name is."""
+        """The URL of the checkpoint of that name."""
         return f"{self._store.url}/{FOLDER}/{name}"
 
     def _here(self) -> str:
@@ -230,7 +229,7 @@ class Checkpoints:
         )
 
     def _name(self) -> Name:
-        """The name of a checkpoint of now."""
+        """The name of a checkpoint of the current step."""
         return Name(self._token, int(self._counter.numpy()))
 
     def _folder(self, name: Name) -> Path:
@@ -240,16 +239,16 @@ class Checkpoints:
         self._manifest = fetch(self._store, f"{FOLDER}/{name}", self._folder(name))
 
     def _copy(self, _folder: Path) -> Snapshot | None:
-        """Copy the state of now, or write it into the folder where it cannot be copied."""
+        """Copy the current state, or write it into the folder if it cannot be copied."""
         return Snapshot.of(self._checkpoint, at_once=_JOURNEYS if self._io_device else 1)
 
     def _deliver(self, draft: Draft) -> None:
-        """Write what was copied, and publish it with all that still waits for the store."""
+        """Write the copy, and publish it with all checkpoints that still wait for the store."""
         if draft.snapshot is not None:
             self._check_weights(draft.snapshot, draft.name.step)
             shutil.rmtree(draft.folder, ignore_errors=True)
             draft.snapshot.write(draft.folder / FILE, self._io_device)
-            draft.snapshot = None  # so that its memory is free for the next
+            draft.snapshot = None  # frees its memory for the next one
         for file, content in draft.files.items():
             (draft.folder / _BESIDE).mkdir(exist_ok=True)
             (draft.folder / _BESIDE / file).write_bytes(content)
@@ -269,7 +268,10 @@ class Checkpoints:
         self._retention.drop()
 
     def _check_weights(self, snapshot: Snapshot, step: int) -> None:
-        """A gradient may spoil the weights a step before the loss shows it."""
+        """Check that all weights are finite.
+
+        A gradient may spoil them a step before the loss shows it.
+        """
         for variable in self._model.trainable_variables:
             value = snapshot.of_variable(variable)
             if value is not None and not np.isfinite(np.asarray(value, np.float32)).all():
@@ -277,7 +279,7 @@ class Checkpoints:
 
 
 def bad_weights(variable: Any, step: int) -> FinalError:
-    """The error of a training whose weights are no numbers any more."""
+    """The error of a training whose weights are not finite."""
     name = getattr(variable, "path", variable.name)  # tf_keras has no paths
     return FinalError(
         f"{name} is no finite number after step {step}, so training has stopped there; lower "
@@ -291,16 +293,16 @@ def checkpoint_store(store: Store, name: Name) -> Store:
 
 
 def _contents(model: keras.Model) -> dict[str, Any]:
-    """What a checkpoint keeps of a model.
+    """What a checkpoint saves of a model.
 
-    Its variables are listed beside it, for TensorFlow does not find all of them by itself:
-    the seeds of dropout are out of its reach, and a training that goes on would repeat them.
+    The variables are listed explicitly, because TensorFlow does not find all of them through the
+    model: it misses the seeds of dropout, which a resumed training would repeat.
     """
     return {"model": model, "variables": model.variables}
 
 
 def restore_weights(model: keras.Model, store: Store, folder: Path) -> None:
-    """Give ``model`` the weights of the checkpoint that ``store`` holds, by way of ``folder``.
+    """Load the weights of the checkpoint in ``store`` into ``model``, by way of ``folder``.
 
     Raises:
         FinalError: the checkpoint is of another model.

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of this training: of its recipe, and of the model it builds now."""
+"""Checks that a checkpoint belongs to this training: to its recipe and its current model."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,23 @@ from aerotrain.contract.errors import FinalError
 
 
 def described(model: keras.Model) -> dict[str, Any]:
-    """What a manifest says of a model, by which another one is told from it."""
+    """The description of a model in a manifest, which distinguishes it from others."""
     variables = [[getattr(each, "path", each.name), list(each.shape)] for each in model.weights]
     return {"optimizer": type(model.optimizer).__name__, "variables": variables}
 
 
 def check_same_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on from the checkpoint ``url`` of a training with other arguments.
+    """Check that the checkpoint ``url`` was made with the same arguments.
 
     Raises:
-        FinalError: some of them have changed; the message names each.
+        FinalError: some arguments have changed; the message names each.
     """
     changes = [
         f"{key} was {was[key]!r} and is {value!r}"
         for key, value in now.items()
         if key in was and was[key] != value
     ]
-    # As of an earlier version, which had another name for it.
+    # An argument that an earlier version had under another name.
     changes += [f"{key} was {was[key]!r} and is not given" for key in was if key not in now]
     if changes:
         raise FinalError(
@@ -39,13 +39,13 @@ def check_same_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) 
 def check_same_model(
     url: str, about: Mapping[str, Any], setting: Mapping[str, Any], model: keras.Model
 ) -> None:
-    """Refuse to go on from the checkpoint ``url``, of which ``about`` tells, of another model.
+    """Check that the checkpoint ``url`` with the metadata ``about`` is of the same model.
 
     Raises:
-        FinalError: a variable or the optimizer is another; the message names the first.
+        FinalError: a variable or the optimizer differs; the message names the first difference.
     """
     if "model" not in about:
-        return  # of an earlier version, which did not say: TensorFlow compares what it reads
+        return  # of an earlier version without a description; TensorFlow compares what it reads
     was, now = about["model"], described(model)
     change = _first_change(was["variables"], now["variables"])
     if change is None and was["optimizer"] != now["optimizer"]:
@@ -60,7 +60,7 @@ def check_same_model(
 
 
 def tell_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Say on what a training goes on now, where that is not what it ran on before."""
+    """Print what has changed in the cluster since the checkpoint."""
     changes = [
         f"{key} was {was[key]!r} and is {value!r}"
         for key, value in now.items()
@@ -76,7 +76,7 @@ def tell_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
-    """How the variables differ, as ``[path, shape]`` each."""
+    """The first difference between two lists of variables, each ``[path, shape]``."""
     before, after = ([(_plain(path), tuple(shape)) for path, shape in each] for each in (was, now))
     for kind, start, end, at, until in SequenceMatcher(
         None, before, after, autojunk=False
@@ -92,5 +92,5 @@ def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:
 
 
 def _plain(path: str) -> str:
-    """The path without the numbers by which Keras tells the layers of one process apart."""
+    """The path without the numbers by which Keras distinguishes the layers of one process."""
     return re.sub(r"_\d+(?=/|$)", "", path)

@@ -1,4 +1,4 @@
-"""Which checkpoints there are, and which of them stay in the store: the newest, and the best."""
+"""The checkpoints in the store, and which of them are kept: the newest and the best."""
 
 import json
 import re
@@ -10,16 +10,16 @@ from aerotrain.store import MANIFEST, Manifest, MissingError, Store
 
 FOLDER = "checkpoints"
 
-#: One document a checkpoint that an evaluator has measured: ``evaluations/0000000120.json``.
+#: One document per checkpoint that an evaluator has measured: ``evaluations/0000000120.json``.
 EVALUATIONS = "evaluations"
 
 
 class Name(NamedTuple):
-    """The name of a checkpoint, by which the newest comes last: ``0002-0000000120``.
+    """The name of a checkpoint; the newest sorts last: ``0002-0000000120``.
 
-    ``token`` is that of the lease under which it was saved, 0 where there were no tokens yet:
-    such a name is the ``step`` alone. What a chief saved that has lost its lease since is older
-    than all that its successor has, however many steps it has.
+    ``token`` is the fencing token under which it was saved, 0 for a version without tokens, whose
+    names are the ``step`` alone. Checkpoints of a chief that lost its lease are older than all of
+    its successor's, whatever their steps.
     """
 
     token: int
@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The name that ``str`` has written as ``text``, if it is one."""
+        """Parse a name that ``str`` has written; None for any other text."""
         found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text)
         return found and cls(int(found[1] or 0), int(found[2]))
 
@@ -35,22 +35,22 @@ class Name(NamedTuple):
         return f"{self.token:04d}-{self.step:010d}" if self.token else f"{self.step:010d}"
 
 
-#: The name of no checkpoint at all.
+#: The name that stands for no checkpoint.
 NOTHING = Name(0, -1)
 
 
 def complete_checkpoints(store: Store) -> list[Name]:
-    """The names of the whole checkpoints of the training in ``store``, oldest first."""
+    """The names of the complete checkpoints of the training in ``store``, oldest first."""
     return sorted(name for name, is_whole in _names(store).items() if is_whole)
 
 
 def highest_token(store: Store) -> int:
-    """The highest token of all checkpoints, whole or not, of the training in ``store``."""
+    """The highest token of all checkpoints, complete or not, of the training in ``store``."""
     return max((name.token for name in _names(store)), default=0)
 
 
 def kept(names: Iterable[Name], losses: Mapping[Name, float], keep: int) -> set[Name]:
-    """Of checkpoints by name, the newest ``keep``, and that of the lowest loss, if one is known."""
+    """The names of the newest ``keep`` checkpoints, and of the one with the lowest known loss."""
     names = sorted(names)
     measured = [name for name in names if name in losses]
     best = min(measured, key=lambda name: losses[name], default=None)
@@ -58,32 +58,32 @@ def kept(names: Iterable[Name], losses: Mapping[Name, float], keep: int) -> set[
 
 
 class Retention:
-    """Drops checkpoints in ``store`` that are neither of the newest ``keep`` nor the best.
+    """Removes checkpoints in ``store`` that are neither among the newest ``keep`` nor the best.
 
-    The best is the one of the lowest validation loss: of those that were saved where it was
-    measured, and those that an evaluator has measured. Those of a token above ``token`` are a
-    successor's: they are neither counted nor touched.
+    The best has the lowest validation loss, measured when it was saved or by an evaluator.
+    Checkpoints with a token above ``token`` are a successor's: they are neither counted nor
+    removed.
     """
 
     def __init__(self, store: Store, keep: int, token: int) -> None:
         self._store = store
         self._keep = keep
         self._token = token
-        #: The validation loss of each checkpoint, None where there is none.
+        #: The validation loss of each checkpoint, None if there is none.
         self._losses: dict[Name, float | None] = {}
-        #: Those that were found damaged: training goes on from an older one.
+        #: Damaged checkpoints: training resumes from an older one.
         self._damaged: set[Name] = set()
 
     def sealed(self) -> list[Name]:
-        """The whole checkpoints that are this training's, oldest first."""
+        """The complete checkpoints of this training, oldest first."""
         return [name for name in complete_checkpoints(self._store) if name.token <= self._token]
 
     def doubt(self, name: Name) -> None:
-        """Have that checkpoint removed, which is damaged, as soon as there is a new one."""
+        """Mark a damaged checkpoint, to be removed as soon as there is a new one."""
         self._damaged.add(name)
 
     def name_leftovers(self) -> None:
-        """Say which checkpoints never became whole."""
+        """Warn of checkpoints that were not completely uploaded."""
         for name, is_whole in sorted(_names(self._store).items()):
             if is_whole or name.token > self._token:
                 continue
@@ -95,12 +95,12 @@ class Retention:
             self._damaged.add(name)
 
     def published(self, name: Name, about: Mapping[str, Any]) -> None:
-        """A checkpoint of that name is whole in the store now."""
+        """Record that the checkpoint of that name is complete in the store."""
         self._damaged.discard(name)
         self._losses[name] = about.get("val_loss")
 
     def drop(self) -> None:
-        """Remove what is damaged, and what is neither new nor best."""
+        """Remove damaged checkpoints, and those that are neither new nor the best."""
         for name in self._damaged:
             self._remove(name)
         self._damaged.clear()
@@ -125,19 +125,19 @@ class Retention:
         return self._losses[name]
 
     def _remove(self, name: Name) -> None:
-        """Remove what was published there, its manifest first: it is never seen in part."""
+        """Remove a checkpoint, its manifest first, so that it is never visible in part."""
         remove(self._store, f"{FOLDER}/{name}")
 
 
 def remove(store: Store, prefix: str) -> None:
-    """Remove a publication, its manifest first, so that it is never seen in part."""
+    """Remove a publication, its manifest first, so that it is never visible in part."""
     keys = [stored.key for stored in store.list(prefix)]
     for key in sorted(keys, key=lambda key: key != f"{prefix}/{MANIFEST}"):
         store.delete(key)
 
 
 def _names(store: Store) -> dict[Name, bool]:
-    """The names of all checkpoints in ``store``, and whether each is whole."""
+    """The names of all checkpoints in ``store``, and whether each is complete."""
     found: dict[Name, bool] = {}
     for stored in store.list(FOLDER):
         _, text, *rest = stored.key.split("/")

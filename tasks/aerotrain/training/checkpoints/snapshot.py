@@ -1,7 +1,7 @@
-"""A copy of everything that a checkpoint holds, in this machine's memory.
+"""A copy in memory of everything that a checkpoint holds.
 
-Training waits for the copy alone: TensorFlow's own saving would write to the disk meanwhile.
-What is written is what TensorFlow writes, and is read by ``tf.train.Checkpoint.read``.
+Training waits only for the copy, while TensorFlow's own saving would also write to the disk. The
+files have TensorFlow's format, and are read by ``tf.train.Checkpoint.read``.
 """
 
 import errno
@@ -25,15 +25,15 @@ class Snapshot:
 
     @classmethod
     def of(cls, checkpoint: tf.train.Checkpoint, at_once: int) -> "Snapshot":
-        """Copy every variable of ``checkpoint`` as it is now, so many ``at_once``.
+        """Copy every variable of ``checkpoint`` as it is now, ``at_once`` of them at a time.
 
-        Those of other processes each take a journey, on which others need not wait.
+        A variable of another process takes a round trip each, so several are copied at once.
         """
         names, slices, read, owners = [], [], [], []
         serialized, *_ = checkpoint._saver._gather_serialized_tensors()
         for owner, tensors in serialized.items():
             for name, each in tensors.items():
-                # A variable that is cut into slices has a tensor for each.
+                # A sliced variable has one tensor per slice.
                 for part, value in (each if isinstance(each, dict) else {"": each}).items():
                     names.append(name)
                     slices.append(part.strip())
@@ -44,7 +44,7 @@ class Snapshot:
         return cls(names, slices, values, owners)
 
     def of_variable(self, variable: Any) -> Any:
-        """The value of ``variable``, or None if it is not known whose it is."""
+        """The value of ``variable``, or None if its owner is unknown."""
         if not self._by_owner:
             pairs = zip(self.owners, self.values, strict=True)
             self._by_owner = {id(owner): value for owner, value in pairs}
@@ -54,7 +54,7 @@ class Snapshot:
         """Write the values as the checkpoint ``prefix``, by ``device`` of this machine.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: the disk is full.
         """
         prefix.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -70,6 +70,6 @@ class Snapshot:
 
 
 def _value(given: Any) -> Any:
-    """The value of what TensorFlow gives: a tensor, or something that reads it when asked."""
+    """The value of a tensor, or of a callable that reads it."""
     given = getattr(given, "tensor", given)
     return (given() if callable(given) else given).numpy()

@@ -1,7 +1,7 @@
-"""What a checkpoint keeps beside the variables, so that a resumed training is the same one.
+"""What a checkpoint keeps in addition to variables, so that a resumed training is the same.
 
-The state of Python's and NumPy's random numbers, which callbacks may draw from, and the sums
-of the metrics of an epoch that has not ended.
+This is the state of Python's and NumPy's random numbers, which callbacks may use, and the metric
+sums of an unfinished epoch.
 """
 
 import io
@@ -23,17 +23,17 @@ _SUMS = "sums.npz"
 
 
 def optimizer_state(model: keras.Model) -> dict[str, Any]:
-    """The optimizer and its schedule in words, for who reads a manifest: its state is beside."""
+    """The optimizer and its schedule, for readers of a manifest; its state is in the checkpoint."""
     optimizer = inner(model.optimizer)
     if optimizer is None:
         return {}
     try:
         schedule = optimizer.get_config().get("learning_rate")
-        # A strategy's variable is no number, but TensorFlow makes a tensor of any.
+        # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
         rate = float(tf.convert_to_tensor(optimizer.learning_rate))
         json.dumps(schedule)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
-        schedule = rate = None  # an optimizer of the user's own, that says nothing of itself
+        schedule = rate = None  # an optimizer of the user's own, without a usable config
     return {"optimizer": type(optimizer).__name__, "learning_rate": rate, "schedule": schedule}
 
 
@@ -49,7 +49,7 @@ def random_state() -> Files:
 
 
 def restore_random(files: Files) -> None:
-    """Go on with the random numbers that come after those of ``random_state``."""
+    """Continue the random numbers from the state of ``random_state``."""
     if _RANDOM not in files:
         return
     state: Mapping[str, Any] = json.loads(files[_RANDOM])
@@ -60,7 +60,7 @@ def restore_random(files: Files) -> None:
 
 
 def sums_as_file(sums: MetricValues | None) -> Files:
-    """The sums of the epoch so far, as a file; none between two epochs."""
+    """The sums of the epoch so far, as a file; no file between two epochs."""
     if sums is None:
         return {}
     content = io.BytesIO()
@@ -69,7 +69,7 @@ def sums_as_file(sums: MetricValues | None) -> Files:
 
 
 def sums_of(files: Files, zero: Sequence[Any]) -> list[Any] | None:
-    """The sums that ``sums_as_file`` kept, if they are of the same metrics as ``zero``."""
+    """The sums that ``sums_as_file`` saved, if they fit the metrics of ``zero``."""
     if _SUMS not in files:
         return None
     with np.load(io.BytesIO(files[_SUMS])) as arrays:

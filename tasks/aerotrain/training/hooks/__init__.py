@@ -1,1 +1,1 @@
-"""What looks on while a job trains, and tells others of it."""
+"""Hooks of a training: report, callbacks, validation."""

@@ -1,4 +1,4 @@
-"""Everything that looks on while a job trains: the report, callbacks, and validation."""
+"""The hooks of a training: what runs between executions and epochs."""
 
 import math
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ from aerotrain.training.steps.step import MetricState, MetricValues
 
 
 class Hooks:
-    """Is told of every execution and epoch, and says when the training is to stop.
+    """Called after every execution and epoch; decides when the training stops.
 
-    Callbacks run in the scope of ``strategy``, so that what they assign is assigned wherever
-    the variables are; and they run in the chief alone, whom all others follow.
+    Callbacks run in the scope of ``strategy``, so that assignments reach the variables wherever
+    they are. They run in the chief only, and all other replicas follow it.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class Hooks:
         self._validation = validation
         self._is_chief = decisions.is_chief
         self._agreement = decisions
-        #: Whether the chief measures the model at each epoch's end, if this is not the chief.
+        #: Whether the chief validates at the end of each epoch, if this is not the chief.
         self._validated = validated
-        #: Whether the training is to end before its plan does.
+        #: Whether the training ends before its plan does.
         self.stop = False
         #: The sums of the epoch so far, None between two epochs.
         self.sums: MetricValues | None = None
-        #: Whether the model of now is the best that was measured.
+        #: Whether the current model is the best that was measured.
         self.is_best = False
         self._best = math.inf
         self._loss: float | None = None
 
     def begin(self, restored: Restored) -> None:
-        """Begin, or go on from a checkpoint."""
+        """Start, or resume from a checkpoint."""
         if self._is_chief:
             with self._strategy.scope():
                 self._callbacks.begin(restored.about, restored.files)
@@ -81,13 +81,13 @@ class Hooks:
                 self._callbacks.epoch_begins(epoch)
 
     def ran(self, step: int, done: int, ran: StepsRun, before: int) -> None:
-        """An execution has led to ``ran``, in an epoch that was looked at from ``step`` on.
+        """Handle the result ``ran`` of an execution; ``ran`` counts steps from ``step`` on.
 
-        ``done`` steps of that epoch were done at ``step``, and ``before`` more of them when
-        the execution began.
+        ``done`` steps of the epoch were done at ``step``, and ``before`` more when the execution
+        started.
 
         Raises:
-            FinalError: the loss is no finite number any more.
+            FinalError: the loss is not finite.
         """
         check_loss(self._sums, ran.sums)
         self.sums, self.is_best, self._loss = ran.sums, False, None
@@ -115,17 +115,18 @@ class Hooks:
         if self._is_chief:
             with self._strategy.scope():
                 self._callbacks.epoch_ends(epoch, metrics)
-        # Who has nothing to measure waits here for who has, and not in the next step.
+        # A replica that does not validate waits here for the one that does, and not in the next
+        # step.
         self.stop = self._agreement.reach(self._callbacks.stop, self._model)
 
     def end(self) -> None:
-        """The training has ended; a callback may still change the weights that are saved."""
+        """End the training; a callback may still change the weights that are saved."""
         if self._is_chief:
             with self._strategy.scope():
                 self._callbacks.end(self._report.metrics)
 
     def remember(self) -> tuple[Mapping[str, Any], Files]:
-        """What goes into a checkpoint beside the variables."""
+        """The metadata and files of a checkpoint."""
         if not self._is_chief:
             return {}, {}
         about, files = self._callbacks.remember()
@@ -135,12 +136,12 @@ class Hooks:
         return about, {**files, **random_state(), **sums_as_file(self.sums)}
 
     def publish(self) -> None:
-        """Bring what was logged, as it is now, to the store."""
+        """Upload the logs in their current state."""
         self._report.publish(self._callbacks.logs())
 
 
 def check_loss(sums: MetricState, reached: MetricValues) -> None:
-    """Raise FinalError if the loss of a step was no finite number, naming the first."""
+    """Raise FinalError if the loss of a step was not finite, with the first such step."""
     step = sums.bad_step(reached)
     if step is not None:
         raise FinalError(

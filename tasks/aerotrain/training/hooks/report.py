@@ -1,4 +1,4 @@
-"""What a training says of itself while it runs: log lines, and event files for TensorBoard."""
+"""The report of a running training: log lines, and event files for TensorBoard."""
 
 import time
 from collections import deque
@@ -23,9 +23,9 @@ _LINES_IN_PACE = 10
 
 
 class Pace:
-    """Examples a second, over the last few times that it was asked for.
+    """Examples per second, over the last few calls.
 
-    Training begins at ``now`` seconds, with ``step`` steps done before.
+    Training starts at ``now`` seconds, with ``step`` steps done before.
     """
 
     def __init__(self, batch_size: int, now: float, step: int) -> None:
@@ -33,14 +33,14 @@ class Pace:
         self._marks = deque([(now, step)], maxlen=_LINES_IN_PACE)
 
     def at(self, now: float, step: int) -> float:
-        """The pace when ``step`` steps are done at ``now`` seconds; 0 where nothing is known."""
+        """The pace when ``step`` steps are done at ``now`` seconds; 0 if it is unknown."""
         since, first = self._marks[0]
         self._marks.append((now, step))
         return (step - first) * self._batch_size / (now - since) if now > since else 0.0
 
 
 def main_loss(metrics: Mapping[str, float]) -> float:
-    """The loss among ``metrics``; of a model that has several and no sum of them, the first."""
+    """The loss among ``metrics``; of a model with several losses and no total, the first."""
     first = next((name for name in metrics if "loss" in name), next(iter(metrics)))
     return metrics.get("loss", metrics[first])
 
@@ -48,8 +48,7 @@ def main_loss(metrics: Mapping[str, float]) -> float:
 class Report:
     """Prints progress, keeps the metrics, and writes TensorBoard's event files to ``store``.
 
-    ``metrics`` are those of the last epoch that ended, by name. Training begins with ``start``
-    steps done before.
+    ``metrics`` are those of the last finished epoch, by name. ``start`` steps were done before.
     """
 
     def __init__(
@@ -77,10 +76,10 @@ class Report:
         self._begun = False
 
     def progress(self, step: int, sums: MetricValues) -> None:
-        """Say that ``step`` steps are done, whose epoch has come to ``sums`` so far.
+        """Report that ``step`` steps are done, with the ``sums`` of their epoch so far.
 
-        It is said once a second, at the end, and after the first steps: with them the long
-        wait for TensorFlow to trace and compile is over.
+        It is printed once a second, at the end, and after the first execution, which shows that
+        TensorFlow has traced and compiled.
         """
         if self._begun and step < self._plan.steps and not self._line.due():
             return
@@ -98,13 +97,13 @@ class Report:
         print(line, flush=True)
         values = {"loss": loss, "examples_per_second": pace}
         if self._model.optimizer is not None:
-            # A strategy's variable is no number, but TensorFlow makes a tensor of any.
+            # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             rate = tf.convert_to_tensor(self._model.optimizer.learning_rate)
             values["learning_rate"] = float(rate)
         self._events.write(step, values)
 
     def epoch(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Say what the epoch ``number``, counted from 0, came to."""
+        """Report the metrics of the epoch ``number``, counted from 0."""
         self.metrics = dict(metrics)
         values = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
         print(f"epoch {number + 1} of {self._plan.epochs}: {values}", flush=True)
@@ -112,7 +111,7 @@ class Report:
         self._events.write(step, {f"epoch/{name}": each for name, each in self.metrics.items()})
 
     def publish(self, logs: Sequence[Path] = ()) -> None:
-        """Have the event files, and ``logs``, brought to the store, as they are then."""
+        """Upload the event files and ``logs``, in their state at the time of the upload."""
         self._events.flush()
 
         def upload() -> None:

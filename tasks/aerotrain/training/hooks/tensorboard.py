@@ -10,7 +10,7 @@ import tensorflow as tf
 class Events:
     """Writes scalars into event files below ``folder``.
 
-    Training is worth more than its curves: what a full disk does not take is lost, and said once.
+    On a full disk, scalars are dropped with one warning, because training matters more.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,12 +25,12 @@ class Events:
                 tf.summary.scalar(name, value)
 
     def flush(self) -> None:
-        """Have all in the files that was written until now."""
+        """Write everything that is buffered to the files."""
         with self._outliving_a_full_disk():
             self._writer.flush()
 
     def files(self) -> Iterator[Path]:
-        """The files, as they are now."""
+        """The current files."""
         return self._folder.iterdir()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The metrics of a split, measured in this process while the job trains somewhere else."""
+"""Validation: the metrics of a split, measured in this process by a copy of the model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +12,12 @@ from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.steps.results import numbers
 
-#: The split that models are measured on while they are trained.
+#: The split on which models are measured during training.
 VALIDATION_SPLIT = "validation"
 
 
 class Validation:
-    """A copy of the model that belongs to no strategy, and each record of the split once.
+    """A copy of the model outside any strategy, and the batches of the split.
 
     Raises:
         FinalError: the data set has no such split, or it is empty.
@@ -38,13 +38,13 @@ class Validation:
         )
 
     def measure(self, update: Callable[[keras.Model], None]) -> dict[str, float]:
-        """The metrics by name, once ``update`` has given the copy its weights."""
+        """The metrics by name, after ``update`` has set the copy's weights."""
         update(self.model)
         return numbers(self.model.evaluate(self._batches, return_dict=True, verbose=0))
 
 
 def weights_of(trained: keras.Model) -> Callable[[keras.Model], None]:
-    """Gives a copy of ``trained`` the state that it has now, wherever that is kept."""
+    """A function that copies the current state of ``trained`` into a copy."""
 
     def update(copy: keras.Model) -> None:
         for mine, theirs in zip(copy.variables, trained.variables, strict=True):

@@ -1,1 +1,1 @@
-"""From the shards in the store to the batches that a step takes."""
+"""The input of a training: from the shards in the store to the batches of a step."""

@@ -1,4 +1,4 @@
-"""From shards of serialized records to the batches that a model takes."""
+"""From shards of serialized records to the batches of a model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ Transform = Callable[[dict[str, tf.Tensor]], Any]
 
 
 def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
-    """A batch of serialized ``tf.train.Example`` as features, ``(batch, *shape)`` each.
+    """Parse a batch of serialized ``tf.train.Example`` to features, ``(batch, *shape)`` each.
 
-    Records are strings, or ``uint8`` of ``(batch, width)`` where all are of one layout.
+    Records are strings, or ``uint8`` of ``(batch, width)`` if all have one layout.
     """
     return AS_WRITTEN(_features)(records, schema)
 
@@ -38,7 +38,7 @@ def _parsed(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
 
 
 def _is_raw(feature: Feature) -> bool:
-    """Whether the feature's array is stored as its bytes, rather than as a list of numbers."""
+    """Whether the feature's array is stored as its bytes, instead of a list of numbers."""
     return feature.dtype == "uint8"
 
 
@@ -58,7 +58,7 @@ def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
 
 
 def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.data.Dataset:
-    """Batches of records as the model takes them, made ahead of their use.
+    """Parse and transform batches of records, and prefetch them.
 
     Records are parsed by the batch, which is several times faster than one by one.
     """
@@ -68,15 +68,15 @@ def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.
 
 
 def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
-    """Each element by ``function``, several at once, and all in their order."""
+    """Map ``function`` over the elements, several at once, in their order."""
     return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicrobatchSpec:
-    """How global batches are cut: ``accumulate`` pieces for each of ``replicas`` replicas.
+    """How global batches are divided: ``accumulate`` microbatches for each of ``replicas``.
 
-    This machine feeds ``local`` of the replicas, of which ``first`` is the first.
+    This machine feeds ``local`` of the replicas, starting with replica ``first``.
     """
 
     accumulate: int = 1
@@ -85,10 +85,10 @@ class MicrobatchSpec:
     local: int = 1
 
     def piece(self, batch: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The piece of that number, and what its mean loss, divided by the replicas, counts for.
+        """The microbatch of that number, and its share: the weight of its loss over ``replicas``.
 
-        A batch of fewer records than there are pieces leaves some empty. They get a record
-        all the same, since models cannot compute on none, and count for nothing.
+        If a batch has fewer records than microbatches, some are empty. An empty one gets one record
+        with a share of 0, because models cannot compute on none.
         """
         records = tf.shape(batch, tf.int64)[0]
         pieces = self.accumulate * self.replicas
@@ -100,7 +100,7 @@ class MicrobatchSpec:
 def in_microbatches(
     batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
 ) -> tf.data.Dataset:
-    """Of each batch in turn an element for each local replica: a tuple of (share, piece)."""
+    """For each batch, one element per local replica: a tuple of (share, microbatch)."""
     replicas = range(cut.first, cut.first + cut.local)
 
     def element(batch: tf.Tensor, replica: tf.Tensor) -> Any:
@@ -118,13 +118,13 @@ def in_microbatches(
         )
     )
     made = each_replica.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # Unless told so, TensorFlow has the replicas agree before each step that there is one.
+    # Otherwise TensorFlow synchronizes the replicas before each step, to agree that there is one.
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     return made.apply(endless).prefetch(tf.data.AUTOTUNE)
 
 
 def batch_spec(schema: Schema, transform: Transform) -> Any:
-    """The shapes and dtypes of the batches that a model is given, without reading any."""
+    """The shapes and dtypes of a model's batches, without reading any."""
     return every_record([], schema, transform, records=0, batch_size=1).element_spec
 
 

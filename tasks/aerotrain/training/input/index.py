@@ -1,4 +1,4 @@
-"""Where each record of a shard begins, and how long it is."""
+"""The index of a shard: the offset and the length of each record."""
 
 import mmap
 import struct
@@ -13,7 +13,7 @@ from aerotrain.dataset import Shard
 #: Bytes of a TFRecord before a record, its length and that length's checksum, and after it.
 HEAD, FOOT = 12, 4
 
-#: What the name of an index ends with. It holds two int64 a record: its place, and its length.
+#: The suffix of an index. It holds two int64 per record: the offset and the length.
 INDEX = ".index"
 
 _LENGTH = struct.Struct("<Q")
@@ -21,13 +21,13 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Indexed:
-    """A shard on this disk, and its index, or None where all records are equally long."""
+    """A shard on this disk, and its index, or None if all records have the same length."""
 
     shard: Shard
     index: Path | None
 
     def offset(self, record: int) -> int:
-        """Where the frame of that record begins in the shard, or where the shard ends."""
+        """The offset of that record's frame in the shard, or the shard's end."""
         if self.index is None:
             return self.shard.bytes // self.shard.records * record
         if record == self.shard.records:
@@ -37,10 +37,10 @@ class Indexed:
 
 
 def write_index(shard: Shard, path: Path) -> Indexed:
-    """Find the records of the shard at ``path``, and leave their places beside it.
+    """Find the records of the shard at ``path``, and write its index next to it.
 
     Raises:
-        FinalError: it does not hold the records that the manifest says.
+        FinalError: the shard does not contain the records of the manifest.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         places = np.empty((shard.records, 2), "<i8")

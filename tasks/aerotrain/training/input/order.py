@@ -1,8 +1,8 @@
-"""In which order a training reads the records of its shards: a plan, which reads nothing.
+"""The order in which a training reads the records of its shards, as a plan without any reading.
 
-Shards are shuffled, and read in groups. A group is cut into windows, each of a part of every
-shard in it; the records of a window are held in memory and shuffled. So a run that goes on
-from the middle of an epoch begins with the window that it is in, and reads nothing before.
+Shards are shuffled, and read in groups. A group is divided into windows, each with a part of every
+shard of the group. The records of a window are held in memory and shuffled. So a run that resumes
+in the middle of an epoch starts with its current window, and reads nothing before it.
 """
 
 import hashlib
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from aerotrain.contract.errors import FinalError
 from aerotrain.dataset import Shard
 
-#: Bytes of records that a window holds at most. A split that fits is shuffled perfectly.
+#: The most bytes of records in a window. A split that fits is shuffled perfectly.
 WINDOW_BYTES = 64 * 2**20
 
-#: Shards of one group at most, where they are larger than a window together. An epoch begins
-#: with groups of 1, 2 and 4, so that a training need not wait until many shards have come.
+#: The most shards in one group, if they are larger than a window together. An epoch starts with
+#: groups of 1, 2 and 4, so that a training need not wait until many shards are downloaded.
 MIXED = 8
 
 
@@ -33,7 +33,7 @@ class Piece:
 class Window:
     """Records that are shuffled together, by the two numbers of ``seed``.
 
-    The first ``drop`` of the shuffled ones were read by an earlier run. ``last`` ends an epoch.
+    The first ``drop`` of the shuffled records were read by an earlier run. ``last`` ends an epoch.
     """
 
     pieces: tuple[Piece, ...]
@@ -43,17 +43,17 @@ class Window:
 
     @property
     def records(self) -> int:
-        """How many records there are, with those that are dropped."""
+        """The number of records, including those that are dropped."""
         return sum(piece.count for piece in self.pieces)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """The order of ``shards`` by ``seed``, another one in each epoch.
+    """The order of ``shards`` by ``seed``, different in each epoch.
 
-    ``window_bytes`` are held in memory to be shuffled. ``shard_cache_bytes`` is how much of the
-    disk shards may take, 0 for as much as they need: of two groups, one that is read and one that
-    comes, so that a small budget mixes fewer shards.
+    ``window_bytes`` are held in memory for shuffling. ``shard_cache_bytes`` limits the disk space
+    of shards; 0 means no limit. The space must hold two groups, one that is read and one that is
+    downloaded, so a small limit mixes fewer shards.
 
     Raises:
         FinalError: the largest shard does not fit into ``shard_cache_bytes``.
@@ -75,7 +75,7 @@ class Order:
             )
 
     def windows(self, epoch: int = 0, done: int = 0) -> Iterator[Window]:
-        """All windows from ``epoch`` on, without end, but for its first ``done`` records."""
+        """All windows from ``epoch`` on, without end, except its first ``done`` records."""
         while True:
             for window in self.epoch(epoch):
                 if done < window.records:
@@ -84,7 +84,7 @@ class Order:
             epoch += 1
 
     def window_of(self, record: int) -> int:
-        """The number of the window in which that record of all epochs comes, both from 0."""
+        """The number of the window that contains that record of all epochs, both from 0."""
         for number, window in enumerate(self.windows()):
             record -= window.records
             if record < 0:
@@ -92,7 +92,7 @@ class Order:
         raise AssertionError("there are windows without end")
 
     def epoch(self, number: int) -> Iterator[Window]:
-        """The windows of one epoch, in which each record is once."""
+        """The windows of one epoch, in which each record occurs once."""
         cut = (pieces for group in self._groups(number) for pieces in self._cut(group))
         before: tuple[Piece, ...] = ()
         count = 0
@@ -120,7 +120,7 @@ class Order:
         yield group
 
     def _place(self, shard: Shard, epoch: int) -> bytes:
-        # No generator of numbers, which another version may well change.
+        # Not a random generator, whose numbers may change between versions.
         return hashlib.sha256(f"{self.seed} {epoch} {shard.file}".encode()).digest()
 
     def _cut(self, group: list[Shard]) -> Iterator[tuple[Piece, ...]]:

@@ -1,9 +1,9 @@
-"""Records of one layout, which are parsed as a matrix: a row each, and columns for a feature.
+"""Records of one layout, parsed as a matrix: one row per record, and columns per feature.
 
-Where no feature's length depends on its value, each value stands at the same place of every
-record, and a batch is parsed by slices alone. That holds for bytes, for floats, and for
-integers from 0 to 127, whose varint is one byte, the fewest that there can be. So a shard of
-as many bytes as its records have at least is of one layout, and needs no look into it.
+If no feature's length depends on its value, each value is at the same offset in every record, and
+slices parse a batch. That holds for bytes, for floats, and for integers from 0 to 127, whose varint
+is one byte, the minimum. So a shard that has exactly the minimum size of its records has one
+layout, and need not be scanned.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from aerotrain.dataset import Feature, Schema, Shard
 from aerotrain.training.input.index import FOOT, HEAD
 
-#: All bytes as strings, to make strings of numbers of.
+#: All single-byte strings, to convert numbers to strings.
 _BYTES = [bytes([each]) for each in range(256)]
 
 Features = dict[str, tf.Tensor]
@@ -28,8 +28,8 @@ Features = dict[str, tf.Tensor]
 class Rows:
     """The layout of records of ``schema``: ``width`` bytes each in a file.
 
-    ``expected`` is a record with its frame, ``places`` where each feature's values begin and
-    end in it, and ``fixed`` the runs of bytes that are the same in every record.
+    ``expected`` is a record with its frame. ``places`` are the begin and the end of each feature's
+    values in it. ``fixed`` are the runs of bytes that are the same in every record.
     """
 
     schema: Schema
@@ -39,7 +39,7 @@ class Rows:
 
     @classmethod
     def of(cls, schema: Schema) -> "Rows | None":
-        """The layout, or None where the length of a feature depends on its value."""
+        """The layout, or None if the length of a feature depends on its value."""
         if not all(_width(feature) for feature in schema.values()):
             return None
         zero = _record(schema, dict.fromkeys(schema, 0))
@@ -52,7 +52,7 @@ class Rows:
                 return None
             free[where] = True
         head = len(zero).to_bytes(8, "little")
-        # The checksums are not looked at: a shard's own has proven all of its bytes.
+        # The checksums are not compared: the shard's own hash has verified all of its bytes.
         runs = [(0, 8), *((HEAD + begin, HEAD + end) for begin, end in _runs(~free))]
         return cls(schema, head + bytes(4) + zero.tobytes() + bytes(FOOT), places, runs)
 
@@ -64,8 +64,8 @@ class Rows:
     def parse(self, rows: tf.Tensor, otherwise: Callable[[tf.Tensor], Features]) -> Features:
         """The features of ``rows``, ``uint8`` of ``(records, width)``, ``(records, *shape)`` each.
 
-        ``otherwise`` parses records as strings, should they not be as another writer of ours
-        leaves them, such as with their features in another order.
+        ``otherwise`` parses records as strings if they do not have the expected layout, such as
+        records of another writer, with their features in another order.
         """
         return tf.cond(
             self._are_as_expected(rows),
@@ -74,7 +74,7 @@ class Rows:
         )
 
     def _are_as_expected(self, rows: tf.Tensor) -> tf.Tensor:
-        # One comparison for all of them: a batch is small, and each operation has its price.
+        # One comparison for all of them: a batch is small, and each operation has a fixed cost.
         same = b"".join(self.expected[begin:end] for begin, end in self.fixed)
         found = tf.concat([rows[:, begin:end] for begin, end in self.fixed], axis=1)
         numbers = [
@@ -96,7 +96,7 @@ class Rows:
 
 
 def layout_of(schema: Schema, shards: Sequence[Shard]) -> Rows | None:
-    """The layout of the records of ``shards``, where all are of one."""
+    """The layout of the records of ``shards``, or None if they do not all have it."""
     rows = Rows.of(schema)
     if rows and all(shard.bytes == shard.records * rows.width for shard in shards):
         return rows
@@ -104,14 +104,14 @@ def layout_of(schema: Schema, shards: Sequence[Shard]) -> Rows | None:
 
 
 def _width(feature: Feature) -> int:
-    """Bytes of the values of one record, or 0 where they are not always as many."""
+    """Bytes of the values of one record, or 0 if their number varies."""
     if feature.dtype == "string":
         return 0
     return prod(feature.shape) * (4 if feature.dtype == "float32" else 1)
 
 
 def _record(schema: Schema, values: Mapping[str, int]) -> NDArray[np.uint8]:
-    """A record in which every byte of a feature's values is 0, or 1."""
+    """A record in which every byte of a feature's values is 0 or 1."""
     features = {}
     for name, feature in schema.items():
         value, size = values[name], prod(feature.shape)
@@ -128,7 +128,7 @@ def _record(schema: Schema, values: Mapping[str, int]) -> NDArray[np.uint8]:
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where the mask is true: the beginning and the end of each run."""
+    """The begin and the end of each run in which the mask is true."""
     places = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     return [(begin, end) for begin, end in itertools.pairwise(places) if mask[begin]]
 

@@ -1,9 +1,10 @@
-"""Input by other replicas, where it is the bottleneck: TensorFlow's tf.data service.
+"""Input by other replicas, if reading is the bottleneck: TensorFlow's tf.data service.
 
-Each replica ``input`` reads, parses and transforms the records of its own shards, again and
-again, and who trains takes whatever is there: batches are no longer those of the seed. The
-service finds by itself which of these replicas are there, so one of several is not missed while
-it is gone; then it begins again where the training began. See https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
+Each ``input`` replica reads, parses and transforms the records of its own shards repeatedly, and
+the training replicas take whatever batch is ready. So the order of batches no longer follows the
+seed. The service detects which input replicas are available; while one is missing, the others
+continue, and a restarted one begins where the training began. See
+https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 """
 
 import time
@@ -16,10 +17,10 @@ import tensorflow as tf
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.training.server_probe import answers
 
-#: Milliseconds until who gives no sign is no longer asked, and between two signs of life.
+#: Milliseconds after which an unresponsive replica is dropped, and between two heartbeats.
 _LOST, _BEAT = 5_000, 1_000
 
-#: Milliseconds until what nobody reads any more is dropped: a chief that comes back reads on.
+#: Milliseconds until an iteration without readers is dropped: a restarted chief continues to read.
 _DROPPED = 600_000
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -27,15 +28,15 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 @dataclass(frozen=True)
 class Service:
-    """The service whose dispatcher is at ``address``; all who read by ``name`` share what comes."""
+    """The service with the dispatcher at ``address``; readers with one ``name`` share batches."""
 
     address: str
     name: str
 
     def bring(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
-        """What ``make`` reads without end in each replica ``input``, in whatever order it comes.
+        """The batches that ``make`` reads in each ``input`` replica, without end and in any order.
 
-        May be called where a function is traced; ``make`` is called outside of it.
+        It may be called while a function is traced; ``make`` is called outside of it.
         """
         url = f"grpc://{self.address}"
         with tf.init_scope():
@@ -56,7 +57,7 @@ class Service:
 
 
 def dispatcher(address: str) -> Any:
-    """The server that tells readers where the input is, at ``host:port``."""
+    """The dispatcher, which tells readers the addresses of input replicas, at ``host:port``."""
     config = tf.data.experimental.service.DispatcherConfig(
         port=_port(address),
         worker_timeout_ms=_LOST,
@@ -67,12 +68,12 @@ def dispatcher(address: str) -> Any:
 
 
 def input_server(address: str, dispatcher: str, seconds: float) -> Any:
-    """The server of one replica ``input``, once the dispatcher answers; addresses as host:port.
+    """The server of one ``input`` replica, started when the dispatcher answers; all ``host:port``.
 
     Raises:
-        TemporaryError: it does not within ``seconds``.
+        TemporaryError: the dispatcher does not answer within ``seconds``.
     """
-    # TensorFlow would wait with Python's lock held, and this replica give no sign of life.
+    # TensorFlow would wait with Python's lock held, and this replica would send no heartbeat.
     until = time.monotonic() + seconds
     while not answers(dispatcher):
         if time.monotonic() > until:

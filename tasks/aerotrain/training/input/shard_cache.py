@@ -1,7 +1,7 @@
-"""Shards come from the store while a training reads them.
+"""The shard cache: downloads shards from the store while a training reads them.
 
-A thread brings shards in the order in which they are read, within a budget of the disk, and
-says by files what there is to read: see ``requests.py``.
+A thread downloads shards in the order in which they are read, within a limit of disk space, and
+announces windows of records by files: see ``window_requests.py``.
 """
 
 import threading
@@ -28,24 +28,24 @@ from aerotrain.training.input.shards import (
 )
 from aerotrain.training.input.window_requests import WindowRequests
 
-#: Windows that are written ahead of the one asked for, where their shards are there.
+#: Windows that are written ahead of the requested one, if their shards are on the disk.
 _AHEAD = 64
 
 _SECONDS_BETWEEN_LOOKS = 0.02
 
-#: How soon a shard is asked for again, where the store was away or the disk full.
+#: Seconds until a shard is requested again, if the store was unavailable or the disk full.
 _SECONDS_BETWEEN_TRIES = 2.0
 
 
 class ShardCache:
-    """Brings the shards of ``order`` of the data set at ``url`` below ``scratch``.
+    """Downloads the shards of ``order`` of the data set at ``url`` below ``scratch``.
 
-    Windows are numbered from the one that ``begin``, an epoch and the records of it that are
-    done, leads to. Whoever asks for an earlier one than before begins again, as a chief does
-    that was started again. With ``ends``, epochs end; else the records of one are followed by
-    those of the next. With ``indexed``, where records are not all equally long, the places of
-    each shard's records lie beside it. ``patience`` is for how many seconds the store may be
-    away or the disk full: a training goes on meanwhile with the shards that are here, or waits.
+    Windows are numbered from the position ``begin``, an epoch and the records of it that are done.
+    A request for an earlier window than before starts over, as a restarted chief does. With
+    ``ends``, epochs end; otherwise the records of one epoch are followed by those of the next. With
+    ``indexed``, for records of different lengths, an index is written for each shard. ``patience``
+    is the number of seconds for which the store may be unavailable or the disk full; meanwhile a
+    training uses the shards on the disk, or waits.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ShardCache:
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
 
     def start(self) -> None:
-        """Begin to bring shards; what an earlier process has asked for is forgotten."""
+        """Start the download of shards, and discard the requests of an earlier process."""
         self._requests.open()
         if self._order.shard_cache_bytes:
             for shard in self._order.shards:
@@ -89,20 +89,20 @@ class ShardCache:
         self._thread.start()
 
     def stop(self) -> None:
-        """Bring nothing more. Returns when the thread has ended."""
+        """Stop downloading, and return when the thread has ended."""
         self._stopped.set()
         self._thread.join()
         self._requests.close()
 
     def failed(self) -> BaseException:
-        """Wait, for ever where nothing goes wrong, and return why nothing more comes."""
+        """Wait until the cache fails, without a time limit, and return the error."""
         self._failed.wait()
         assert self.failure is not None
         return self.failure
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for the store to come back, or the disk to have room."""
+        """Whether it waits for the store to be available, or for disk space."""
         return self._held_since is not None
 
     def _run(self) -> None:
@@ -113,7 +113,7 @@ class ShardCache:
                 except OSError as error:
                     self._hold(errors_translated(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
-        except BaseException as error:  # noqa: BLE001 -- whoever waits for a window must be told
+        except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self._fail(error)
         finally:
             self._ranges.shutdown(wait=False, cancel_futures=True)
@@ -127,7 +127,7 @@ class ShardCache:
             self._failed.set()
 
     def _turn(self) -> None:
-        """See what was asked for and what has come, and go on with both."""
+        """Process requests and finished downloads, and start new ones."""
         came, failed = self._take_what_came()
         asked = self._requests.newest(self._number)
         if not (came or self.is_held or asked != self._number or not self._written):
@@ -144,7 +144,7 @@ class ShardCache:
             self._bring(self._wanted())
         self._write_windows()
         if failed is not None:
-            raise failed  # only now, so that what has come may be read
+            raise failed  # raised only now, so that what was downloaded can be read
 
     def _rewind(self) -> None:
         self._requests.forget_all()
@@ -183,7 +183,7 @@ class ShardCache:
     def _bring(self, wanted: list[Shard]) -> None:
         names = {shard.file for shard in wanted}
         if self._coming.keys() - names:
-            return  # what somebody else asked for takes its place until it has come
+            return  # downloads that are not wanted any more occupy space until they are done
         for file in set(self._here) - names:
             if self._room(wanted) < 0:
                 self._drop(file)
@@ -193,7 +193,7 @@ class ShardCache:
             self._coming[shard.file] = self._shards.submit(self._bring_one, shard)
 
     def _room(self, wanted: list[Shard]) -> int:
-        """Bytes of the budget that are left when all that is wanted is there besides the rest."""
+        """Bytes of the limit that remain with all wanted and all present shards on the disk."""
         if not self._order.shard_cache_bytes:
             return 0
         sizes = {shard.file: shard.bytes for shard in wanted}
@@ -210,7 +210,7 @@ class ShardCache:
             raise errors_translated(error, str(path)) from error
 
     def _take_what_came(self) -> tuple[bool, BaseException | None]:
-        """Whether an attempt to bring a shard has ended, and why none more should be made."""
+        """Whether any download has ended, and the error after which none should be started."""
         ended = [file for file, future in self._coming.items() if future.done()]
         failed = None
         for file in ended:
@@ -227,7 +227,7 @@ class ShardCache:
         return bool(ended), failed
 
     def _hold(self, error: BaseException) -> None:
-        """Go on later, where the store may come back or the disk be given room; else raise."""
+        """Retry later if the store may recover or the disk may get space; otherwise raise."""
         passes = isinstance(error, StoreFull) and self._begun
         if not (passes or isinstance(error, StoreUnavailable)):
             raise error
@@ -259,7 +259,7 @@ class ShardCache:
         return all(piece.shard.file in self._here for piece in window.pieces)
 
     def _told(self, window: Window) -> str:
-        """What its file says: a line for the window, then one for each piece."""
+        """The content of a window's file: a line for the window, then one for each piece."""
         last = window.last and self._ends
         lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
         for piece in window.pieces:
@@ -280,10 +280,10 @@ def shard_cache_of(
     begin: tuple[int, int] = (0, 0),
     ends: bool = True,
 ) -> ShardCache:
-    """What brings ``shards`` of the train split to who reads as ``InputPipeline`` does.
+    """The shard cache of ``shards`` of the train split, for the reader in ``InputPipeline``.
 
-    ``begin`` is an epoch and the records of it that are done, ``ends`` whether epochs end with
-    a smaller batch.
+    ``begin`` is an epoch and the records of it that are done. ``ends`` is whether epochs end with a
+    smaller batch.
     """
     order = order_of(arguments, shards)
     indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None

@@ -1,4 +1,4 @@
-"""The shards of a data set on this machine's disk, each proven to be what was written."""
+"""The shards of a data set on this machine's disk, each verified by its hash."""
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -10,10 +10,10 @@ from aerotrain.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
 from aerotrain.store.ranges import fetch_in_ranges
 
-#: The split that models are trained on.
+#: The split on which models are trained.
 TRAIN_SPLIT = "train"
 
-#: Where shards are below the scratch folder.
+#: The folder of shards below the scratch folder.
 FOLDER = "shards"
 
 SHARDS_AT_ONCE = 4
@@ -21,7 +21,7 @@ RANGES_AT_ONCE = 8
 
 
 def split_of(dataset: Dataset, name: str) -> Split:
-    """The split of that name, which has records.
+    """The split of that name, which is not empty.
 
     Raises:
         FinalError: there is none, or it is empty.
@@ -40,7 +40,7 @@ def split_of(dataset: Dataset, name: str) -> Split:
 
 
 def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
-    """What reader ``index`` of ``count`` reads: whole shards, each of them read by one reader.
+    """The shards of reader ``index`` of ``count``; each shard has exactly one reader.
 
     Raises:
         FinalError: there are fewer shards than readers.
@@ -54,13 +54,13 @@ def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
 
 
 def download(url: str, shards: Sequence[Shard], scratch: Path) -> list[Path]:
-    """Bring shards of the data set at ``url`` below ``scratch``, unless they are there already.
+    """Download shards of the data set at ``url`` below ``scratch``, unless they exist there.
 
     Returns:
-        Where they are.
+        The paths of the shards.
 
     Raises:
-        CorruptError: a shard is not what the data set's manifest says; the message names it.
+        CorruptError: a shard does not match the data set's manifest; the message names it.
     """
     store = open_store(url)
     with (
@@ -71,7 +71,7 @@ def download(url: str, shards: Sequence[Shard], scratch: Path) -> list[Path]:
 
 
 def bring(store: Store, shard: Shard, scratch: Path, ranges: Executor) -> Path:
-    """Bring one shard of the data set in ``store`` as ``download`` does, by ``ranges``."""
+    """Download one shard of the data set in ``store``, as ``download`` does, by ``ranges``."""
     path = scratch / FOLDER / shard.file
     expected = StoredFile(bytes=shard.bytes, sha256=shard.sha256)
     if not path.exists() or StoredFile.of(path) != expected:

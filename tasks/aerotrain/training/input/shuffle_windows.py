@@ -1,7 +1,7 @@
-"""Windows of records as batches, by operations of a graph alone.
+"""Windows of records as batches, by graph operations only.
 
-So it may be traced in one process and run in another, where it asks that process's supply of
-shards for windows: see ``requests.py``.
+So the graph may be traced in one process and run in another, where it requests windows from that
+process's shard cache: see ``window_requests.py``.
 """
 
 from collections.abc import Sequence
@@ -14,31 +14,30 @@ from aerotrain.training.input.index import INDEX
 from aerotrain.training.input.shards import FOLDER
 from aerotrain.training.input.window_requests import ASKED, DIGITS, FAILED, WINDOWS
 
-#: Rewriting code of ours for TensorFlow, which changes nothing where all is operations already,
-#: would take each process a second at its start.
+#: AutoGraph would take each process a second at its start, and has nothing to convert here, because
+#: all is operations already.
 AS_WRITTEN = tf.autograph.experimental.do_not_convert
 
 _MICROSECONDS_BETWEEN_LOOKS = 10_000
 
-#: Bytes of a file that are read at once where its records are read in their order.
+#: Bytes of a file that are read at once if its records are read in their order.
 _BLOCK_BYTES = 2**20
 
-#: What a reader is told when no window comes any more.
+#: The error of a reader when no more windows come.
 NO_MORE = "no more shards come; the process that reads them says why"
 
-#: What a window's file says of each piece: its file, where its bytes begin, how many there are
-#: and how many follow, and the same of its records.
+#: The fields of a piece in a window's file: its shard's file, the begin of its bytes, their number
+#: and the number that follows, and the same three of its records.
 _PIECE = ["", *[np.int64(0)] * 6]
 
 
 def supplied(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
-    """The windows of the supply whose scratch folder is ``root``, which ends with a slash.
+    """The windows of the shard cache whose scratch folder is ``root``, which ends with a slash.
 
-    Empty, it is the working directory of whichever process reads. ``width`` is how many bytes
-    each record has in a file, where all have the same. ``first`` is the number of the window
-    to begin with. An element is the records, as
-    ``(records, width)`` of ``uint8`` or as strings; the order in which they are read; and
-    whether an epoch ends with them.
+    An empty ``root`` is the working directory of the process that reads. ``width`` is the number of
+    bytes of each record in a file, if all have the same. ``first`` is the number of the first
+    window. An element is a tuple of the records, as ``(records, width)`` of ``uint8`` or as
+    strings; the order in which they are read; and whether they end an epoch.
     """
 
     def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -54,9 +53,9 @@ def supplied(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
 
 
 def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
-    """The records of whole files in their order, some at once: ``(records, width)`` of ``uint8``.
+    """The records of whole files in their order, in blocks: ``(records, width)`` of ``uint8``.
 
-    Each operation has its price, and here many records share it.
+    Each operation has a fixed cost, which the records of a block share.
     """
     most = width * max(1, _BLOCK_BYTES // width)
 
@@ -75,7 +74,7 @@ def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
 def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
     """Batches of the records of ``windows``, each in its order; an epoch's last may be smaller.
 
-    What is left of a window goes into the first batch of the next.
+    The remainder of a window goes into the first batch of the next.
     """
     records_spec = windows.element_spec[0]
     nothing = tf.zeros([0, *records_spec.shape[1:]], records_spec.dtype)
@@ -106,7 +105,7 @@ def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
 
 
 def _asked_for(root: str, number: tf.Tensor) -> tf.Tensor:
-    """What the file of that window says, once it is there."""
+    """The content of that window's file, once it exists."""
     name = tf.strings.as_string(number, width=DIGITS, fill="0")
     file = tf.strings.join([root, WINDOWS, "/", name])
 
@@ -114,10 +113,10 @@ def _asked_for(root: str, number: tf.Tensor) -> tf.Tensor:
         return tf.io.write_file(f"{root}{WINDOWS}/{ASKED}", name)
 
     def again(_: tf.Tensor) -> list[tf.Tensor]:
-        # Names that come of the pause, or TensorFlow looks for a file once and never again.
+        # The names depend on the pause; otherwise TensorFlow would check for a file only once.
         failed, here = tf.unstack(tf.gather([[f"{root}{WINDOWS}/{FAILED}", file]], _slept()))
         with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [NO_MORE])]):
-            # Another reader may have asked since: one of a process that has ended.
+            # Repeated, because a reader of a process that has ended may have requested another.
             asked = ask()
         with tf.control_dependencies([asked]):
             return [_exists(here)]
@@ -135,7 +134,7 @@ def _exists(file: tf.Tensor) -> tf.Tensor:
 
 
 def _slept() -> tf.Tensor:
-    """0, after a pause in which no thread works."""
+    """0, after a pause that occupies no thread."""
     form = {"output_types": [tf.int32], "output_shapes": [tf.TensorShape([])]}
     one = tf.raw_ops.TensorDataset(components=[0], output_shapes=form["output_shapes"])
     later = tf.raw_ops.SleepDataset(
@@ -158,7 +157,7 @@ def _records(names: tf.Tensor, numbers: list[tf.Tensor], width: int | None) -> t
 
 
 def _joined(names: tf.Tensor, begin: tf.Tensor, size: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
-    """The bytes of all pieces after one another."""
+    """The concatenated bytes of all pieces."""
     pieces = tf.data.Dataset.from_tensor_slices((names, begin, size, left))
     read = pieces.map(_read).batch(tf.size(names, tf.int64)).get_single_element()
     return tf.strings.reduce_join(read)

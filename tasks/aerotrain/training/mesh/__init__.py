@@ -1,1 +1,1 @@
-"""Training over a mesh of devices, by DTensor."""
+"""Training on a mesh of devices, by DTensor."""

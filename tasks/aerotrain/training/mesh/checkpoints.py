@@ -1,4 +1,4 @@
-"""Checkpoints of a model that no process holds the whole of."""
+"""Checkpoints of a model whose variables are distributed over processes."""
 
 import shutil
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from aerotrain.training.checkpoints.checkpoints import FILE, Checkpoints, bad_we
 from aerotrain.training.checkpoints.retention import remove
 from aerotrain.training.mesh.layouts import host
 
-#: Where the parts of a checkpoint are until the chief has put them together.
+#: The folder of a checkpoint's parts until the chief has merged them.
 _PARTS = "parts"
 
-#: A file that is in every part, so that none is empty.
+#: A file in every part, so that none is empty.
 _NOTHING = "nothing"
 
 
 class MeshCheckpoints(Checkpoints):
-    """Each process writes what its devices hold; the chief merges it into one checkpoint.
+    """Each process writes the variables of its devices; the chief merges them into one checkpoint.
 
-    The parts go through the store, for the processes have no disk in common. What is
-    published is a checkpoint like any other, which a process without a mesh can read.
-    TensorFlow copies no variables of a mesh, so training waits until they are on the disk.
+    The parts are transferred through the store, because the processes share no disk. The published
+    checkpoint is like any other, and a process without a mesh can read it. TensorFlow cannot copy
+    variables of a mesh, so training waits until they are on the disk.
     """
 
     def _copy(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class MeshCheckpoints(Checkpoints):
         return f"{_PARTS}/{name}/{client}"
 
     def _meet(self, what: str) -> None:
-        """Wait until every process has come here, and what it began is done."""
+        """Wait until every process has called this, and its operations are done."""
         mesh = self._counter.layout.mesh
         dtensor.barrier(mesh, what)
 
@@ -75,7 +75,7 @@ class MeshCheckpoints(Checkpoints):
 
 
 class PeerMeshCheckpoints(MeshCheckpoints):
-    """Restores what the chief restores, and leaves its parts to the chief."""
+    """Restores what the chief restores, and publishes its parts for the chief."""
 
     def save(self, _about: Mapping[str, Any], _files: Mapping[str, bytes]) -> None:
         self._check_weights_now()
@@ -83,7 +83,7 @@ class PeerMeshCheckpoints(MeshCheckpoints):
         folder = self._folder(name)
         self._checkpoint.write(str(folder / FILE))
         context.async_wait()  # operations on a mesh return before they are done
-        # What every process holds whole, the chief alone has written: this may be all there is.
+        # The chief alone writes replicated variables, so this folder may be empty otherwise.
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _NOTHING).write_text("")
         publish(self._store, folder, self._part(str(name), dtensor.client_id()), {})

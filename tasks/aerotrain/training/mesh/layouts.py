@@ -1,4 +1,4 @@
-"""How variables are cut over the axes of a mesh, by patterns of their paths."""
+"""Layouts: how variables are divided along the axes of a mesh, by patterns of their paths."""
 
 import inspect
 import re
@@ -14,14 +14,14 @@ from tensorflow.experimental import dtensor
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
 
-#: A variable up to this size is drawn whole on each process and then cut, so that it begins
-#: with the values it has under any other strategy. A larger one is drawn in parts, each on
-#: the device that holds it, from seeds of their own: it never exists whole anywhere.
+#: A variable up to this size is initialized whole on each process and then divided, so that it has
+#: the same initial values as under any other strategy. A larger one is initialized in parts, each
+#: on its device and from its own seed: it never exists as a whole.
 WHOLE_BYTES = 64 * 2**20
 
 
 class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has no types
-    """A variable on a mesh that this process may read and write as if it were whole."""
+    """A variable on a mesh that this process can read and write as a whole."""
 
     def assign(self, value: Any, *arguments: Any, **options: Any) -> Any:
         """Assign a value on the mesh, or one that is whole in every process."""
@@ -33,7 +33,7 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has n
         """The whole value, as an array.
 
         Raises:
-            FinalError: its parts are in several processes, of which each goes its own way.
+            FinalError: its parts are in several processes, which do not read it together.
         """
         if dtensor.num_clients() > 1 and not self.layout.is_fully_replicated():
             raise FinalError(
@@ -44,11 +44,11 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has n
 
 
 class LayoutMap:
-    """Which axis of the mesh cuts which dimension of a variable.
+    """Which axis of the mesh divides which dimension of a variable.
 
-    ``rules`` gives patterns of a variable's path, such as ``dense/kernel``, an axis or None
-    for each dimension. The first that fits decides, and what an optimizer keeps about a
-    variable lies as the variable does. Where none fits, every device holds the whole.
+    ``rules`` maps patterns of a variable's path, such as ``dense/kernel``, to an axis or None for
+    each dimension. The first match decides. An optimizer's variables have the layout of the
+    variable they belong to. Without a match, every device holds the whole variable.
     """
 
     def __init__(self, mesh: dtensor.Mesh, rules: Mapping[str, Sequence[str | None]]) -> None:
@@ -60,11 +60,11 @@ class LayoutMap:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A scope in which variables, those of Keras among them, are made on the mesh.
+        """A scope in which variables, including those of Keras, are created on the mesh.
 
         Raises:
-            FinalError: at the end, a rule does not fit the variable that it names. Keras would
-                wrap an error that is raised while it builds a model.
+            FinalError: at the end of the scope, if a rule does not fit the variable that it names.
+                Keras would wrap an error that is raised while it builds a model.
         """
         with tf.variable_creator_scope(self._create):
             yield
@@ -72,10 +72,10 @@ class LayoutMap:
             raise self._refusal
 
     def check_used(self) -> None:
-        """Refuse rules that name none of the variables that were made.
+        """Check that each rule names at least one of the created variables.
 
         Raises:
-            FinalError: there is one; the message holds the nearest path.
+            FinalError: a rule names none; the message contains the nearest path.
         """
         for pattern in self._rules:
             if pattern not in self._used:
@@ -99,7 +99,7 @@ class LayoutMap:
         )
 
     def _of(self, path: str, shape: tf.TensorShape) -> dtensor.Layout:
-        # Keras names what an optimizer keeps about a variable after that variable's path.
+        # Keras names the variables of an optimizer after the path of the model's variable.
         about = [known for known in self._made if f"/{known.replace('/', '_')}_" in f"{path}_"]
         if about and (layout := self._made[max(about, key=len)]).rank == shape.rank:
             return layout
@@ -130,7 +130,7 @@ class LayoutMap:
 
 
 def replicated(mesh: dtensor.Mesh, rank: int) -> dtensor.Layout:
-    """The layout of what every device holds whole."""
+    """The layout of a value that every device holds whole."""
     return dtensor.Layout.replicated(mesh, rank)
 
 
@@ -142,8 +142,8 @@ def host(value: tf.Tensor) -> Any:
 
 def _path(initial: Any, name: str) -> str:
     if callable(initial):
-        # Keras may make a variable late, when the scope of its name has been left. What it
-        # hands over then is a function that knows whose initial value it computes.
+        # Keras may create a variable late, outside the scope of its name. It then passes a function
+        # whose closure contains the variable.
         owner = inspect.getclosurevars(initial).nonlocals.get("self")
         if isinstance(owner, keras.Variable):
             return str(owner.path)

@@ -1,7 +1,7 @@
-"""DTensor: a mesh of devices, over which batches and the model's variables are cut.
+"""The mesh of devices over which DTensor divides batches and the model's variables.
 
-Every process of the job runs the same program, and holds on its own devices its own parts.
-``MeshStrategy`` is what the loop asks of a ``tf.distribute.Strategy``, on a mesh.
+Every process of the job runs the same program, and its devices hold its own parts. ``MeshStrategy``
+implements on a mesh what the loop uses of a ``tf.distribute.Strategy``.
 """
 
 import json
@@ -21,19 +21,19 @@ from aerotrain.training.mesh.layouts import LayoutMap, host, replicated
 
 
 class MeshStrategy:
-    """The mesh, the layouts of variables on it, and the processes that it spans."""
+    """The mesh, the layouts of variables on it, and its processes."""
 
     def __init__(self, mesh: dtensor.Mesh, layouts: LayoutMap) -> None:
         self.mesh = mesh
         self.layouts = layouts
-        #: The loop's "replicas" are the processes: devices have no loop of their own.
+        #: The loop's "replicas" are processes here, because the loop runs once per process.
         self.num_replicas_in_sync = dtensor.num_clients()
         self._told = 0.0
         self._agreed = False
 
     @property
     def extended(self) -> "MeshStrategy":
-        """Where ``tf.distribute`` keeps what its users are not to call."""
+        """The internal interface of ``tf.distribute.Strategy.extended``."""
         return self
 
     def _in_multi_worker_mode(self) -> bool:
@@ -41,7 +41,7 @@ class MeshStrategy:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A scope in which variables, those of Keras among them, are made on the mesh."""
+        """A scope in which variables, including those of Keras, are created on the mesh."""
         with self.layouts.scope():
             yield
 
@@ -63,7 +63,7 @@ class MeshStrategy:
     def agreed(self, told: bool) -> bool:
         """Whether any process had been preempted when the chief's clock was last read.
 
-        ``told`` is whether this one is now; it is said to the others with the next reading.
+        ``told`` is whether this process is preempted now; the next reading sends it to the others.
         """
         self._told = float(told)
         return told if not self._in_multi_worker_mode() else self._agreed
@@ -76,9 +76,10 @@ class MeshStrategy:
         return float(clock) / self.mesh.num_local_devices()
 
     def on_mesh(self, batch: tf.Tensor) -> tf.Tensor:
-        """A batch that is whole in this process, with its examples cut over the mesh.
+        """A batch that is whole in this process, with its examples divided over the mesh.
 
-        One that does not divide, such as the last of an epoch, is computed whole everywhere.
+        A batch that cannot be divided, such as the last of an epoch, is computed whole on every
+        device.
         """
         layout = replicated(self.mesh, batch.ndim)
         if batch.shape[0] % self.mesh.dim_size(BATCH_AXIS) == 0:
@@ -87,7 +88,7 @@ class MeshStrategy:
 
 
 def mesh_strategy(arguments: TrainArguments) -> MeshStrategy:
-    """Join the other processes that TF_CONFIG names, if any, and lay out the mesh.
+    """Join the other processes of TF_CONFIG, if any, and create the mesh.
 
     Raises:
         FinalError: the mesh does not fit the devices of these processes.
@@ -119,7 +120,7 @@ def chiefs_clock(strategy: MeshStrategy) -> Callable[[], float]:
 
 
 def _join(environment: Any) -> int:
-    """Tell DTensor of the cluster, which it does not read from TF_CONFIG; how many are in it."""
+    """Pass the cluster of TF_CONFIG on to DTensor, which does not read it; return its size."""
     config = json.loads(environment.get("TF_CONFIG") or "{}")
     if not config:
         return 1
@@ -146,7 +147,7 @@ def _sizes(arguments: TrainArguments, devices: int) -> Mapping[str, int]:
 
 
 def _present(kind: str) -> int:
-    """The devices of this process: GPUs, or CPUs if TensorFlow was told to divide its one."""
+    """The number of devices of this process: GPUs, or CPUs if TensorFlow divides its CPU."""
     physical = tf.config.list_physical_devices(kind)
     if kind == "GPU":
         return len(physical)
@@ -154,7 +155,7 @@ def _present(kind: str) -> int:
 
 
 def _offer(kind: str, devices: int) -> None:
-    """Have as many devices as this process's part of the mesh takes."""
+    """Configure as many devices as this process's part of the mesh needs."""
     present = _present(kind)
     if present == devices:
         return

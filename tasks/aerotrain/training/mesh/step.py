@@ -1,4 +1,4 @@
-"""Training steps of a compiled Keras model whose variables lie on a mesh."""
+"""Training steps of a compiled Keras model whose variables are on a mesh."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from aerotrain.training.steps.step import MetricState, MetricValues
 
 
 class MeshStep:
-    """Every variable is read once before and written once after all else.
+    """Training steps that read every variable once before, and write it once after all else.
 
-    Inside DTensor's functions a read does not wait for the write before it, so an optimizer
-    that updates its moments and then reads them sees the old ones, now and then.
+    Inside DTensor's functions a read does not wait for the previous write, so an optimizer that
+    updates its moments and then reads them sometimes gets the old values.
 
-    ``_batch`` is what a step of the model's own would be traced with.
+    ``_batch`` is the spec that other steps trace a model's own step with; it is not used here.
 
     Raises:
-        FinalError: the model needs what cannot be done on a mesh.
+        FinalError: the model needs what is not possible on a mesh.
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable, _batch: Any = None) -> None:
@@ -85,14 +85,14 @@ class MeshStep:
 
 
 def _first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-    """What ``step.first_bad`` returns, without ``tf.where``: a scalar there crashes DTensor."""
+    """The result of ``step.first_bad``, without ``tf.where``, which crashes DTensor on a scalar."""
     bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
     is_first = tf.cast(tf.logical_and(bad, tf.equal(known[1], 0)), known.dtype)
     return known + is_first * tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
 
 
 def _refuse_conditional(model: keras.Model) -> None:
-    """Refuse what is done in some steps only, for which DTensor has no conditions."""
+    """Check for what acts in some steps only, because DTensor has no conditionals."""
     if has_custom_step(model):
         raise FinalError(
             f"{type(model).__name__} has a train_step of its own, which writes its variables in "
@@ -112,10 +112,10 @@ def _refuse_conditional(model: keras.Model) -> None:
 
 
 def _without_variables(optimizer: Any) -> None:
-    """Give ``optimizer`` the ``stateless_apply`` that Keras keeps from TensorFlow's.
+    """Give ``optimizer`` the ``stateless_apply`` that Keras disables for TensorFlow's optimizers.
 
-    Keras's TensorFlow optimizers go round Keras's own variables to the ``tf.Variable`` in
-    them; what is undone here is just that. The optimizer's own mathematics stays its own.
+    Keras's TensorFlow optimizers bypass Keras's variables and use the ``tf.Variable`` in them. Only
+    that is undone here. The optimizer's formula does not change.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         _without_variables(optimizer.inner_optimizer)

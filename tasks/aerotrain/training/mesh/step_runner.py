@@ -1,4 +1,4 @@
-"""How steps on a mesh are set going, in every process of the mesh alike."""
+"""The step runner of a mesh; every process of the mesh runs the same."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,17 +17,17 @@ from aerotrain.training.model.strategy_checks import check_divisible
 from aerotrain.training.step_runner import StepsRun, Told, nobody
 from aerotrain.training.steps.step import MetricValues
 
-#: Steps in one execution at most. DTensor has no loops, so each is compiled by itself.
+#: The most steps in one execution. DTensor has no loops, so each step is compiled separately.
 _UNROLLED = 4
 
 
 def run_on_mesh(
     strategy: MeshStrategy, step: MeshStep, pipeline: InputPipeline, start: int
 ) -> "MeshStepRunner":
-    """The drive of a job under ``dtensor``.
+    """The step runner of a job under ``dtensor``.
 
     Raises:
-        FinalError: a layout names no variable, or the job asks for what a mesh cannot do.
+        FinalError: a layout names no variable, or an argument is not possible on a mesh.
     """
     strategy.layouts.check_used()
     _refuse_arguments(pipeline.arguments)
@@ -58,7 +58,7 @@ def _refuse_arguments(arguments: TrainArguments) -> None:
 
 
 class MeshStepRunner:
-    """Runs steps on the mesh; each process reads every batch, and keeps its part of it."""
+    """Runs steps on the mesh. Each process reads every batch, and keeps its part of it."""
 
     def __init__(
         self, strategy: MeshStrategy, step: MeshStep, dataset: tf.data.Dataset, per_execution: int
@@ -87,9 +87,9 @@ class MeshStepRunner:
             yield StepsRun(done, [host(each) for each in sums], self._strategy.agreed(told()))
 
     def _executions(self, steps: int) -> Iterator[list[Any]]:
-        """The batches of ``steps`` steps, in lists of full length of one shape, or of one each.
+        """The batches of ``steps`` steps, in full lists of one shape, or in lists of one batch.
 
-        Every other list would be compiled by itself.
+        Lists of any other length would each be compiled separately.
         """
         held: list[Any] = []
         for number in range(1, steps + 1):
@@ -103,7 +103,7 @@ class MeshStepRunner:
             held = []
 
     def wait_until_idle(self) -> None:
-        """Nothing is ever in flight: an execution returns when its steps are done."""
+        """Do nothing: an execution returns when its steps are done."""
 
 
 def _length(batch: Any) -> int:

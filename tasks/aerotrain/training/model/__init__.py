@@ -1,1 +1,1 @@
-"""The user's side of a training: their module, the Keras that it uses, and their callbacks."""
+"""The user's part of a training: their module, their choice of Keras, and their callbacks."""

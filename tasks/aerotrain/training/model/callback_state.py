@@ -1,8 +1,8 @@
-"""What callbacks remember over the end of a process.
+"""The state of callbacks that is kept in a checkpoint.
 
-Of Keras's callbacks it is what their decisions are made of, by the table below. A callback of
-the user's own is asked: one with ``get_state()``, which returns JSON, and ``set_state(state)``
-goes on where it was. All others begin again.
+For Keras's callbacks, the table below lists the attributes that determine their decisions. A
+callback of the user's own that has ``get_state()``, which returns JSON, and ``set_state(state)``
+continues from its state. All other callbacks start over.
 """
 
 import io
@@ -24,7 +24,7 @@ _NUMBERS: Mapping[type[keras.callbacks.Callback], tuple[str, ...]] = {
 
 
 def remembered(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
-    """The state of each callback as JSON, and what of it goes into files."""
+    """The state of each callback as JSON, and the parts of it that are files."""
     files: dict[str, bytes] = {}
     states = []
     for index, each in enumerate(callbacks):
@@ -42,7 +42,7 @@ def remembered(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
 def resumed(
     callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]], files: Files
 ) -> Iterator[None]:
-    """Let callbacks begin in this scope, and go on from what they had remembered."""
+    """Restore the state of callbacks, which start in this scope."""
     if [each["kind"] for each in states] != [type(each).__name__ for each in callbacks]:
         if states:
             print("the callbacks are others than those of the checkpoint: they begin anew")
@@ -52,7 +52,7 @@ def resumed(
         if isinstance(each, keras.callbacks.CSVLogger) and _log(index) in files:
             each.append = True
             Path(each.filename).write_bytes(files[_log(index)])
-    yield  # what begins forgets all it knew, so the rest comes after
+    yield  # on_train_begin resets a callback, so the rest is restored after it
     for index, (each, kept) in enumerate(zip(callbacks, states, strict=True)):
         _restore(each, kept["state"])
         if _weights(index) in files:

@@ -1,8 +1,8 @@
-"""Keras callbacks of the user's, called by the chief while the job trains.
+"""The user's Keras callbacks, which the chief calls while the job trains.
 
-They see the model that is trained: what they assign to its optimizer's learning rate, or to
-its weights, is what the next step uses. ``on_train_batch_*`` are called once an execution,
-which is several steps, and only where a callback has them.
+They receive the trained model: what they assign to its optimizer's learning rate, or to its
+weights, takes effect in the next step. ``on_train_batch_*`` are called once per execution, which is
+several steps, and only if a callback defines them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from aerotrain.training.model.keras_adapter import KERAS
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
-#: Callbacks of Keras that would do again, in this machine's folder, what the loop does.
+#: Callbacks of Keras that would repeat, in this machine's folder, what the loop does.
 _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
     keras.callbacks.ModelCheckpoint: "checkpoints are in the store; see checkpoint_interval, keep",
     keras.callbacks.BackupAndRestore: "a training that is started again goes on by itself",
@@ -27,15 +27,15 @@ _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
 }
 
 
-#: Callbacks of Keras that log the rate.
+#: Callbacks of Keras that log the learning rate.
 _RATES = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
 class Callbacks:
-    """The callbacks of one training, in the order in which the user's module gives them."""
+    """The callbacks of one training, in the order in which the user's module returns them."""
 
     def __init__(self, module: str, given: Any, model: keras.Model, epochs: int) -> None:
-        """Raises FinalError for what is no callback, or one that the loop makes redundant."""
+        """Raises FinalError for an object that is no callback, or a redundant callback."""
         self.given = _checked(module, given)
         self._module = module
         self._model = model
@@ -46,24 +46,24 @@ class Callbacks:
 
     @property
     def monitor_validation(self) -> bool:
-        """Whether one of them asks for the metrics of the validation split."""
+        """Whether a callback monitors a metric of the validation split."""
         return any(name.startswith("val_") for name in self.monitored)
 
     @property
     def monitored(self) -> list[str]:
-        """The names of metrics that they ask for."""
+        """The names of the monitored metrics."""
         names = [getattr(each, "monitor", None) for each in self.given]
         return [name for name in names if isinstance(name, str)]
 
     def refuse_unlogged(self, logged: Sequence[str], measured: Sequence[str] | None) -> None:
-        """Refuse a callback that monitors what is never logged, and so would never act.
+        """Check that no callback monitors what is never logged, and so would never act.
 
-        ``logged`` is what training logs, ``measured`` what is measured of the validation split,
-        if that is known. What a callback of the user's own may add to the logs is not known
-        either: those behind it, and itself, are warned of.
+        ``logged`` are the names that training logs, ``measured`` those of the validation split, or
+        None if they are unknown. What a callback of the user's own may add to the logs is unknown,
+        too: for it and for later callbacks there is only a warning.
 
         Raises:
-            FinalError: one does; the message holds what is logged, the nearest first.
+            FinalError: a callback does; the message lists what is logged, the nearest first.
         """
         names = [*logged, *(f"val_{name}" for name in measured or ())]
         may_add = False
@@ -86,16 +86,16 @@ class Callbacks:
 
     @property
     def by_batch(self) -> bool:
-        """Whether one of them is to be called at each execution."""
+        """Whether a callback is to be called at each execution."""
         return self._by_batch
 
     @property
     def stop(self) -> bool:
-        """Whether one of them has asked for the end of the training."""
+        """Whether a callback has requested the end of the training."""
         return bool(self._model.stop_training)
 
     def begin(self, state: Mapping[str, Any], files: Files) -> None:
-        """Begin the training, or go on from what ``remember`` gave."""
+        """Start the training, or resume from the state that ``remember`` returned."""
         with resumed(self.given, state.get("callbacks", []), files):
             self._list.on_train_begin()
         self._model.stop_training = bool(state.get("stopped"))
@@ -104,7 +104,7 @@ class Callbacks:
         self._list.on_epoch_begin(epoch)
 
     def execution(self, first: int, last: int, logs: Mapping[str, float]) -> None:
-        """The steps ``first`` to ``last`` of the epoch, from 0, are done."""
+        """Report that the steps ``first`` to ``last`` of the epoch, from 0, are done."""
         self._list.on_train_batch_begin(first)
         self._list.on_train_batch_end(last, logs)
 
@@ -115,12 +115,12 @@ class Callbacks:
         self._list.on_train_end(dict(logs))
 
     def remember(self) -> tuple[dict[str, Any], Files]:
-        """What a checkpoint keeps: JSON, and files by name."""
+        """The state for a checkpoint: JSON, and files by name."""
         callbacks, files = remembered(self.given)
         return {"callbacks": callbacks, "stopped": self.stop}, files
 
     def logs(self) -> list[Path]:
-        """The files in which callbacks of Keras's have logged, in this machine's folder."""
+        """The log files of Keras's callbacks in this machine's folder."""
         loggers = [each for each in self.given if isinstance(each, keras.callbacks.CSVLogger)]
         return [path for each in loggers if (path := Path(each.filename)).is_file()]
 
@@ -149,6 +149,6 @@ def _checked(module: str, given: Any) -> list[keras.callbacks.Callback]:
 
 
 def _has(callback: keras.callbacks.Callback, name: str) -> bool:
-    """Whether the callback does anything when it is called by that name."""
+    """Whether the callback overrides the method of that name."""
     function = getattr(getattr(callback, name), "__func__", None)
     return function is not getattr(keras.callbacks.Callback, name)

@@ -1,4 +1,4 @@
-"""Weights of classes, turned into weights of examples."""
+"""Class weights, converted to sample weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +12,13 @@ from aerotrain.training.input.batches import Transform
 
 
 def weighted(transform: Transform, class_weight: Mapping[str, float]) -> Transform:
-    """``transform``, with each example's weight made of its class, as ``fit`` does it.
+    """``transform`` with a sample weight for each example, from its class, as ``fit`` does it.
 
-    The class is the label, or where labels are one-hot the place of the one. A class without
-    a weight has the weight 1.
+    The class is the label, or the index of the one in a one-hot label. A class without a weight has
+    the weight 1.
 
     Raises:
-        FinalError: of the transform: the batches have no single label, or weights already.
+        FinalError: when called, if batches have no single label, or already have sample weights.
     """
     table = np.ones(max(int(each) for each in class_weight) + 1, np.float32)
     for each, weight in class_weight.items():

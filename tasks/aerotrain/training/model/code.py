@@ -1,8 +1,7 @@
-"""The user's side of training: one module with ``build_model``, and perhaps more.
+"""The user's code for training: one module with ``build_model`` and optional functions.
 
-``transform(features)``, or ``transform(features, statistics)`` where it needs what
-``aerotrain.statistics.summary.load_statistics`` gives, and ``callbacks(hparams)`` are what it may
-have besides.
+Optional are ``callbacks(hparams)`` and ``transform(features)``. A transform that needs what
+``aerotrain.statistics.summary.load_statistics`` returns is ``transform(features, statistics)``.
 """
 
 import inspect
@@ -25,39 +24,39 @@ from aerotrain.training.model.class_weights import weighted
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.user_module import user_module
 
-#: What each of the users' modules had made when it was imported.
+#: The Keras objects that each user module created when it was imported.
 _MADE: WeakKeyDictionary[ModuleType, Mapping[str, int]] = WeakKeyDictionary()
 
 
 def no_callbacks(_hparams: Mapping[str, Any]) -> list[keras.callbacks.Callback]:
-    """The callbacks of a module that has none."""
+    """The callbacks of a module that defines none."""
     return []
 
 
 @dataclass(frozen=True)
 class UserCode:
-    """The user's module by its name, and the functions that training takes from it."""
+    """The name of the user's module, and the functions that training uses from it."""
 
     name: str
     build_model: Any
     transform: Transform
     callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
-    #: How many Keras objects of each name the module has made when it was imported.
+    #: How many Keras objects of each name the module created when it was imported.
     made: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, name: str, data: str = "") -> Self:
         """Import the module ``name`` from the folder of the user's code.
 
-        ``data`` is the URL of the data set that the model is trained on. A transform that takes
-        ``statistics`` is given that data set's, wherever the model is used.
+        ``data`` is the URL of the data set that the model is trained on. A transform with the
+        parameter ``statistics`` receives that data set's, wherever the model is used.
 
         Raises:
             FinalError: there is no such module, or it has no ``build_model``.
         """
         with KERAS.naming({}) as counts:
             module = user_module(name, "to build the model with")
-        # A module is imported once, and what it has made then stays.
+        # A module is imported only once, and the objects it created remain.
         made = _MADE.setdefault(module, counts)
         if not hasattr(module, "build_model"):
             raise FinalError(
@@ -81,13 +80,13 @@ class UserCode:
     def build(
         self, hparams: Mapping[str, Any], batch: Any, dtype_policy: str = "float32"
     ) -> keras.Model:
-        """The user's model with every variable made, those of optimizer and metrics too.
+        """The user's model with all variables created, including those of optimizer and metrics.
 
         Its layers and metrics have the same names each time, such as ``auc``, however many models
-        this process has built: they name what is logged.
+        this process has built, because the names are logged.
 
-        ``batch`` is the element spec of the batches that the model will be given,
-        ``dtype_policy`` the Keras dtype policy of the layers that name none.
+        ``batch`` is the element spec of the model's batches. ``dtype_policy`` is the Keras dtype
+        policy of the layers that set none.
 
         Raises:
             FinalError: ``build_model`` returned something that this loop cannot train.
@@ -109,7 +108,7 @@ class UserCode:
 
 
 def _informed(transform: Any, data: str) -> Transform:
-    """The transform with the statistics of the data set at ``data``, if it takes them."""
+    """The transform with the statistics of the data set at ``data``, if it has that parameter."""
     if "statistics" not in inspect.signature(transform).parameters:
         return transform
     statistics = load_statistics(data) if data else {}
@@ -123,7 +122,7 @@ def _informed(transform: Any, data: str) -> Transform:
 
 @contextmanager
 def _dtype_policy(dtype_policy: str) -> Iterator[None]:
-    """Give new layers the policy ``dtype_policy``; ``float32`` leaves it to the user's module."""
+    """Set the dtype policy of new layers; ``float32`` leaves it to the user's module."""
     if dtype_policy == "float32":
         yield
         return
@@ -132,7 +131,7 @@ def _dtype_policy(dtype_policy: str) -> Iterator[None]:
 
 
 def features_and_label(features: dict[str, tf.Tensor]) -> Any:
-    """The transform of a module that has none: the feature ``label`` is what is learnt.
+    """The default transform: the feature ``label`` is the target, all others are inputs.
 
     Raises:
         FinalError: no feature is called ``label``.

@@ -1,6 +1,6 @@
-"""Which Keras a process trains with: Keras 3, or tf_keras where TF_USE_LEGACY_KERAS asks for it.
+"""The Keras that a process trains with: Keras 3, or tf_keras if TF_USE_LEGACY_KERAS is set.
 
-Everything that the two do differently goes through ``KERAS``; the loop is the same.
+All differences between the two are in ``KERAS``; the loop is the same.
 """
 
 import os
@@ -17,83 +17,83 @@ from aerotrain.training.steps.compiled import check_trainable, symbolically_buil
 from aerotrain.training.steps.custom import step_of
 from aerotrain.training.steps.step import TrainStep
 
-#: The variable by which TensorFlow chooses, and the values at which it takes tf_keras.
+#: The variable by which TensorFlow chooses, and its values that select tf_keras.
 VARIABLE = "TF_USE_LEGACY_KERAS"
 _TRUE = ("1", "true", "True")
 
-#: Where Keras counts what it has named, as ``auc`` and ``auc_1``. There is no public way to it but
-#: to forget all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
+#: Keras's counters of names, such as ``auc`` and ``auc_1``. The only public way to change them is
+#: to reset all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
 _COUNTS = "object_name_uids"
 
-#: How many objects of each name a process has made.
+#: How many objects of each name a process has created.
 Names = Mapping[str, int]
 
 
 class KerasAdapter(Protocol):
-    """A Keras: what its models are, and how they are built, trained and called."""
+    """One Keras: its models, and how they are built, trained and called."""
 
-    #: What users import.
+    #: The name of the module that users import.
     name: str
 
     def seed(self, seed: int) -> None:
         """Seed Python, NumPy, TensorFlow, and the initial weights of models."""
 
     def dtype_policy(self, policy: str) -> AbstractContextManager[None]:
-        """A context that gives new layers that policy."""
+        """A context that sets the dtype policy of new layers."""
 
     def is_model(self, value: Any) -> bool:
         """Whether ``value`` is a model of this Keras."""
 
     def is_compiled(self, model: Any) -> bool:
-        """Whether the model was given an optimizer and losses."""
+        """Whether the model has an optimizer and losses."""
 
     def naming(self, made: Names) -> AbstractContextManager[dict[str, int]]:
-        """A context in which what has no name of its own is named as if ``made`` were all there is.
+        """A context in which default names are counted as if only ``made`` had been created.
 
-        It gives the same counts, and keeps them up to date.
+        It yields these counts, and keeps them up to date.
         """
 
     def complete(self, model: Any, batch: Any, module: str) -> None:
-        """Make every variable of the model that ``build_model`` of ``module`` returned.
+        """Create every variable of the model that ``build_model`` of ``module`` returned.
 
-        ``batch`` is the element spec of the batches that it will be given.
+        ``batch`` is the element spec of the model's batches.
 
         Raises:
             FinalError: no strategy can train the model.
         """
 
     def step(self, model: Any, counter: tf.Variable, batch: Any) -> TrainStep:
-        """One training step of the model; ``counter`` counts them."""
+        """The training step of the model; ``counter`` counts the steps."""
 
     def predict(self, model: Any, x: Any) -> Any:
-        """What the model makes of the batch ``x`` outside of training."""
+        """The model's outputs for the batch ``x``, outside of training."""
 
     def variables(self, model: Any) -> list[tf.Variable]:
-        """TensorFlow's variables of the model."""
+        """The TensorFlow variables of the model."""
 
     def losses(self, model: Any) -> list[Any]:
         """The losses that the model was compiled with."""
 
     def hint(self, value: Any) -> str:
-        """What to do about ``value``, if it is a model of the other Keras; else nothing."""
+        """Advice about ``value``, if it is a model of the other Keras; otherwise empty."""
 
     def refuse(self, strategy: str, *, jit_compile: bool) -> None:
-        """Refuse what this Keras does not do here.
+        """Check that this Keras supports the strategy and XLA.
 
         Raises:
-            FinalError: the strategy, or XLA, as the message says.
+            FinalError: it does not support one of them; the message says which.
         """
 
     def check_callbacks(self, module: str) -> None:
-        """Refuse the callbacks of the user's ``module``, if none are called.
+        """Check that this Keras calls the callbacks of the user's ``module``.
 
         Raises:
-            FinalError: none are.
+            FinalError: it does not.
         """
 
 
 class Keras3:
-    """Keras 3, which brings everything that the loop relies on."""
+    """Keras 3, which supports everything that the loop needs."""
 
     name = "keras"
 
@@ -142,23 +142,23 @@ class Keras3:
         return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
 
     def hint(self, value: Any) -> str:
-        # By name: where Keras 3 is chosen, tf_keras need not be installed.
+        # By name, because tf_keras need not be installed with Keras 3.
         if any(each.__module__.startswith("tf_keras.") for each in type(value).__mro__):
             return f", or give the replicas {VARIABLE}=1 in their environment"
         return ""
 
     def refuse(self, strategy: str, *, jit_compile: bool) -> None:
-        """Nothing: what Keras 3 cannot do under a strategy is refused where it is known."""
+        """Do nothing: each strategy checks what Keras 3 cannot do under it."""
 
     def check_callbacks(self, module: str) -> None:
-        """Nothing: they are called."""
+        """Do nothing: callbacks are called."""
 
 
 def chosen(environment: Mapping[str, str]) -> KerasAdapter:
-    """The Keras that ``environment`` asks for.
+    """The Keras that ``environment`` selects.
 
     Raises:
-        FinalError: it asks for tf_keras, which is not installed.
+        FinalError: it selects tf_keras, which is not installed.
     """
     if environment.get(VARIABLE) not in _TRUE:
         return Keras3()
@@ -167,5 +167,5 @@ def chosen(environment: Mapping[str, str]) -> KerasAdapter:
     return LegacyKeras()
 
 
-#: Chosen once for the process, as TensorFlow does.
+#: Chosen once per process, as TensorFlow does.
 KERAS: KerasAdapter = chosen(os.environ)

@@ -1,6 +1,6 @@
-"""Models of tf_keras, which is Keras 2, in the shape in which the loop takes those of Keras 3.
+"""Models of tf_keras, which is Keras 2, adapted to the loop for Keras 3.
 
-Imported only where TF_USE_LEGACY_KERAS asks for it, see ``aerotrain.training.model.keras_adapter``.
+Imported only if TF_USE_LEGACY_KERAS is set, see ``aerotrain.training.model.keras_adapter``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
         "extra 'legacy', or leave the variable out"
     ) from error
 
-#: The strategies that were proven to train tf_keras models as one device does.
+#: The strategies that are tested to train tf_keras models as one device does.
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server")
 
 
@@ -135,7 +135,7 @@ def _refuse_optimizer(optimizer: Any) -> None:
 
 
 def _trace(model: tf_keras.Model, batch: Any) -> None:
-    """Make the variables of model and metrics by tracing a step; nothing is computed."""
+    """Create the variables of model and metrics by tracing a step, without computing it."""
 
     def once(batch: Any) -> None:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -144,8 +144,8 @@ def _trace(model: tf_keras.Model, batch: Any) -> None:
         model.compiled_metrics.update_state(y, y_pred, weight)
 
     strategy = tf.distribute.get_strategy()
-    # A replica is where the states of layers and metrics may be updated; a parameter server's
-    # strategy has none before there is a coordinator, and does not ask for it.
+    # States of layers and metrics may be updated only in a replica context. A parameter server
+    # strategy has none before there is a coordinator, and does not require it.
     together = strategy.num_replicas_in_sync > 1
     function = tf.function(
         (lambda each: strategy.run(once, args=(each,))) if together else once, autograph=False

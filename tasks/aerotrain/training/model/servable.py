@@ -1,4 +1,4 @@
-"""A trained model as a SavedModel that needs neither Keras nor this project to be loaded."""
+"""A trained model as a SavedModel that loads without Keras and without this project."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +12,8 @@ from aerotrain.dataset import Schema
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.model.keras_adapter import KERAS
 
-#: How much predictions may differ, absolute or as a share, by what layers compute in: other
-#: operations are fused in what is exported, and sums of rounded numbers depend on their order.
+#: The accepted difference of predictions, absolute or relative, by the compute dtype of layers: the
+#: exported model fuses other operations, and sums of rounded numbers depend on their order.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
 _TOLERANCE = 1e-5
 
@@ -24,8 +24,9 @@ Outputs = dict[str, tf.Tensor]
 class Servable:
     """A model with its transform: from raw features to predictions by name.
 
-    ``needed`` are the features that the predictions depend on. What only the label and the
-    weights of examples are made of is not among them, for who wants predictions lacks it.
+    ``needed`` are the features on which the predictions depend. Features that only the label and
+    sample weights depend on are excluded, because they are not known when predictions are
+    requested.
     """
 
     def __init__(self, model: keras.Model, transform: Transform, schema: Schema) -> None:
@@ -50,9 +51,9 @@ class Servable:
     def save(self, folder: Path) -> None:
         """Write a SavedModel with two signatures.
 
-        ``serving_default`` takes a batch of each needed feature, ``(batch, *shape)`` in the
-        data set's dtype. ``serialized_examples`` takes ``examples``, a vector of serialized
-        ``tf.train.Example`` that hold them.
+        ``serving_default`` takes a batch of each needed feature, ``(batch, *shape)`` in the data
+        set's dtype. ``serialized_examples`` takes ``examples``, a vector of serialized
+        ``tf.train.Example`` with these features.
         """
 
         def serving_default(features: Features) -> Outputs:
@@ -67,15 +68,15 @@ class Servable:
             "serialized_examples": tf.function(serialized_examples, [examples]),
         }
         module = tf.Module()
-        # The variables alone: with the model itself, Keras's own format would be written too.
+        # Only the variables: with the model itself, Keras's own format would be written, too.
         module.variables_of_model = KERAS.variables(self._model)
         module.tables = self._tables()
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
     def save_check(self, examples: tf.Tensor, folder: Path) -> None:
-        """Write what ``aerotrain.verify`` compares: real records, and what must come of them.
+        """Write what ``aerotrain.verify`` compares: real records, and their expected predictions.
 
-        The predictions are those of the model as it was trained, not of what was exported.
+        The predictions are those of the trained model, not of the exported one.
         """
         features = parse(examples, self._schema)
         dtypes = {layer.compute_dtype for layer in self._model._flatten_layers()}
@@ -89,7 +90,7 @@ class Servable:
             _write(folder / "outputs" / name, value)
 
     def _completed(self, features: Features) -> Features:
-        """``features``, and zeros for those that only labels and weights are made of."""
+        """``features``, and zeros for those that only labels and sample weights depend on."""
         batch = tf.shape(next(iter(features.values())))[:1]
         missing = {name: each for name, each in self._schema.items() if name not in features}
         zeros = {
@@ -99,13 +100,13 @@ class Servable:
         return {**features, **zeros}
 
     def _tables(self) -> list[Any]:
-        """What the predictions look things up in, such as the vocabulary of a layer."""
+        """The resources in which predictions look up values, such as the vocabulary of a layer."""
         handles = [each for each in self._graph.external_captures if each.dtype == tf.resource]
         held = [each._parent_trackable() for each in handles if hasattr(each, "_parent_trackable")]
         return list({id(each): each for each in held}.values())
 
     def _reaching_predictions(self) -> Schema:
-        """The features from which a way leads to the predictions, in the graph between."""
+        """The features from which the graph has a path to the predictions."""
         reached = set()
         ahead = [output.op for output in self._graph.outputs]
         while ahead:
@@ -113,7 +114,7 @@ class Servable:
             if operation.name not in reached:
                 reached.add(operation.name)
                 ahead += [each.op for each in operation.inputs]
-        # TensorFlow sorts the features; behind them come the variables that it captured.
+        # TensorFlow sorts the features; the captured variables follow them.
         features = zip(sorted(self._schema), self._graph.inputs, strict=False)
         names = [name for name, tensor in features if tensor.op.name in reached]
         if not names:

@@ -1,4 +1,4 @@
-"""What replicas that compute each step together cannot do, said before they begin."""
+"""Checks of what a strategy cannot do, before its replicas start."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from aerotrain.training.steps.step import TrainStep
 
 
 def check_deterministic(job: Job) -> None:
-    """Have TensorFlow's operations give the same bits in each run of this process's program.
+    """Make TensorFlow's operations deterministic, so that each run computes the same bits.
 
     Raises:
-        FinalError: the steps of the job have no order that a second run could follow.
+        FinalError: the order of the job's steps is not deterministic.
     """
     if job.rules.ps:
         raise FinalError(
@@ -35,10 +35,10 @@ def check_deterministic(job: Job) -> None:
 
 
 def check_divisible(strategy: str, arguments: TrainArguments, replicas: int) -> None:
-    """Refuse a global batch that does not divide among the replicas and their pieces.
+    """Check that the global batch divides among the replicas and their microbatches.
 
     Raises:
-        FinalError: it does not; the message holds the nearest sizes that do.
+        FinalError: it does not; the message contains the nearest sizes that do.
     """
     pieces = replicas * arguments.gradient_accumulation_steps
     size = arguments.batch_size
@@ -58,11 +58,11 @@ def check_divisible(strategy: str, arguments: TrainArguments, replicas: int) -> 
 def check_exchanged(
     strategy: str, model: keras.Model, arguments: TrainArguments, records: int, replicas: int
 ) -> None:
-    """Refuse a model whose pieces of a batch would not add up to the batch.
+    """Check that the microbatches of the model add up to the batch.
 
     Raises:
-        FinalError: the model computes its gradients by itself, its optimizer acts in some steps
-            only, or it sums its loss over examples while the last batch is uneven.
+        FinalError: the model computes its own gradients, its optimizer acts in some steps only, or
+            it sums its loss over examples while the last batch is uneven.
     """
     steps = getattr(inner(model.optimizer), "gradient_accumulation_steps", None)  # not tf_keras
     if steps and replicas > 1:
@@ -90,12 +90,12 @@ def check_exchanged(
 
 
 def check_additive_metrics(strategy: str, step: TrainStep, batch: Any) -> None:
-    """Refuse metrics that cannot be added up, as those of several replicas are.
+    """Check that the metrics can be added up, as those of several replicas are.
 
     ``batch`` is the element spec of the batches.
 
     Raises:
-        FinalError: there are some; the message names them.
+        FinalError: some cannot; the message names them.
     """
     x, labels, _ = keras.utils.unpack_x_y_sample_weight(batch)
     names = unsummed(step.metrics, lambda: _outputs(step.model, x), labels)
@@ -108,7 +108,7 @@ def check_additive_metrics(strategy: str, step: TrainStep, batch: Any) -> None:
 
 
 def _outputs(model: Any, x: Any) -> Any:
-    """The spec of what ``model`` makes of a batch like ``x``; None where it cannot be called."""
+    """The spec of the outputs of ``model`` for a batch ``x``; None if it cannot be called."""
     strategy, found = tf.distribute.get_strategy(), []
 
     def call(batch: Any) -> None:

@@ -1,1 +1,1 @@
-"""One step of a training, as each kind of strategy takes it."""
+"""One training step, for each kind of strategy."""

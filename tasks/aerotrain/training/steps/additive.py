@@ -1,7 +1,7 @@
-"""Whether the states of metrics may be added up, as is done where several replicas measure.
+"""Checks whether metric states may be added up, as is done when several replicas measure.
 
-All of Keras's own are sums: of values, of counts, of a matrix of confusion. A metric of the
-user's own is tried on made-up batches.
+All of Keras's metrics are sums: of values, of counts, of a confusion matrix. A metric of the user's
+own is tested on generated batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +21,10 @@ _OF_KERAS = ("keras.", "tf_keras.")
 
 
 def unsummed(sums: MetricState, outputs: Callable[[], Any], labels: Any) -> list[str]:
-    """The names of the metrics whose states are no sums, so that adding them up means nothing.
+    """The names of metrics whose states are not sums, so that adding them up is meaningless.
 
-    ``labels`` is the spec of a batch's labels; ``outputs`` gives that of what the model makes of
-    the batch, and is asked only where there is a metric to be tried.
+    ``labels`` is the spec of a batch's labels. ``outputs`` returns the spec of the model's outputs;
+    it is called only if there is a metric to test.
     """
     doubtful = [metric for metric in sums.metrics if not _is_of_keras(type(metric))]
     if not doubtful:
@@ -34,7 +34,7 @@ def unsummed(sums: MetricState, outputs: Callable[[], Any], labels: Any) -> list
 
 
 def _is_of_keras(kind: type) -> bool:
-    """Whether what happens to the state is Keras's code, whatever it is a sum of."""
+    """Whether Keras's own code updates and resets the state."""
     owners = [_owner(kind, name) for name in ("update_state", "reset_state")]
     return all(owner.__module__.startswith(_OF_KERAS) for owner in owners)
 
@@ -44,13 +44,13 @@ def _owner(kind: type, name: str) -> type:
 
 
 def _pairs(labels: Any, outputs: Any) -> list[tuple[Any, ...]]:
-    """Specs of what a metric may be updated with: labels and outputs, or some numbers."""
+    """Specs of possible arguments of a metric: labels and outputs, or a vector of numbers."""
     flat = zip(tf.nest.flatten(labels), tf.nest.flatten(outputs), strict=False)
     return [*flat, (tf.TensorSpec([None]),)]
 
 
 def _is_sum(metric: Any, sums: MetricState, pairs: Sequence[tuple[Any, ...]]) -> bool:
-    """Whether an update adds to the state what does not depend on the state."""
+    """Whether an update adds a value that does not depend on the state."""
     zero = sums.begin_of(metric)
     if any(each.dtype == bool or np.any(each) for each in zero):
         return False
@@ -59,11 +59,11 @@ def _is_sum(metric: Any, sums: MetricState, pairs: Sequence[tuple[Any, ...]]) ->
             one, other = update(zero, 0), update(zero, 1)
         except Exception:  # noqa: BLE001 -- the user's code may raise anything at such a batch
             continue
-        # A maximum does not see what is below it, so a state is tried on either side.
+        # A maximum ignores what is below it, so states on both sides are tested.
         below = [-1 - each for each in one]
         after = update(below, 1)
         if _same(other, zero) and _same(after, below):
-            continue  # nothing in such a batch counts
+            continue  # no value in such a batch counts
         return _same(update(one, 1), _added(one, other)) and _same(after, _added(below, other))
     print(
         f"warning: the metric {metric.name!r} of {type(metric).__name__} takes no batch that could "
@@ -88,7 +88,7 @@ def _updates(
 
 
 def _made_up(spec: Any, draw: np.random.Generator) -> tf.Tensor:
-    """Numbers from 0 to 1, labels 0 and 1, or words, whatever ``spec`` is of."""
+    """Random values that fit ``spec``: numbers from 0 to 1, labels 0 and 1, or words."""
     first, *rest = spec.shape.as_list() or [None]
     shape = [_EXAMPLES if first is None else first, *(each or _LENGTH for each in rest)]
     dtype = tf.as_dtype(spec.dtype)

@@ -1,4 +1,4 @@
-"""What a compiled Keras model may bring, and what of it a strategy cannot honour."""
+"""Checks of a compiled Keras model: what it must have, and what a strategy does not support."""
 
 from typing import Any
 
@@ -8,28 +8,28 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.steps.custom import has_custom_step
 
-#: float16 has no arithmetic of its own on CPUs: seconds of a step over those of bfloat16.
+#: CPUs have no float16 arithmetic: the time of a step as a multiple of bfloat16's.
 _FLOAT16_ON_CPU = 10
 
 
 def symbolically_built(model: keras.Model, batch: Any) -> None:
-    """Make every variable of ``model`` for batches of the element spec ``batch``."""
+    """Create every variable of ``model``, for batches of the element spec ``batch``."""
     symbols = tf.nest.map_structure(
         lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), batch
     )
     try:
         model._symbolic_build(data_batch=symbols)
     except RuntimeError:
-        # A model with a step of its own may be several, with no call; the step builds them.
+        # A model with its own train_step may have no call; its step builds it.
         if not has_custom_step(model):
             raise
 
 
 def check_trainable(model: keras.Model, module: str) -> None:
-    """Refuse what no strategy trains.
+    """Check that the model can be trained at all.
 
     Raises:
-        FinalError: the model has nothing to train, or relies on ``keras.distribution``.
+        FinalError: the model has no trainable weights, or relies on ``keras.distribution``.
     """
     if keras.distribution.distribution() is not None:
         raise FinalError(
@@ -46,7 +46,7 @@ def check_trainable(model: keras.Model, module: str) -> None:
 
 
 def check_strategy(strategy: str, model: keras.Model) -> None:
-    """Refuse what workers that update variables at once would get wrong.
+    """Check for what workers that update variables concurrently would compute incorrectly.
 
     Raises:
         FinalError: ``strategy`` is asynchronous, and the model needs its steps in order.
@@ -70,12 +70,12 @@ def check_strategy(strategy: str, model: keras.Model) -> None:
 
 
 def inner(optimizer: Any) -> Any:
-    """The optimizer that moves the weights: the one inside, where losses are scaled."""
+    """The optimizer that updates the weights: the inner one of a loss-scaling optimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def warn_of_slow_dtype_policy(policy: str) -> None:
-    """Say so when the dtype policy costs more than it saves on this machine."""
+    """Warn if the dtype policy costs more than it saves on this machine."""
     if policy == "mixed_float16" and not tf.config.list_physical_devices("GPU"):
         print(
             f"warning: mixed_float16 on a CPU takes about {_FLOAT16_ON_CPU} times as long as "

@@ -1,4 +1,4 @@
-"""A model that brings a ``train_step`` of its own, driven like any other."""
+"""Training steps of models with their own ``train_step``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from aerotrain.training.steps.step import MetricState, MetricValues, TrainStep, 
 
 
 class CustomStepMetricState(MetricState):
-    """The sums of a model whose ``train_step`` says by itself what it has come to.
+    """The metric state of a model with its own ``train_step``.
 
-    What it returns under the name of a metric is that metric, over all steps so far. What it
-    returns beside them are mere numbers: of those it is the mean over the steps.
+    A value that ``train_step`` returns under the name of a metric is that metric, over all steps so
+    far. Other returned values are plain numbers; their result is the mean over the steps.
     """
 
     def __init__(self, model: keras.Model, logs: list[str]) -> None:
@@ -27,7 +27,7 @@ class CustomStepMetricState(MetricState):
         self.zero = [*states, np.zeros(len(logs) + 1), bad]
 
     def added(self, sums: MetricValues, logs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The sums of the numbers in ``logs``, and how many steps they are sums of."""
+        """The sums of the numbers in ``logs``, and the number of steps in them."""
         numbers = [tf.reduce_mean(tf.cast(logs[name], tf.float64)) for name in self._logs]
         return sums[-2] + tf.stack([*numbers, tf.ones([], tf.float64)])
 
@@ -39,7 +39,7 @@ class CustomStepMetricState(MetricState):
         }
         known = super().results(sums)
         if not self._has_tracked(sums):
-            # A model that is compiled has a metric of the loss, which its own step may ignore.
+            # A compiled model has a metric of the loss, which its own train_step may ignore.
             known.pop("loss", None)
         return {name: known.get(name, mean) for name, mean in means.items()}
 
@@ -51,8 +51,8 @@ class CustomStepMetricState(MetricState):
 class CustomStep(TrainStep):
     """One step of a model's own ``train_step``, to be called through ``strategy.run``.
 
-    ``batch`` is the element spec of the batches: the step is traced once here, so that every
-    variable is there, those of optimizers that only the model knows of too.
+    ``batch`` is the element spec of the batches. The step is traced once here, so that every
+    variable is created, including those of optimizers that are internal to the model.
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable, batch: Any) -> None:
@@ -75,8 +75,8 @@ class CustomStep(TrainStep):
 class CustomStepTogether:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
-    Every optimizer adds the gradients of all replicas up, as Keras has it, and the examples of
-    an uneven last batch count for as much as their replica does.
+    Every optimizer adds up the gradients of all replicas, as in Keras. In an uneven last batch,
+    each replica has the same weight, whatever its number of examples.
     """
 
     def __init__(self, step: TrainStep) -> None:
@@ -84,7 +84,7 @@ class CustomStepTogether:
         self._step = step
         for each in tf.train.TrackableView(step.model).descendants():
             if isinstance(each, keras.optimizers.Optimizer):
-                # TensorFlow's own sum, which Keras asks for, dies of slices in a short batch.
+                # TensorFlow's own sum, which Keras calls, fails on slices of a short batch.
                 each._all_reduce_sum_gradients = _summed_pairs
 
     def __call__(
@@ -95,30 +95,30 @@ class CustomStepTogether:
 
 
 def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Pairs of a gradient, which may be None, and a variable, with all replicas' gradients."""
+    """Pairs of a gradient, or None, and a variable, with all replicas' gradients added."""
     own = list(pairs)
     sums = iter(summed([gradient for gradient, _ in own if gradient is not None]))
     return [(None if gradient is None else next(sums), variable) for gradient, variable in own]
 
 
 def step_of(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
-    """The loop's own step, or the model's, where it has one; ``batch`` is an element spec."""
+    """The model's own step if it has one, else the loop's; ``batch`` is an element spec."""
     return (
         CustomStep(model, counter, batch) if has_custom_step(model) else TrainStep(model, counter)
     )
 
 
 def has_custom_step(model: keras.Model) -> bool:
-    """Whether the model's class replaces ``train_step``."""
-    # Of tf_keras's models, those that have one are refused before.
+    """Whether the model's class overrides ``train_step``."""
+    # tf_keras models with their own train_step are rejected earlier.
     return isinstance(model, keras.Model) and type(model).train_step is not keras.Model.train_step
 
 
 def _traced(model: keras.Model, batch: Any) -> list[str]:
-    """The names of what ``train_step`` returns.
+    """The names of the values that ``train_step`` returns.
 
     Raises:
-        FinalError: it returns something else than numbers by name.
+        FinalError: it does not return a dict of numbers by name.
     """
     strategy = tf.distribute.get_strategy()
     function = tf.function(lambda each: strategy.run(model.train_step, args=(each,)))

@@ -1,7 +1,6 @@
-"""Adam's update of a variable as one operation, instead of the dozen that Keras writes it in.
+"""Adam's update of a variable as one operation, instead of Keras's dozen.
 
-The mathematics is Keras's, and so are the results, but for the rounding of floats. It takes
-half the time.
+The formula is Keras's, and the results differ only by rounding. It takes half the time.
 """
 
 import math
@@ -11,19 +10,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-#: Those whose ``update_step`` is Adam's; a subclass may have changed it.
+#: Optimizers whose ``update_step`` is Adam's; a subclass may have changed it.
 _ADAM = (keras.optimizers.Adam, keras.optimizers.AdamW)
 
-#: In fewer bits, 1 - 0.999 would be 0.
+#: With fewer bits, 1 - 0.999 would be 0.
 _DTYPES = (tf.float32, tf.float64)
 
-#: Elements of a variable that is worth it. A smaller one takes no time in either way, and so
-#: a small model has the results of ``fit`` to the last bit.
+#: The least number of elements of a fused variable. A smaller one takes no time in either case, and
+#: so a small model has exactly the results of ``fit``.
 LARGE = 2**14
 
 
 def fuse(optimizer: Any, least: int = LARGE) -> None:
-    """Have ``optimizer``, if it can, update variables of ``least`` elements by one operation."""
+    """Make ``optimizer``, if possible, update variables of ``least`` elements by one operation."""
     if type(optimizer) in _ADAM and not optimizer.amsgrad and optimizer.beta_1 and optimizer.beta_2:
         optimizer.update_step = _adam(optimizer, least, type(optimizer).update_step)
 
@@ -44,8 +43,8 @@ def _adam(
         )
         gradient = tf.cast(gradient, dtype)
         if isinstance(gradient, tf.IndexedSlices):
-            # What the operation then does to every row, it does to these as well: it takes that
-            # part of their moments off. Keras squares each slice, and adds up those of a row.
+            # The operation below also scales the moments of these rows, so the added values are
+            # divided by that factor. Keras squares each slice, and adds up the slices of a row.
             for moment, part, values in (
                 (m, first, gradient.values),
                 (v, second, tf.square(gradient.values)),
@@ -56,8 +55,8 @@ def _adam(
                     updates=tf.cast(part / (1 - part), dtype) * values,
                 )
             gradient = tf.zeros(variable.shape, dtype)
-        # The operation's 1 - beta_2 is a float's, up to 0.003 % off, and so are its moments of
-        # the second order. Keras's is exact, and with this the steps are as large as Keras's.
+        # The operation computes 1 - beta_2 in float, up to 0.003 % off, and so are its second
+        # moments. Keras's value is exact; this factor makes the steps as large as Keras's.
         size = math.sqrt(second / (1 - optimizer.beta_2))
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,

@@ -1,7 +1,7 @@
 """One training step of a compiled tf_keras model, as its ``train_step`` does it.
 
-The metrics of tf_keras know no stateless scope: while a step is traced, their variables give
-way to ``Held`` values, which behave like variables and end up in the sums.
+The metrics of tf_keras have no stateless scope. While a step is traced, their variables are
+replaced by ``Held`` values, which behave like variables and become the sums.
 """
 
 import operator
@@ -19,7 +19,7 @@ from aerotrain.training.steps.step import MetricState, MetricValues, TrainStep
 
 
 class Held:
-    """A value in the place of a metric's variable: once assigned to, it holds another."""
+    """A value that replaces a metric's variable. An assignment changes the value it holds."""
 
     def __init__(self, variable: tf.Variable, value: Any) -> None:
         self.dtype, self.shape, self.name = variable.dtype, variable.shape, variable.name
@@ -62,7 +62,7 @@ tf.register_tensor_conversion_function(
 
 
 class LegacyMetricState(MetricState):
-    """The metrics of a tf_keras model, the mean loss among them, as values.
+    """The metrics of a tf_keras model, including the mean loss, as values.
 
     Raises:
         FinalError: a metric keeps a variable somewhere else than in an attribute.
@@ -73,7 +73,7 @@ class LegacyMetricState(MetricState):
         self.metrics = list(model.metrics)
         self.in_call = False
         self.by_batch = set()  # every loss counts by the size of its batch
-        #: Where each variable is: the object that has it, the attribute, and the variable.
+        #: The place of each variable: its object, the attribute, and the variable.
         self._places: list[tuple[Any, str, tf.Variable]] = []
         for metric in model.metrics:
             metric.reset_state()
@@ -83,7 +83,7 @@ class LegacyMetricState(MetricState):
 
     @contextmanager
     def holding(self, sums: MetricValues) -> Iterator[list[Held]]:
-        """A context in which the metrics read and update ``sums``; it gives what holds them."""
+        """A context in which the metrics read and update ``sums``, through the yielded values."""
         held = [Held(*pair) for pair in zip(self.variables, sums, strict=False)]
         self._put(held)
         try:
@@ -111,7 +111,7 @@ class LegacyMetricState(MetricState):
 
     def _put(self, values: Sequence[Any]) -> None:
         for (owner, name, _), value in zip(self._places, values, strict=True):
-            # Past tf_keras's own __setattr__, which would track the value.
+            # Bypasses tf_keras's own __setattr__, which would track the value.
             object.__setattr__(owner, name, value)
 
 
@@ -131,7 +131,7 @@ def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
 
 
 def _is_in(value: Any, weights: Sequence[tf.Variable]) -> bool:
-    """Whether ``value`` is one of ``weights``, which know no equality."""
+    """Whether ``value`` is one of ``weights``, by identity: variables have no usable equality."""
     return any(value is weight for weight in weights)
 
 
@@ -163,9 +163,9 @@ class LegacyStep(TrainStep):
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         optimizer = self.model.optimizer
         done = self._counter.assign_add(1, read_value=True)
-        # As under Keras 3: schedules and bias correction read it, and other workers may set it.
+        # As with Keras 3: schedules and bias correction read it, and other workers may set it.
         optimizer.iterations.assign(done - 1)
         pairs = zip(gradients, self.model.trainable_variables, strict=True)
-        # Where several replicas share a step, their gradients are exchanged by now.
+        # Gradients of several replicas have already been exchanged.
         optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
         return done

@@ -1,10 +1,10 @@
-"""One step that several replicas compute together, each on pieces of the same global batch.
+"""One step that several replicas compute together, each on microbatches of one global batch.
 
-Keras divides a loss by the number of examples that a replica sees and by the number of
-replicas. That is the mean over the global batch as long as all pieces are of one size; the
-last batch of an epoch may be cut into uneven ones, so each comes with its share. The sum of
-the gradients over all pieces is then that of the global batch, which one replica would have
-computed: clipping, weight decay and the optimizer see it, never a part of it.
+Keras divides a loss by the number of examples that a replica sees and by the number of replicas.
+That is the mean over the global batch only if all microbatches have the same size. The last batch
+of an epoch may be divided unevenly, so each microbatch comes with its share. The sum of the
+gradients over all microbatches is then the gradient of the global batch, as one replica would
+compute it. Clipping, weight decay and the optimizer use that sum, never a part of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ Gradients = Sequence[Any]
 
 
 class MicrobatchStep:
-    """``step`` on this replica's pieces of a global batch, to be called through ``strategy.run``.
+    """``step`` on this replica's microbatches of a batch, to be called through ``strategy.run``.
 
-    ``gradient_dtype`` is what the gradients travel in. With ``jit_compile``, XLA compiles what
-    a replica computes by itself: never the exchange, which it cannot compile.
+    Gradients are exchanged in ``gradient_dtype``. With ``jit_compile``, XLA compiles the
+    computation of each replica, but not the exchange, which it cannot compile.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class MicrobatchStep:
         if jit_compile:
             self._compute = tf.function(step.compute, jit_compile=True, autograph=False)
         if replicas > 1:
-            # Keras would add up the gradients after it has clipped each replica's own.
+            # Keras would add up gradients after clipping each replica's own.
             inner(step.model.optimizer)._all_reduce_sum_gradients = list
 
     def __call__(
         self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
     ) -> list[tf.Tensor]:
-        """Train on ``pieces``, each a share and a batch; returns ``sums`` with them added."""
+        """Train on ``pieces``, each a share and a batch; return ``sums`` with them added."""
         total: Gradients | None = None
         losses: list[tf.Tensor] = []
         for share, batch in pieces:
-            # One after another, or the memory of all pieces would be needed at once.
+            # One after another, to limit memory to that of one microbatch.
             with tf.control_dependencies([*losses, *_tensors(total or ())]):
                 gradients, loss, sums = self._compute(
                     sums, tf.nest.map_structure(_now, batch), share
@@ -62,7 +62,7 @@ class MicrobatchStep:
         return [*sums[:-1], first_bad(sums[-1], tf.stack(losses), done)]
 
     def _exchanged(self, gradients: Gradients) -> Gradients:
-        """The sum of each gradient over all replicas, a variable that has none keeping none."""
+        """The sum of each gradient over all replicas; None stays None."""
         if self._replicas == 1:
             return gradients
         own = [each for each in gradients if each is not None]
@@ -72,7 +72,7 @@ class MicrobatchStep:
 
 
 def _now(value: tf.Tensor) -> tf.Tensor:
-    """``value``, once what it is to wait for is done."""
+    """``value``, after its control dependencies."""
     return tf.identity(value)
 
 

@@ -1,7 +1,7 @@
-"""Variables on other machines, read and updated by a step in one message for each machine.
+"""Variables on other machines, read and updated by a step in one message per machine.
 
-A worker and a ps that exchange four variables and their gradients one by one spend more time on
-messages than on numbers. So the small ones of a machine travel together.
+A worker and a ps that exchange four variables and their gradients separately spend more time on
+messages than on the values. So the small variables of a machine are packed together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,15 +10,15 @@ from typing import Any
 
 import tensorflow as tf
 
-#: Variables up to this size travel together. For a larger one a message costs next to nothing,
-#: and of a table of embeddings a step needs a few rows only.
+#: Variables up to this size are packed. For a larger one, the cost of a message is small, and of an
+#: embedding table a step needs only a few rows.
 PACKED_BYTES = 2**20
 
 
 class PackedVariables:
-    """The small ones of ``variables``, Keras's, by the machine on which they are.
+    """The small ones of the Keras variables ``variables``, grouped by machine.
 
-    ``counter``, an int64 variable, travels with those of its machine.
+    ``counter``, an int64 variable, is packed with those of its machine.
     """
 
     def __init__(self, variables: Iterable[Any], counter: tf.Variable) -> None:
@@ -28,7 +28,7 @@ class PackedVariables:
         self.variables = [each for group in self._groups for each in group]
 
     def fetched(self) -> tuple[tf.Tensor, dict[int, tf.Tensor]]:
-        """The counter and ``variables`` as they are now, the latter by the variable's ``id``."""
+        """The current counter, and the values of ``variables`` by the variable's ``id``."""
         values: dict[int, tf.Tensor] = {}
         count = None
         for group in self._groups:
@@ -45,7 +45,7 @@ class PackedVariables:
         return self._counter.read_value() if count is None else count, values
 
     def delivered(self, gradients: Mapping[int, Any]) -> dict[int, Any]:
-        """``gradients`` by the variable's ``id``, those of ``variables`` now beside these."""
+        """``gradients`` by the variable's ``id``; those of ``variables`` on their machines."""
         arrived = dict(gradients)
         for group in self._groups:
             sent = [each for each in group if isinstance(gradients[id(each)], tf.Tensor)]

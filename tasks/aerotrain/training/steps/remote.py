@@ -13,22 +13,23 @@ from aerotrain.training.steps.step import MetricScope, MetricState, MetricValues
 
 
 class RemoteStep(TrainStep):
-    """What ``TrainStep`` does, in few messages.
+    """The step of ``TrainStep``, in few messages.
 
-    The step begins with one message that brings every small weight, and ends with one that
-    takes their gradients to where the optimizer then does all of its work. Of large tables
-    only the rows that a batch looks up are brought.
+    It starts with one message that fetches all small weights, and ends with one that sends their
+    gradients to the ps, where the optimizer runs. Of large tables, only the rows that a batch looks
+    up are fetched.
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
         super().__init__(model, counter)
-        # On a ps every operation counts, and what comes of others' updates is more than rounding.
+        # On a ps every operation is costly, and concurrent updates change results more than
+        # rounding.
         fuse(inner(model.optimizer), least=0)
         self._parcels = PackedVariables(model.trainable_weights, counter)
         together = {id(each) for each in self._parcels.variables}
         for weight in model.trainable_weights:
             if id(weight) not in together:
-                # TensorFlow's gather asks for it; Keras's own variable would be read as a whole.
+                # TensorFlow's gather calls it; without it, it would read the whole Keras variable.
                 weight.sparse_read = weight._value.sparse_read
 
     def _scope(self, sums: MetricValues) -> MetricScope:
@@ -54,12 +55,12 @@ class RemoteStep(TrainStep):
         arrived = self._parcels.delivered(dict(zip(ids, gradients, strict=True)))
         with tf.device(self._counter.device):
             super().apply([arrived[each] for each in ids])
-        # What the counter has come to by now would be one more message.
+        # Reading the counter's present value would take one more message.
         return self._number
 
 
 class FetchedScope(MetricScope):
-    """A scope in which weights have the values that were fetched when the step began."""
+    """A scope in which weights have the values that were fetched at the start of the step."""
 
     def __init__(self, metrics: MetricState, sums: MetricValues, packed: PackedVariables) -> None:
         self.count, self.fetched = packed.fetched()
@@ -69,6 +70,6 @@ class FetchedScope(MetricScope):
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, _ = update
         if id(variable) in self.fetched:
-            # A layer assigns to its own weight: what was fetched is not its value any more.
+            # A layer assigns to its own weight, so the fetched value is outdated.
             self.state_mapping.pop(id(variable), None)
         super().add_update(update)

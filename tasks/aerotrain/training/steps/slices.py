@@ -1,16 +1,16 @@
 """Gradients in slices, such as those of embeddings, added up over replicas.
 
-Such a gradient has a slice for each lookup of a row. The sum of two has the slices of both, as
-the gradient of the batches joined would: slices of one row are never added up here, for Keras's
-Adam squares each slice, and ``clipnorm`` measures each, so that other weights would come of it.
+Such a gradient has one slice per lookup of a row. The sum of two has the slices of both, as the
+gradient of the joined batches would. Slices of one row are not added up here, because Keras's Adam
+squares each slice and ``clipnorm`` measures each, so that the resulting weights would differ.
 
-TensorFlow adds them up too, but dies of lengths that change from step to step: within one call
-of a function a collective has one shape, however many steps its loop makes. Batches of another
-length, the last of an epoch or lookups that depend on the data, have another. So slices travel
-in blocks of a few sizes here, each by a collective of its own.
+TensorFlow adds them up, too, but fails if lengths change from step to step: within one call of a
+function a collective has one shape, for all steps of its loop. The last batch of an epoch, or
+lookups that depend on the data, have other lengths. So slices are sent in blocks of a few sizes
+here, each by its own collective.
 
 https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/cross_device_utils.py
-has ``_all_gather``, which a launcher does for one replica. There is no public way to it from
+has ``_all_gather``, which a launcher calls for one replica. There is no public way to call it
 inside a condition.
 """
 
@@ -22,8 +22,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 
-#: Bytes of a block: slices travel in one of the smallest size that all replicas' fit into, and
-#: in several of the greatest. Each size is traced, and costs up to a second when training begins.
+#: Bytes of a block. Slices are sent in one block of the smallest size that fits those of all
+#: replicas, or in several of the largest. Each size is traced, which takes up to a second at the
+#: start of training.
 BLOCKS = (2**12, 2**15, 2**18, 2**21)
 
 
@@ -55,7 +56,7 @@ def summed(gradients: Sequence[Any]) -> list[Any]:
 def _of_slices(context: Any, gradients: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
     collectives = getattr(context.strategy.extended, "_cross_device_ops", None)
     if not isinstance(collectives, CollectiveAllReduce):
-        # What is added up in one process has a shape of its own in each step.
+        # A reduction within one process accepts another shape in each step.
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
     all_gather = collectives._launchers[context._replica_id]._all_gather
     lengths = _lengths(context, gradients)
@@ -72,12 +73,12 @@ def _of_slices(context: Any, gradients: Sequence[tf.IndexedSlices]) -> list[tf.I
 
 
 def _kind(gradient: tf.IndexedSlices) -> tuple[str, int]:
-    """Gradients of one kind travel together: their dtype, and the numbers of a slice."""
+    """The dtype of a gradient and the numbers per slice; equal kinds are sent together."""
     return gradient.dtype.name, gradient.values.shape[1:].num_elements()
 
 
 def _lengths(context: Any, gradients: Sequence[tf.IndexedSlices]) -> tf.Tensor:
-    """How many slices each replica has of each gradient: ``(replicas, gradients)``, int64."""
+    """The number of slices of each gradient on each replica: ``(replicas, gradients)``, int64."""
     own = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in gradients])
     replicas = context.num_replicas_in_sync
     line = tf.one_hot(context.replica_id_in_sync_group, replicas, dtype=tf.int64)
@@ -87,7 +88,7 @@ def _lengths(context: Any, gradients: Sequence[tf.IndexedSlices]) -> tf.Tensor:
 def _gathered(
     own: Sequence[tf.IndexedSlices], lengths: tf.Tensor, all_gather: Callable[..., Any]
 ) -> list[tf.IndexedSlices]:
-    """The sums of gradients of one kind, of which ``lengths`` says how many slices there are."""
+    """The sums of gradients of one kind, whose numbers of slices are ``lengths``."""
     dtype, width = _kind(own[0])
     values = tf.concat([tf.reshape(each.values, [-1, width]) for each in own], axis=0)
     indices = tf.concat([tf.cast(each.indices, tf.int64) for each in own], axis=0)
@@ -96,7 +97,7 @@ def _gathered(
     replicas = lengths.shape[0]
 
     def block(size: int, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What all replicas have from row ``begin`` on, ``size`` rows of each."""
+        """``size`` rows of each replica, from row ``begin`` on."""
         rows = values[begin : begin + size], indices[begin : begin + size]
         missing = size - tf.shape(rows[1])[0]
         gathered = (

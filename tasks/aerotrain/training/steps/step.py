@@ -1,13 +1,12 @@
-"""One training step of a compiled Keras model, and the sums that its metrics are made of.
+"""One training step of a compiled Keras model, and the sums of its metrics.
 
-The step does what ``keras.Model.train_step`` does, in the same order, so that one replica
-computes the losses that ``fit`` would. It differs in two places, both for the sake of
-``tf.distribute``:
+The step does what ``keras.Model.train_step`` does, in the same order, so that one replica computes
+the losses of ``fit``. It differs in two places, both because of ``tf.distribute``:
 
-* The metrics live in tensors that a step takes and returns, never in their variables:
-  updates of variables on a parameter server get lost, and under other strategies each
-  would need a reduction of its own. The sums of several executions can be added.
-* The steps are counted in a variable of ours. Keras counts ``optimizer.iterations`` by
+* The metrics are tensors that a step takes and returns, not variables: concurrent updates of
+  variables on a parameter server get lost, and under other strategies each variable would need
+  its own reduction. The sums of several executions can be added.
+* The steps are counted in a separate variable. Keras counts ``optimizer.iterations`` by
   reading, adding and writing, which loses counts when two workers do it at once.
 """
 
@@ -24,20 +23,20 @@ from keras.src.losses.loss import unscale_loss_for_distribution
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.results import numbers
 
-#: The state of every metric of a model, in the order of ``MetricState.variables``, and last
-#: what ``MetricState.bad_step`` reads.
+#: The state of every metric of a model, in the order of ``MetricState.variables``, followed by the
+#: value that ``MetricState.bad_step`` reads.
 MetricValues = Sequence[tf.Tensor]
 
 
 class MetricState:
-    """The model's metrics, the mean loss among them, as values instead of variables."""
+    """The model's metrics, including the mean loss, as values instead of variables."""
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         metrics = dict.fromkeys([*model._get_own_metrics(), *model.metrics])
         compiled = model._compile_metrics
         by_batch = getattr(model._compile_loss, "metrics", ())
-        #: Each metric by itself, those of ``compile`` too.
+        #: Each single metric, including those of ``compile``.
         self.metrics: list[Any] = [
             metric for each in metrics for metric in (each.metrics if each is compiled else [each])
         ]
@@ -45,7 +44,7 @@ class MetricState:
         #: Whether the model or its layers have metrics that they update while they are called.
         self.in_call = any(each not in tracked for each in metrics)
         self.variables = [variable for metric in metrics for variable in metric.variables]
-        #: Those of the losses of several outputs, of which each batch counts once.
+        #: The variables of per-output loss metrics, which count each batch once.
         self.by_batch = {id(variable) for metric in by_batch for variable in metric.variables}
         states = [np.asarray(each) for metric in metrics for each in metric.stateless_reset_state()]
         self.zero: list[np.ndarray[Any, Any]] = [*states, np.zeros(2)]
@@ -59,7 +58,7 @@ class MetricState:
         return list(zip(self.variables, sums, strict=False))
 
     def of(self, scope: keras.StatelessScope) -> list[tf.Tensor]:
-        """The sums that the metrics left in ``scope``, of the shapes of their variables."""
+        """The sums that the metrics left in ``scope``, in the shapes of their variables."""
         return [
             tf.ensure_shape(scope.get_current_value(variable), variable.shape)
             for variable in self.variables
@@ -68,68 +67,69 @@ class MetricState:
     def of_piece(
         self, before: MetricValues, after: MetricValues, share: tf.Tensor
     ) -> list[tf.Tensor]:
-        """``after``, the sums with a piece of a batch added to ``before``, as part of the batch.
+        """Scale what a microbatch added to ``before``, in ``after``, to its share of the batch.
 
-        ``share`` is what the piece's loss counts for; nothing counts of a piece whose is 0.
+        ``share`` is the weight of the microbatch's loss; with a share of 0, ``before`` is returned.
         """
         part = share / tf.distribute.get_strategy().num_replicas_in_sync
         counted = []
         for variable, old, new in zip(self.variables, before, after, strict=False):
             if id(variable) in self.by_batch:
-                # Keras counts an update as one, and the pieces of a batch are one together.
+                # Keras counts an update as one, but the microbatches of a batch count as one
+                # together.
                 new = old + (new - old) * tf.cast(part, new.dtype)
             counted.append(tf.where(share > 0, new, old))
         return counted
 
     def results(self, sums: MetricValues) -> dict[str, float]:
-        """What ``sums`` amount to: a number a metric, under the name that ``fit`` gives it.
+        """The results of ``sums``: a number per metric, under the name that ``fit`` gives it.
 
-        Of a metric with several numbers, such as one a class, it is their mean.
+        The result of a metric with several numbers, such as one per class, is their mean.
         """
         with self.scope(sums):
             return numbers(self.model.get_metrics_result())
 
     def names(self) -> list[str]:
-        """What is logged of each epoch."""
+        """The names of what is logged for each epoch."""
         return list(self.results(self.zero))
 
     def measured_names(self) -> list[str] | None:
-        """What ``evaluate`` measures; None if the model has a ``test_step`` of its own."""
+        """The names of what ``evaluate`` measures; None if the model has its own ``test_step``."""
         if type(self.model).test_step is not keras.Model.test_step:
             return None
         return list(MetricState.results(self, self.zero))
 
     def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
-        """The state in which ``metric`` begins an epoch."""
+        """The state of ``metric`` at the start of an epoch."""
         return [np.asarray(each) for each in metric.stateless_reset_state()]
 
     def updated(
         self, metric: Any, states: Sequence[Any], arguments: Sequence[Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """What an update with ``arguments``, outside of any step, makes of ``states``."""
+        """``states`` after an update with ``arguments``, outside of any step."""
         values = [tf.constant(each) for each in states]
         after = metric.stateless_update_state(values, *arguments)
         return [np.asarray(each) for each in after]
 
     def bad_step(self, sums: MetricValues) -> int | None:
-        """The first step whose loss was no finite number, if there was one.
+        """The first step whose loss was not finite, or None.
 
-        Replicas that compute one step together each add the number of their own first, and
-        one to the count. What is bad on one replica is bad on all by the next step, since
-        they share their gradients: so the mean, rounded down, is the first of them all.
+        Replicas that compute one step together each add the number of their own first bad step, and
+        one to the count. A bad value on one replica reaches all by the next step, because they
+        share their gradients. So the mean, rounded down, is the first bad step of all.
         """
         numbers, replicas = np.asarray(sums[-1])
         return int(numbers // replicas) if replicas else None
 
 
 class MetricScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
-    """Keeps what is assigned to some variables, and lets other assignments through.
+    """Captures assignments to some variables, and applies all other assignments.
 
-    In it, layers that are called update their own state, such as the statistics of batch
-    normalization, as they would outside.
+    Layers that are called in it update their own state as usual, such as the statistics of batch
+    normalization.
     """
 
-    #: Values by the ``id`` of a weight that the model uses in place of the weight.
+    #: Values by the ``id`` of a weight that the model uses instead of the weight.
     fetched: Mapping[int, tf.Tensor] = MappingProxyType({})
 
     def __init__(self, state: list[tuple[Any, Any]]) -> None:
@@ -155,8 +155,8 @@ class TrainStep:
         self._counter = counter
         fuse(getattr(model.optimizer, "inner_optimizer", model.optimizer))
         if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-            # It counts the steps that it did not skip. Keras adds by reading and writing,
-            # which loses counts when two workers do it at once; TensorFlow's add does not.
+            # It counts the steps that were not skipped. Keras adds by reading and writing, which
+            # loses counts when two workers do it at once; TensorFlow's add does not.
             count = model.optimizer.inner_optimizer._iterations
             count.assign_add = lambda value: count._value.assign_add(value)
 
@@ -174,8 +174,8 @@ class TrainStep:
     ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
         """The gradients of one batch, its loss, and ``sums`` with the batch added.
 
-        ``share`` is what the loss counts for in its step, 1 where nothing is said. A batch
-        whose share is 0 leaves the sums as they are.
+        ``share`` is the weight of the loss in its step, 1 by default. A batch with a share of 0
+        does not change the sums.
         """
         model = self.model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -183,7 +183,7 @@ class TrainStep:
         with tf.GradientTape() as tape:
             tape.watch(list(scope.fetched.values()))
             y_pred = self._forward(x, scope)
-            # In a stateless scope, models see no losses of their layers unless handed to them.
+            # In a stateless scope, models see no losses of their layers unless these are passed in.
             model._losses_override = self._added_losses(scope)
             with scope:
                 loss = model._compute_loss(x, y, y_pred, weight, training=True)
@@ -215,13 +215,13 @@ class TrainStep:
         return model(x, training=True) if model._call_has_training_arg else model(x)
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Let the optimizer have ``gradients``; returns how many steps are then done."""
+        """Apply ``gradients`` with the optimizer; return the number of steps done."""
         optimizer = self.model.optimizer
         done = self._counter.assign_add(1, read_value=True)
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            # Schedules and Adam's bias correction read this. Another worker may set it between
-            # here and there, so under an asynchronous strategy it is off by at most the steps
-            # that are in flight; what matters is that it never falls behind for good.
+            # Schedules and Adam's bias correction read this. Another worker may set it between here
+            # and there. Under an asynchronous strategy it is thus off by at most the steps in
+            # flight, but never falls behind permanently.
             optimizer._iterations.assign(done - 1)
         optimizer.apply_gradients(zip(gradients, self.model.trainable_weights, strict=True))
         return done
@@ -237,7 +237,7 @@ def first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
 def _gradients(
     tape: tf.GradientTape, loss: tf.Tensor, weights: Sequence[Any], fetched: Mapping[int, tf.Tensor]
 ) -> list[Any]:
-    """Of each weight: where its value was fetched, by way of that, or past it, or both."""
+    """The gradient of each weight: by its fetched value, directly, or the sum of both."""
     known = [each for each in weights if id(each) in fetched]
     values = [fetched[id(each)] for each in known]
     direct, by_value = tape.gradient(loss, [list(weights), values])
@@ -253,5 +253,5 @@ def _sum(one: Any, other: Any) -> Any:
 
 
 def _length(x: Any) -> tf.Tensor:
-    """How many examples the batch ``x`` holds."""
+    """The number of examples in the batch ``x``."""
     return tf.shape(tf.nest.flatten(x)[0])[0]
