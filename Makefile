@@ -1,16 +1,16 @@
-# Everything here works in a fresh clone: each target makes the environment first, once.
+# Every target works in a fresh clone: the first one creates the environment.
 #
 # Variables, as in `make run CONF='{"epochs": 3}'`:
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
-#   RUNS      how many trainings `chaos` harms              SEED      which, and when
+#   RUNS      the number of trainings of `chaos`            SEED      of its random faults
 #   LAUNCHER  of these trainings: process or kubernetes
-#   PORT      where the UI of `up` answers                  HOME_DIR  where both keep everything
-#   WORKERS   how many processes run the tests: each takes 3 GiB and a core
+#   PORT      of the UI of `up`                             HOME_DIR  the folder of `run` and `up`
+#   WORKERS   the number of test processes: each takes 3 GiB and a core
 # and of `images`:
-#   BASE      what they are built on, for example the image of your platform team
-#   TAG       what they are tagged                          EXTRAS    of the training image
-#   DOCKER_BUILD  the command, if it is to have more options, or to be podman's
-#   ACCELERATOR   gpu makes the training image one for GPUs
+#   BASE      the base image, for example that of your platform team
+#   TAG       their tag                                     EXTRAS    of the training image
+#   DOCKER_BUILD  the build command, to add options or to use podman
+#   ACCELERATOR   gpu builds the training image for GPUs
 
 DAG ?= digits
 CONF ?= {}
@@ -37,10 +37,10 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 .DELETE_ON_ERROR:
 .PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock
 
-help: ## say what there is (also: make alone)
+help: ## list the targets (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# exec: a signal to make must reach the command itself, and no shell between them.
+# exec: a signal to make must reach the command itself, not a shell in between.
 run: $(READY) ## a whole pipeline, from nothing to a SavedModel and a report
 	@exec $(BIN)/python -m aerotrain_airflow.local run --home "$(HOME_DIR)" --dag "$(DAG)" --conf "$$CONF"
 
@@ -50,12 +50,12 @@ up: $(READY) ## start Airflow and leave it running, to look at its UI
 down: $(READY) ## stop what `make up` started
 	@exec $(BIN)/python -m aerotrain_airflow.local down --home "$(HOME_DIR)"
 
-# Files are whole to a worker, because their tests share what was costly to make.
+# A worker gets whole files, because the tests of a file share fixtures that are slow to create.
 test: lint ## lint, and every test that needs no cluster
 	UV=$(UV) $(BIN)/pytest -m "not cluster" --durations=25 \
 		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Without the files that are marked as a whole: most of them import TensorFlow.
+# Excludes files that are marked as a whole: most of them import TensorFlow.
 test-fast: $(READY) ## the pure tests, which start no process (within a minute)
 	$(BIN)/pytest -m "not process and not cluster" --quiet --durations=5 \
 		$$(grep --files-without-match '^pytestmark = .*\(process\|cluster\)' tests/test_*.py)
@@ -66,18 +66,18 @@ lint: $(READY) ## ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(READY) ## let ruff rewrite what it can
+format: $(READY) ## format and fix the code with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG names
 	$(BIN)/pytest -m cluster
 
-chaos: $(READY) ## do harm to live trainings, RUNS times, and print what followed
+chaos: $(READY) ## inject faults into running trainings, RUNS times, and print the results
 	@PYTHONPATH=tests $(BIN)/python -m chaos --launcher $(LAUNCHER) --runs $(RUNS) --seed $(SEED)
 
-# Packages come from where pip takes them here; the address is a secret of the build, because
-# there may be a password in it.
+# Packages come from the index that pip uses here. Its address is a build secret, because it may
+# contain a password.
 images: ## the images of Airflow and of a replica: aerotrain-airflow, aerotrain-training
 	@export PIP_INDEX_URL="$${PIP_INDEX_URL:-$$(python3 -m pip config get global.index-url 2>/dev/null)}"; \
 	build() { $(DOCKER_BUILD) $(if $(BASE),--build-arg "BASE=$(BASE)") \
@@ -86,7 +86,7 @@ images: ## the images of Airflow and of a replica: aerotrain-airflow, aerotrain-
 		--file images/training/Dockerfile --tag "aerotrain-training:$(TAG)" && \
 	build --file images/airflow/Dockerfile --tag "aerotrain-airflow:$(TAG)"
 
-env: .env ## the .env that `docker compose up` wants, with fresh secrets
+env: .env ## the .env for `docker compose up`, with fresh secrets
 
 .env:
 	@umask 077; while IFS= read -r line; do \
@@ -103,10 +103,10 @@ bench: $(READY) ## measure, and write the tables to benchmarks/results/
 		cat benchmarks/results/$$name.md; \
 	done
 
-docs: $(READY) ## docs/options.md, made from the options that the code declares
+docs: $(READY) ## docs/options.md, generated from the options that the code declares
 	$(BIN)/python -m aerotrain_airflow.params > docs/options.md
 
-lock: | $(UV) ## every requirements.lock anew, after a change of dependencies in pyproject.toml
+lock: | $(UV) ## every requirements.lock, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \
 		--quiet pyproject.toml -o requirements.lock
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-config \
@@ -114,15 +114,15 @@ lock: | $(UV) ## every requirements.lock anew, after a change of dependencies in
 		--override images/training/gpu/overrides.txt --constraint requirements.lock \
 		-o images/training/gpu/requirements.lock
 
-# Bytecode is compiled here, because TensorFlow without it takes 16 s to import instead of 6,
-# in every replica, wherever PYTHONDONTWRITEBYTECODE is set.
+# Bytecode is compiled here: without it, importing TensorFlow takes 16 s instead of 6 in every
+# replica, if PYTHONDONTWRITEBYTECODE is set.
 $(READY): requirements.lock pyproject.toml | $(UV)
 	$(UV) venv --quiet --allow-existing --python ">=3.11,<3.14" .venv
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Only where no uv is on the PATH. `command -v` above gives a path without a rule.
+# Only if uv is not on the PATH; otherwise `command -v` above gives a path without a rule.
 .uv/bin/uv:
 	@command -v python3 >/dev/null || \
 		{ echo "python3 is missing: install Python 3.11 to 3.13 (on Debian: apt install python3-venv)"; exit 1; }

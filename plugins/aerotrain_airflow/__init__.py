@@ -1,1 +1,1 @@
-"""What runs in Airflow: the operators, the launchers, and a whole Airflow on one machine."""
+"""The Airflow side: the operators, the launchers, and a complete Airflow for one machine."""

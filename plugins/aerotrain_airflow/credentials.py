@@ -1,4 +1,4 @@
-"""From an Airflow connection to the variables by which a replica reaches the store."""
+"""Turns an Airflow connection into the environment variables by which a replica uses the store."""
 
 import os
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.store import Store, open_store
 from aerotrain_airflow.settings import Settings
 
-#: Variables of Airflow's own (its database, its keys) that are no business of a replica.
+#: Prefixes of Airflow's own variables (its database, its keys), which replicas must not get.
 _PRIVATE = ("AIRFLOW", "_AIRFLOW", "TF_CONFIG")
 
 
 def store_environment(settings: Settings) -> dict[str, str]:
-    """The AWS variables that reach the store; none for a ``file://`` store.
+    """The AWS variables that give access to the store; none for a ``file://`` store.
 
     The names are botocore's:
     https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
@@ -27,7 +27,7 @@ def store_environment(settings: Settings) -> dict[str, str]:
     hook: AwsBaseHook = AwsBaseHook(aws_conn_id=settings.store_conn_id, client_type="s3")
     try:
         credentials = hook.get_credentials()
-    except AttributeError as error:  # boto3 found none, and the hook asks that for its parts
+    except AttributeError as error:  # boto3 returned None, and the hook reads its attributes
         raise FinalError(
             f"there is no credential for {settings.store}: make the AWS connection "
             f"{settings.store_conn_id!r}, or set [aerotrain] store_conn_id to the one that is there"
@@ -44,12 +44,12 @@ def store_environment(settings: Settings) -> dict[str, str]:
 
 
 def store_of(url: str, settings: Settings) -> Store:
-    """The store at ``url``, by a credential asked for anew: a long job outlives its first."""
+    """The store at ``url``, with a fresh credential: a long job outlives the first one."""
     return open_store(url, {**os.environ, **store_environment(settings)})
 
 
 def replica_base_environment(settings: Settings) -> dict[str, str]:
-    """What every local replica starts with: this process's variables without Airflow's secrets."""
+    """The base environment of local replicas: this process's, without Airflow's secrets."""
     return _public(os.environ) | store_environment(settings)
 
 

@@ -1,4 +1,4 @@
-"""What a task instance asks for: its job, described and checked, and made ready to start."""
+"""The job of a task instance: read from the operator, checked, and prepared for its start."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ def describe(
     context: Context,
     settings: Settings,
 ) -> Job:
-    """The job of this task instance, checked in whole.
+    """The complete, checked job of this task instance.
 
     Raises:
         SpecError: it cannot run; the message says why.
@@ -56,7 +56,7 @@ def describe(
 
 
 def fitted(job: Job, settings: Settings) -> Job:
-    """The job with no more workers than there was place for when it was last tried."""
+    """The job, without the workers that could not be placed in earlier attempts."""
     if job.min_workers is None:
         return job
     fewer = with_fewer_workers(job, ledger_of_earlier_tries(store_of(job.prefix, settings)))
@@ -71,19 +71,19 @@ def fitted(job: Job, settings: Settings) -> Job:
 
 
 def with_code_packed(job: Job, settings: Settings) -> Job:
-    """The job with its folder of code put into the store, where all its replicas find it."""
+    """The job with its code folder uploaded to the store, from which all replicas read it."""
     if job.code is None:
         return job
     return replace(job, code=publish_code(store_of(job.store, settings), Path(job.code)))
 
 
 def check_conf(context: Context) -> None:
-    """Refuse a run whose conf names what is no param; Airflow itself would ignore it.
+    """Reject a run whose conf has a key that is not a param; Airflow itself ignores such a key.
 
     Raises:
-        SpecError: a key has no param; the message holds the nearest that exists.
+        SpecError: a key is not a param; the message suggests the most similar param.
     """
-    params = list(context["dag"].params)  # context["params"] has whatever the conf added
+    params = list(context["dag"].params)  # context["params"] would include the keys of conf
     for key in context["dag_run"].conf or {}:
         if key not in params:
             raise SpecError(
@@ -93,7 +93,7 @@ def check_conf(context: Context) -> None:
 
 
 def _models_folder(task: BaseOperator) -> str | None:
-    """The folder ``models`` beside the DAG's file, where users keep their modules."""
+    """The folder ``models`` next to the DAG file, where users keep their modules."""
     dag = task.get_dag()
     folder = Path(dag.fileloc).parent / "models" if dag else None
     return str(folder) if folder is not None and folder.is_dir() else None

@@ -1,4 +1,4 @@
-"""The one operator: it runs a job, whatever the job does, through a launcher."""
+"""The operator that runs any job through a launcher."""
 
 import time
 from collections.abc import Iterator
@@ -31,29 +31,29 @@ from aerotrain_airflow.description import (
 from aerotrain_airflow.run_ledger import close_ledger
 from aerotrain_airflow.settings import Settings
 
-#: Seconds for which a task watches its pods before it defers: most steps but a training have
-#: ended by then, and to defer costs a turn through triggerer, scheduler and worker.
+#: Seconds for which a task watches its pods before it defers. Most steps other than training end
+#: sooner, and a deferral costs a round trip through triggerer, scheduler and worker.
 DEFER_AFTER = 10.0
 
 
 class JobOperator(BaseOperator):
-    """Run one job to its end, its replicas' lines in this task's log, and hand on its result.
+    """Run one job to its end, copy its replicas' output to the task log, and return its result.
 
     Args:
-        job: the job's description as plain values (``aerotrain.contract.job.Job``), all but
-            its name, store, run and task, which come from the task instance. Templated; a
-            value may also be ``dag.param("name")`` or another task's output.
-        arguments: more of the job's arguments, for ``expand``. Templated.
+        job: the job's description as plain values (``aerotrain.contract.job.Job``), without its
+            name, store, run and task, which come from the task instance. Templated; a value may
+            also be ``dag.param("name")`` or another task's output.
+        arguments: more arguments of the job, for ``expand``. Templated.
         return_key: where the job's result is an object, the key whose value this task returns
-            (``expand`` maps over nothing else); its other keys become XComs of their own.
-        launcher: ``process`` or ``kubernetes``; None leaves it to the administrator. Templated.
-        dry_run: show what would be started, start nothing, and skip. Templated.
-        deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``,
-            and hold no worker's slot meanwhile. Local processes are waited for by the task.
+            (``expand`` maps over nothing else). The other keys become XComs of their own.
+        launcher: ``process`` or ``kubernetes``; None for the administrator's setting. Templated.
+        dry_run: show what would be started, start nothing, and skip the task. Templated.
+        deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``, so that
+            no worker slot is occupied meanwhile. The task itself waits for local processes.
 
     Raises:
-        AirflowFailException: the job failed for good, and another try would fail the same way.
-        AirflowException: the job was lost; Airflow's retries may try it again.
+        AirflowFailException: the job failed, and another attempt would fail the same way.
+        AirflowException: the job failed for a temporary reason; Airflow's retries apply.
         AirflowSkipException: it was a dry run.
     """
 
@@ -84,7 +84,7 @@ class JobOperator(BaseOperator):
         self._try: ThisTry | None = None
 
     def execute(self, context: Context) -> Any:
-        """Run the job; what its chief returned is this task's result."""
+        """Run the job, and return the value that its chief returned."""
         with translated():
             settings = Settings.read().with_launcher(self.launcher)
             check_conf(context)
@@ -94,14 +94,14 @@ class JobOperator(BaseOperator):
             trigger = launcher.trigger(address, until) if self.deferrable else None
             ended = self._watch(until, DEFER_AFTER if trigger else None)
             if ended is None:
-                assert trigger is not None  # only then was there a limit to watching
+                assert trigger is not None  # watching is limited only if there is a trigger
                 self._running = None
                 self.defer(trigger=trigger, method_name="resume")
             assert ended is not None
             return self._end(job, address, ended, settings)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on where ``execute`` deferred: the job has ended."""
+        """Continue after ``execute`` deferred and the job has ended."""
         with translated():
             settings = Settings.read().with_launcher(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
@@ -110,7 +110,7 @@ class JobOperator(BaseOperator):
             return self._end(job, event["address"], Ended.from_dict(event["ended"]), settings)
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
-        """Start the job's replicas, and return who runs them and where."""
+        """Start the job's replicas; return the launcher and the job handle."""
         launcher = choose_launcher(settings, _holder(context))
         plan = launcher.plan(with_code_packed(job, settings), _holder(context))
         if self.is_dry_run:
@@ -121,28 +121,28 @@ class JobOperator(BaseOperator):
         self._try = ThisTry(context)
         replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
         self.log.info("starting %s at %s", replicas, plan.address)
-        self._running = (launcher, plan.address)  # before it starts: whoever kills it now may
+        self._running = (launcher, plan.address)  # set first, so that ``on_kill`` can stop it
         try:
             address = launcher.start(plan)
-        except BaseException:  # a timeout or a signal, too, must leave no replica behind
+        except BaseException:  # also a timeout or a signal: no replica may be left running
             self._stop()
             raise
         self._running = (launcher, address)
-        if self._killed:  # while it started, by a signal that this thread answered in between
+        if self._killed:  # a signal handler of this thread ran during the start
             self._stop()
             raise TemporaryError(f"{job.name} was ended while it started")
         return self._running
 
     def _watch(self, until: float | None, at_most: float | None) -> Ended | None:
-        """Watch the job from here, passing on what its replicas say."""
+        """Watch the job, and write the output of its replicas to the task log."""
         assert self._running is not None
         launcher, address = self._running
         try:
             return launcher.watch(address, self._tell, until=until, at_most=at_most)
         except UnheardError:
-            self._running = None  # it goes on, and the next try takes it over
+            self._running = None  # the job keeps running, and the next attempt adopts it
             raise
-        except BaseException:  # as above
+        except BaseException:  # as in ``_start``
             self._stop()
             raise
 
@@ -153,7 +153,7 @@ class JobOperator(BaseOperator):
             raise UnheardError(f"Airflow's worker is gone: {error}") from error
 
     def _end(self, job: Job, address: str, ended: Ended, settings: Settings) -> Any:
-        """Take the result of a job that ended well, and leave nothing behind in any case."""
+        """Return the result of a job that succeeded; stop the job in any case."""
         try:
             if self._killed:
                 raise TemporaryError(f"{job.name} was ended from outside")
@@ -165,9 +165,9 @@ class JobOperator(BaseOperator):
         return self._handed_on(value)
 
     def _account(self, job: Job, address: str, settings: Settings) -> None:
-        """Close the run's ledger, and say in a line what it adds up to."""
+        """Write the complete event log of the run, and log its goodput in one line."""
         if self._running is None:
-            return  # it is the next try's by now
+            return  # the next attempt has adopted the job
         launcher, _ = self._running
         try:
             store = store_of(job.prefix, settings)
@@ -188,16 +188,16 @@ class JobOperator(BaseOperator):
         return returned
 
     def _timeout(self, context: Context) -> float | None:
-        """When the task's own timeout ends: Airflow does not watch it while a task is deferred."""
+        """The end of the task's timeout; Airflow does not watch it while the task is deferred."""
         if self.execution_timeout is None:
             return None
         began = context["ti"].start_date
         return (began + self.execution_timeout).timestamp()
 
     def on_kill(self) -> None:
-        """End every replica: the task was killed, marked, cleared, or timed out.
+        """Stop every replica: the task was killed, marked, cleared, or timed out.
 
-        Where Airflow gave this try up by itself, the next one takes them over.
+        Where Airflow itself abandoned this attempt, the replicas are left to the next one.
         """
         if self._try is not None and self._try.is_followed():
             self._running = None
@@ -213,7 +213,7 @@ class JobOperator(BaseOperator):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Our two kinds of failure, as Airflow's."""
+    """Raise Airflow's exceptions for the two kinds of error of this project."""
     try:
         yield
     except FinalError as error:
@@ -223,7 +223,7 @@ def translated() -> Iterator[None]:
 
 
 def _holder(context: Context) -> str:
-    """The id of this try of this task: it names the launch, and who may end it."""
+    """The id of this try of the task. It names the launch, and only its holder may end it."""
     return str(context["ti"].id)
 
 

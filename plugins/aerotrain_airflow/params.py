@@ -1,7 +1,7 @@
-"""The params of a training pipeline: the trigger form, and what the REST API accepts.
+"""The params of a training pipeline, for the trigger form and the REST API.
 
-They are made from the options that the contract declares. A pipeline takes them whole and gives
-its own defaults::
+They are derived from the options that the contract declares. A pipeline uses all of them, and may
+override defaults::
 
     @dag(params=training_params(epochs=12, threshold=0.95))
 """
@@ -25,7 +25,7 @@ from aerotrain_airflow.settings import LAUNCHERS
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run that no description of a job has under the same name."""
+    """The options of a run that no part of the contract declares under the same name."""
 
     learning_rate: float = option(
         1e-3,
@@ -115,11 +115,11 @@ class RunOptions:
     )
 
 
-#: Every option of a pipeline, by name, and those of them that are in the trigger form.
+#: Every option of a pipeline by name, and those of them that are in the trigger form.
 OPTIONS = options_of(RunOptions, TrainArguments, PlanArguments, Deadlines, Job)
 FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 
-#: The options that are arguments of the training step, under the same names.
+#: The options that are also arguments of the training step, under the same names.
 TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
 
 
@@ -127,7 +127,7 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     """Every param of a training pipeline, with the pipeline's own defaults.
 
     Raises:
-        SpecError: a default is given for what is no param.
+        SpecError: a default is given for a param that does not exist.
     """
     params = {
         name: Param(
@@ -153,7 +153,7 @@ _HEAD = "| option | type | default | meaning |"
 
 
 def reference() -> str:
-    """The page docs/options.md: every option with its type, its default and its meaning."""
+    """The text of docs/options.md: every option with its type, its default and its meaning."""
     lines = [
         "# Options",
         "",

@@ -1,4 +1,4 @@
-"""The first task of a pipeline: what can be refused is refused before anything starts."""
+"""The first task of a pipeline: it checks everything that can be checked before the start."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,19 +17,20 @@ from aerotrain_airflow.description import check_conf, describe, with_code_packed
 from aerotrain_airflow.operator import JobOperator, translated
 from aerotrain_airflow.settings import Settings
 
-#: Stands where another task's output will be.
+#: Placeholder for the output of another task.
 _PENDING = "(another task's output)"
 
 
 class PreflightOperator(BaseOperator):
     """Check the run's conf, every job of the DAG, the store, and the launcher.
 
-    ``launcher`` and ``dry_run`` are as for ``JobOperator``; a dry run shows here what each job
-    that is known by now would start.
+    ``launcher`` and ``dry_run`` are as for ``JobOperator``. A dry run shows what each job that is
+    known at this point would start.
 
     Raises:
-        AirflowFailException: something cannot work; every refusal is in the message.
-        AirflowException: the store or the cluster does not answer, or the disk is full, for now.
+        AirflowFailException: something cannot work; the message lists all errors.
+        AirflowException: a temporary failure: the store or the cluster does not respond, or the
+            disk is full.
     """
 
     template_fields = ("launcher", "is_dry_run")
@@ -50,7 +51,7 @@ class PreflightOperator(BaseOperator):
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
 
     def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
-        """Ask the launcher whether it could start every job, and in a dry run show them."""
+        """Check with the launcher that every job could start; in a dry run, log the plans."""
         launcher = choose_launcher(settings, attempt)
         plans = [launcher.plan(with_code_packed(job, settings), attempt) for job in jobs]
         launcher.check(plans)
@@ -59,7 +60,7 @@ class PreflightOperator(BaseOperator):
                 self.log.info("would start %s:\n%s", plan.job.task, plan)
 
     def _check_jobs(self, context: Context, settings: Settings) -> list[Job]:
-        """The jobs of the DAG, as far as they are known before any has run."""
+        """The jobs of the DAG, as far as they are known before any task has run."""
         jobs, refusals = [], []
         for task in context["dag"].tasks:
             if isinstance(task, JobOperator):
@@ -67,7 +68,7 @@ class PreflightOperator(BaseOperator):
                     job = _described_ahead(task, context, settings)
                     _check_models(job)
                 except FinalError as error:
-                    if _PENDING not in str(error):  # what nobody knows yet is checked later
+                    if _PENDING not in str(error):  # checked later, when the value is known
                         refusals.append(f"{task.task_id}: {error}")
                 else:
                     jobs.append(job)
@@ -78,7 +79,7 @@ class PreflightOperator(BaseOperator):
 
 
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:
-    """The job of a task that has not run, with a word where another task's output will be."""
+    """The job of a task that has not run, with placeholders for the outputs of other tasks."""
     env = task.get_template_env()
     job = task.render_template(_without_outputs(task.job), context, env)
     arguments = task.render_template(_without_outputs(task.arguments), context, env)
@@ -96,7 +97,7 @@ def _without_outputs(value: Any) -> Any:
 
 
 def _check_models(job: Job) -> None:
-    """The user's module that a training job names has to be in the job's folder."""
+    """Check that the model's module is in the code folder of a training job."""
     if job.module != "aerotrain.train" or not job.code:
         return
     name = job.arguments["model"]
@@ -109,7 +110,7 @@ def _check_models(job: Job) -> None:
 
 
 def _check_shards(jobs: Sequence[Job]) -> None:
-    """Every reader reads whole shards of its own, so there have to be as many."""
+    """Check that there are at least as many shards as readers: each reader reads whole shards."""
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
         if job.module == "aerotrain.prepare.plan":

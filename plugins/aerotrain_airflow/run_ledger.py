@@ -1,4 +1,4 @@
-"""The ledger of a run, closed: what both sides saw, merged, added up, and put into the store."""
+"""The complete event log of a run: the events of both sides, merged, summed up and stored."""
 
 import json
 from collections.abc import Iterable
@@ -7,15 +7,16 @@ from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.store import MissingError, Store
 from aerotrain_airflow.recovery.goodput import Goodput, goodput_of, merged
 
-#: Under the job's prefix: the whole ledger, and what the chief has written of it.
+#: Keys under the job's prefix: the complete event log, and the part that the chief writes.
 KEY = "ledger.json"
 CHIEFS = "ledger-chief.jsonl"
 
 
 def close_ledger(outside: Iterable[Event], store: Store, now: float) -> Goodput | None:
-    """Write the whole ledger beside the job's result, with what an earlier try has left there.
+    """Write the complete event log next to the job's result, including earlier attempts.
 
-    None where there is nothing to tell: the job does not train, and nothing happened to it.
+    Returns None, and writes nothing, where the job does not train and no event but its start was
+    recorded.
     """
     seen = list(outside)
     inside = chiefs_ledger(store)
@@ -35,13 +36,13 @@ def close_ledger(outside: Iterable[Event], store: Store, now: float) -> Goodput 
 
 
 def ledger_of_earlier_tries(store: Store) -> list[Event]:
-    """What they left, merged; nothing where this is the first."""
+    """The merged events of earlier attempts; empty for the first one."""
     whole = json.loads(_text(store, KEY) or "{}")
     return read(json.dumps(each) for each in whole.get("entries", []))
 
 
 def chiefs_ledger(store: Store) -> list[Event]:
-    """What the chief has written, in all its lives."""
+    """The events that the chief has written, across all of its restarts."""
     return read(_text(store, CHIEFS).splitlines())
 
 

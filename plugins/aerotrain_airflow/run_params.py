@@ -1,6 +1,6 @@
-"""Values of a run's params, as a DAG file hands them to a step: templates without Jinja.
+"""Values of a run's params that a DAG file passes to a step: templates without Jinja.
 
-Airflow calls ``resolve`` on what it finds in an operator's template fields.
+Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from airflow.sdk import Context
 
 @dataclass(frozen=True)
 class RunParam:
-    """The value of a param in the run, typed and checked."""
+    """The value of one param of the run, with its type, after Airflow's check."""
 
     name: str
 
@@ -24,7 +24,7 @@ class RunParam:
 
 @dataclass(frozen=True)
 class RunResources(RunParam):
-    """What the run asks for one role's replicas: that role's part of the param."""
+    """The entry of one role in a param that maps roles to resources."""
 
     role: str = "chief"
 
@@ -33,7 +33,7 @@ class RunResources(RunParam):
 
 
 class RunSwitch(RunParam):
-    """One replica where a switch of the run is on, or a count of others above 0; else none."""
+    """1 if a param of the run is true, or a count above 0; else 0."""
 
     def resolve(self, context: Context) -> int:
         return int(bool(super().resolve(context)))

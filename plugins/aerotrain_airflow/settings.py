@@ -1,17 +1,17 @@
-"""What an administrator sets: the ``[aerotrain]`` section of Airflow's configuration.
+"""The administrator's settings: the ``[aerotrain]`` section of Airflow's configuration.
 
 ``store``               where pipelines keep data and models, ``s3://bucket`` or ``file:///folder``
 ``store_conn_id``       the AWS connection that reaches an ``s3://`` store (default ``store``)
 ``launcher``            where replicas run: ``process`` (default) or ``kubernetes``
 
-Of the launcher of processes:
+For the launcher ``process``:
 
-``scratch``             the folder of its sets
+``scratch``             the folder of its replica groups
 ``warm_start``          whether replicas are forked from a process that has imported TensorFlow
                         (default ``True``)
 ``python``              the interpreter with aerotrain's ``tensorflow`` extra (default: Airflow's)
 
-Of the launcher of pods:
+For the launcher ``kubernetes``:
 
 ``image``               the training image
 ``namespace``           where the pods run (default ``default``)
@@ -19,8 +19,8 @@ Of the launcher of pods:
 ``store_secret``        a Secret whose keys are the variables that reach the store, such as
                         ``AWS_ACCESS_KEY_ID``; without it pods rely on their service account
 ``service_account``     the account that the pods run as
-``pod_template_file``   a pod in YAML, for whatever else the pods of this cluster need
-``queue``               ``kueue:NAME`` or ``volcano:NAME``, so that a job is admitted whole
+``pod_template_file``   a pod in YAML, for anything else that pods of this cluster need
+``queue``               ``kueue:NAME`` or ``volcano:NAME``, so that a job's pods are admitted as one
 
 As environment variables: ``AIRFLOW__AEROTRAIN__STORE`` and so on.
 """
@@ -38,7 +38,7 @@ _SECTION = "aerotrain"
 
 _BACKENDS = Path(__file__).parent / "backends"
 
-#: Their names are those of the folders in ``backends``; the first is the default.
+#: The launchers are the folders of ``backends``; the first is the default.
 LAUNCHERS = sorted(
     (path.parent.name for path in _BACKENDS.glob("*/chosen.py")),
     key=lambda name: (name != "process", name),
@@ -47,7 +47,7 @@ LAUNCHERS = sorted(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The ``[aerotrain]`` section, read once for a task."""
+    """The ``[aerotrain]`` section, read once per task."""
 
     store: str
     store_conn_id: str
@@ -65,10 +65,10 @@ class Settings:
 
     @classmethod
     def read(cls) -> "Settings":
-        """The settings in force; what is not set lies beside the DAGs folder.
+        """The current settings; unset folders default to places next to the DAGs folder.
 
         Raises:
-            FinalError: the store is no URL, or there is no such launcher.
+            FinalError: the store is not a URL, or the launcher does not exist.
         """
         home = Path(conf.get("core", "dags_folder")).resolve().parent
         store = conf.get(_SECTION, "store", fallback=(home / "store").as_uri())
@@ -96,10 +96,10 @@ class Settings:
         return settings.with_launcher(conf.get(_SECTION, "launcher", fallback="process"))
 
     def with_launcher(self, launcher: str | None) -> "Settings":
-        """The same with another launcher, where one is asked for.
+        """These settings with another launcher, unless ``launcher`` is None.
 
         Raises:
-            FinalError: there is no such launcher.
+            FinalError: the launcher does not exist.
         """
         if launcher is not None and launcher not in LAUNCHERS:
             raise FinalError(

@@ -1,13 +1,13 @@
-"""The steps of a pipeline, as a DAG file writes them.
+"""The steps of a pipeline, as functions for a DAG file.
 
-Each returns the output of its task, to be handed to the next step::
+Each returns the output of its task, which is passed to the next step::
 
     shards = prepare("digits")
     model = train("digits", shards)
     evaluate(model, shards) >> export(model, shards)
 
-What a step takes from the run (strategy, epochs, threshold, …) it takes from the DAG's params,
-which ``aerotrain_airflow.params.training_params`` makes.
+The steps read the options of a run (strategy, epochs, threshold, …) from the DAG's params, which
+``aerotrain_airflow.params.training_params`` creates.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from aerotrain_airflow.params import TRAINING_STEP
 from aerotrain_airflow.preflight import PreflightOperator
 from aerotrain_airflow.run_params import RunParam, RunResources, RunSwitch
 
-#: What every step takes from the run besides its own: where it runs, and whether it does.
+#: The params that every step reads besides its own.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
 
 PodTemplate = Mapping[str, Any]
@@ -33,14 +33,14 @@ def prepare(
     pool: str | None = None,
     **rules: Any,
 ) -> XComArg:
-    """Turn a source into a sealed data set, once for each state of its input.
+    """Turn a source into a finalized data set, once per state of the input.
 
-    ``source`` is a module of the pipeline's ``models`` folder with ``list_parts`` and
-    ``read_part``, or describes files by their kind, as ``{"kind": "parquet", "url":
-    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.sources`` has the kinds. ``rules`` are
-    the other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
-    ``split_by``. ``pool`` bounds how many parts are written at once. The first task refuses
-    what cannot run, in this step and all later ones.
+    ``source`` is a module in the pipeline's ``models`` folder with ``list_parts`` and
+    ``read_part``, or a description of files by kind, such as ``{"kind": "parquet", "url":
+    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.sources`` defines the kinds. ``rules`` are
+    other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
+    ``split_by``. ``pool`` limits how many partitions are written at once. The first task checks
+    this step and all later ones.
 
     Returns:
         The URL of the data set.
@@ -75,7 +75,7 @@ def prepare(
                 "module": "aerotrain.prepare.finalize",
                 "arguments": {"dataset": XComArg(plan, "dataset")},
             },
-            # No partition is left to write where the data set is finalized already.
+            # No partition is left to write where the data set is already finalized.
             trigger_rule="none_failed",
             **_WHERE,
         )
@@ -95,12 +95,12 @@ def train(
 ) -> XComArg:
     """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
 
-    ``hparams`` goes to ``build_model`` beside the learning rate; a value may be a
-    ``RunParam`` of the DAG's own. ``environment`` is what the replicas get besides, such as
-    ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which ``evaluate`` and ``export``
-    then need too. ``pods`` are templates by role, for what its pods need beyond resources, such
-    as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``. ``operator`` is any other
-    argument of the operator, such as ``pool``.
+    ``hparams`` is passed to ``build_model`` together with the learning rate; a value may be a
+    ``RunParam`` of the DAG. ``environment`` adds variables to the replicas, such as
+    ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which ``evaluate`` and ``export`` then
+    need too. ``pods`` are pod templates by role, for settings beyond resources, such as
+    ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``. ``operator`` is any other argument
+    of the operator, such as ``pool``.
 
     Returns:
         The URL of the trained model.
@@ -150,9 +150,9 @@ def evaluate(
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
-    """Evaluate the model on every record of the test split, and fail below the threshold.
+    """Evaluate the model on every record of the test split; fail below the threshold.
 
-    ``environment`` is as for ``train``; ``pod`` is the template of its one pod.
+    ``environment`` is as for ``train``; ``pod`` is the template of the step's only pod.
 
     Returns:
         The metrics by name.
@@ -179,9 +179,9 @@ def export(
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
-    """Publish the model as the next version for TensorFlow Serving, once it is proven.
+    """Publish the model as the next version for TensorFlow Serving, after checking it.
 
-    ``environment`` is as for ``train``; ``pod`` is the template of its one pod.
+    ``environment`` is as for ``train``; ``pod`` is the template of the step's only pod.
 
     Returns:
         The URL of the version.
@@ -198,7 +198,7 @@ def export(
 
 
 def _chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:
-    """The one replica of a step that is no training."""
+    """The only replica of a step other than training."""
     return {
         "role": "chief",
         "resources": RunResources("resources", "chief"),

@@ -1,7 +1,7 @@
-"""What a backend does: it creates, observes, restarts and deletes groups of replicas.
+"""The protocol of a backend, which creates, observes, restarts and deletes replica groups.
 
-A group is all replicas of one attempt of a job. Its *handle* is a string by which any process
-finds it again. A backend decides nothing: that is the controller's.
+A group is all replicas of one attempt of a job. Its *handle* is a string by which any process finds
+it again. A backend decides nothing; the controller does.
 """
 
 import re
@@ -18,16 +18,17 @@ from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.controller.situation import Seen
 
 if TYPE_CHECKING:
-    # Airflow sends all logs of whatever imports it to standard output, where reports are printed.
+    # Imported for types only: Airflow redirects logs to standard output on import, where reports
+    # are printed.
     from airflow.triggers.base import BaseTrigger
 
-#: What every TensorFlow says at its start, twice, whatever its log level: no news to anybody.
+#: What every TensorFlow process prints twice at its start, whatever its log level.
 _BANNER = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line that a replica wrote, without its line end."""
+    """One line of a replica's output, without its line end."""
 
     replica: ReplicaName
     text: str
@@ -36,31 +37,31 @@ class LogLine:
         return f"[{self.replica}] {self.text}"
 
 
-#: Takes one line of a replica as it comes.
+#: Receives each line of a replica's output.
 Emit = Callable[[LogLine], None]
 
-#: Takes a sentence about the group itself.
+#: Receives a message about the group itself.
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of every replica; ``at`` is when that was asked for, by ``time.time()``."""
+    """The observation of every replica; ``at`` is when it began, by ``time.time()``."""
 
     seen: Seen
     at: float
 
 
 class GoneError(TemporaryError):
-    """The group is no longer there, or is another try's by now; the message says which."""
+    """The group no longer exists, or another try holds it; the message says which."""
 
 
 class NoRoomError(TemporaryError):
-    """There is no room for what was asked for, which may change: a disk that is full."""
+    """A resource is used up, such as disk space; it may become free again."""
 
 
 class Plan(Protocol):
-    """What a backend would start; ``str()`` shows it to a person."""
+    """What a backend would start; ``str()`` formats it for the user."""
 
     @property
     def job(self) -> Job: ...
@@ -75,10 +76,10 @@ PlanT = TypeVar("PlanT", bound=Plan)
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A group that is there under the name of a plan's job.
+    """An existing group under the name of a plan's job.
 
-    ``matches`` says that it was created whole, and of the plan's description. ``created`` is a
-    time of ``time.time()``.
+    ``matches`` means that it was created completely, and from the plan's description. ``created``
+    is a time of ``time.time()``.
     """
 
     handle: str
@@ -92,71 +93,71 @@ class Claim(Protocol):
     """A scope in which one task try creates or adopts the group of a plan."""
 
     async def find(self) -> Found | None:
-        """A group that is there under the job's name."""
+        """The existing group under the job's name, if any."""
 
     async def create(self) -> str | None:
-        """Create the group whole or not at all; None where its name was taken meanwhile."""
+        """Create the whole group, or nothing; None if its name was taken meanwhile."""
 
     async def adopt(self, found: Found) -> bool:
-        """Make the group this task try's; False where it changed at the same moment."""
+        """Make this task try the holder of the group; False if it changed at the same moment."""
 
     async def delete(self, found: Found) -> None:
         """Delete the group, and wait until its names are free."""
 
 
 class Group(Protocol):
-    """An open group, as one follower has it."""
+    """An open group, as one follower sees it."""
 
     @property
     def job(self) -> Job: ...
 
     @property
     def created(self) -> float:
-        """When it was created, by ``time.time()``."""
+        """The time of its creation, by ``time.time()``."""
 
     @property
     def events(self) -> Sequence[Event]:
-        """Its event log, as far as this follower knows it."""
+        """Its event log, as far as this follower has read it."""
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
-        """What is seen of every replica: once something has changed, or after that time.
+        """Observe every replica once something has changed, or after ``seconds``.
 
-        ``look_again`` asks the world, also where nothing is known to have changed.
+        With ``look_again`` the replicas are queried even if no change is known.
 
         Raises:
-            GoneError: the group is not there, or not this task try's.
+            GoneError: the group does not exist, or this task try is not its holder.
         """
 
     async def append(self, events: Sequence[Event]) -> bool:
-        """Add to the event log; False where another follower was first, and ``events`` has theirs.
+        """Append to the event log; False if another follower was first, then ``events`` is updated.
 
         Raises:
             GoneError, NoRoomError
         """
 
     async def restart(self, restart: Restart) -> None:
-        """Have these replicas be at these restart counts, also where another has begun with it.
+        """Restart these replicas to these restart counts, even if another process has begun to.
 
         Raises:
             GoneError, NoRoomError
         """
 
     async def finish(self, ended: Ended) -> None:
-        """Pass on what is left to be said, once the job has ended so."""
+        """Emit the remaining output once the job has ended this way."""
 
 
 class Backend(Protocol[PlanT]):
-    """Runs groups of replicas in one place, on behalf of one task try."""
+    """Runs replica groups in one place, on behalf of one task try."""
 
     def plan(self, job: Job, attempt: str) -> PlanT:
-        """What would be started for this job, without touching the world.
+        """What would be started for this job; no side effects.
 
         Raises:
             SpecError: this backend cannot run such a job.
         """
 
     async def check(self, plans: Sequence[PlanT]) -> None:
-        """Ask the world whether all of these could be started, and change nothing.
+        """Check that all of these could be started, without changing anything.
 
         Raises:
             FinalError, TemporaryError: they could not.
@@ -169,24 +170,24 @@ class Backend(Protocol[PlanT]):
         """Follow a group. ``emit`` gets each line of its replicas once, across all followers.
 
         Raises:
-            GoneError: it is not there.
+            GoneError: it does not exist.
         """
 
     async def events(self, handle: str) -> list[Event]:
-        """The event log of the group; nothing where it is gone."""
+        """The event log of the group; empty if it no longer exists."""
 
     async def delete(self, handle: str) -> None:
-        """Delete the group with all that its replicas started, if it is this task try's."""
+        """Delete the group and all that its replicas started, if this task try holds it."""
 
     def trigger(self, handle: str, until: float | None) -> "BaseTrigger | None":
-        """What follows the group in a triggerer, where it can be seen from there."""
+        """The trigger that follows the group in a triggerer; None if it cannot."""
 
 
 def log_line(log: Any, line: LogLine) -> None:
-    """Write a replica's line to a task's log; TensorFlow's banner only where DEBUG shows."""
+    """Write a replica's line to a task's log; TensorFlow's banner only at level DEBUG."""
     (log.debug if _BANNER.search(line.text) else log.info)("%s", line)
 
 
 def attempt_of(handle: str) -> str:
-    """Which attempt the group at ``handle`` is: the last part of every backend's handles."""
+    """The attempt of the group at ``handle``: the last part of every backend's handles."""
     return handle.rsplit("/", 1)[1]

@@ -1,6 +1,6 @@
-"""Which backend a task uses: the run's choice, or else the administrator's.
+"""Chooses the backend of a task: the run's choice, or else the administrator's.
 
-The name of a launcher is that of its folder here, whose ``chosen`` makes the backend.
+The name of a launcher is that of its folder here, whose module ``chosen`` creates the backend.
 """
 
 from importlib import import_module
@@ -14,8 +14,9 @@ def choose_launcher(settings: Settings, holder: str) -> Launcher[Any]:
     """The launcher that the settings name; ``holder`` is the task try that will use it.
 
     Raises:
-        FinalError: what that launcher needs is not set.
+        FinalError: a setting that this launcher needs is missing.
     """
-    # Loaded where it is used: a client may cost a second that no other launcher has to wait for.
+    # Imported on use: a client library may take a second to import, which other launchers do not
+    # need.
     module = import_module(f"aerotrain_airflow.backends.{settings.launcher}.chosen")
     return Launcher(module.chosen(settings, holder))

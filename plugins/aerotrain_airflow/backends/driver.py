@@ -1,4 +1,4 @@
-"""The driver of all backends: it observes, has the controller decide, and has it carried out."""
+"""The driver of all backends: observes, calls the controller, and carries out its decisions."""
 
 import time
 from contextlib import suppress
@@ -21,21 +21,21 @@ from aerotrain_airflow.controller.controller import Controller, Progress
 from aerotrain_airflow.controller.decision import Decision, Restart, Wait
 from aerotrain_airflow.controller.ended import Ended
 
-#: Seconds until what had no room is tried again.
+#: Seconds until a restart is repeated that failed for lack of a resource.
 ROOM_EVERY = 2.0
 
 _LOG = getLogger(__name__)
 
 
 async def start(backend: Backend[PlanT], plan: PlanT) -> str:
-    """Create the group of ``plan``, or adopt the one that an earlier try has left; its handle.
+    """Create the group of ``plan``, or adopt that of an earlier attempt; returns its handle.
 
-    A job has one group. One that is there is adopted where it was made of the same description
-    and can still come to a good end; else it is deleted first.
+    A job has one group. An existing one is adopted if it has the same description and can still
+    succeed; otherwise it is deleted first.
 
     Raises:
-        FinalError: the plan cannot be started here, and another try would not help.
-        TemporaryError: it may be startable later.
+        FinalError: the plan cannot be started here, and another attempt would not help.
+        TemporaryError: it may be possible to start it later.
     """
     async with backend.claim(plan) as claim:
         while True:
@@ -57,7 +57,7 @@ async def start(backend: Backend[PlanT], plan: PlanT) -> str:
 async def follow(
     backend: Backend[PlanT], handle: str, *, emit: Emit, say: Say, until: float | None
 ) -> Ended:
-    """Follow a group until its job has ended, restarting what is lost; how it ended.
+    """Follow a group until its job has ended, restarting failed replicas; returns how it ended.
 
     ``until`` is a time of ``time.time()`` at which the task's own timeout ends.
     """
@@ -70,7 +70,7 @@ async def follow(
 
 
 class _Listener:
-    """Passes lines on, and knows the last progress line among them."""
+    """Forwards lines, and keeps the last progress line."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -89,7 +89,7 @@ class _Following:
         self._listener = listener
         self._say = say
         self._controller = Controller(job=group.job, created=group.created, until=until)
-        self._room_after = 0.0  # by time.monotonic(), where there was no room; else 0
+        self._room_after = 0.0  # a time of time.monotonic() after a NoRoomError; else 0
 
     async def run(self) -> Ended:
         wait, look_again = 0.0, False
@@ -99,20 +99,20 @@ class _Following:
                 self._group.events, look.seen, time.time(), self._listener.progress, look.at
             )
             if isinstance(decision.action, Ended):
-                with suppress(GoneError, NoRoomError):  # it has ended all the same
+                with suppress(GoneError, NoRoomError):  # the job has ended in any case
                     await self._group.append(decision.events)
                 await self._group.finish(decision.action)
                 return decision.action
             try:
                 wait = await self._carry_out(decision)
-            except TemporaryError as error:  # a port or a name that another one has by now
+            except TemporaryError as error:  # another process has taken a port or a name
                 return Ended(state=State.LOST, reason=str(error))
             look_again = isinstance(decision.action, Wait) and decision.action.look_again
 
     async def _carry_out(self, decision: Decision) -> float:
-        """Do what was decided; for how many seconds to wait unless something changes.
+        """Carry out a decision; returns how many seconds to wait unless something changes.
 
-        Where there is no room, as on a disk that is full, it is decided again later.
+        If a resource is used up, such as disk space, the decision is made again later.
         """
         if time.monotonic() < self._room_after:
             return ROOM_EVERY

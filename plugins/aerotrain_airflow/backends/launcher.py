@@ -1,6 +1,6 @@
-"""What a task holds of a backend: the driver, for a thread that waits.
+"""The synchronous interface of a backend and its driver, for a task's thread.
 
-The work is done in a thread of its own with its own event loop: a signal may come to the waiting
+The work runs in a separate thread with its own event loop: a signal may interrupt the waiting
 thread at any time, and its handler may use the same launcher.
 """
 
@@ -36,7 +36,7 @@ class Launcher(Generic[PlanT]):
         self._starting: _Work[str] | None = None
 
     def plan(self, job: Job, attempt: str) -> PlanT:
-        """What ``start`` would do for this job, without touching the world.
+        """What ``start`` would do for this job; no side effects.
 
         Raises:
             SpecError: this backend cannot run such a job.
@@ -44,7 +44,7 @@ class Launcher(Generic[PlanT]):
         return self._backend.plan(job, attempt)
 
     def check(self, plans: Sequence[PlanT]) -> None:
-        """Ask the world whether ``start`` would be let do all of these, and change nothing.
+        """Check that ``start`` would work for all of these, without changing anything.
 
         Raises:
             FinalError, TemporaryError: as for ``start``.
@@ -52,11 +52,11 @@ class Launcher(Generic[PlanT]):
         _Work(lambda: self._backend.check(plans)).result()
 
     def start(self, plan: PlanT) -> str:
-        """Start every replica of the plan, or adopt the job's group; its handle.
+        """Start every replica of the plan, or adopt the job's group; returns its handle.
 
         Raises:
-            FinalError: the plan cannot be started here, and another try would not help.
-            TemporaryError: it may be startable later, or ``stop`` was called meanwhile.
+            FinalError: the plan cannot be started here, and another attempt would not help.
+            TemporaryError: it may be possible later, or ``stop`` was called meanwhile.
         """
         self._starting = starting = _Work(lambda: driver.start(self._backend, plan))
         try:
@@ -69,11 +69,11 @@ class Launcher(Generic[PlanT]):
     def watch(
         self, handle: str, emit: Emit, *, until: float | None, at_most: float | None = None
     ) -> Ended | None:
-        """Pass on every line that the replicas write, once, until their job has ended.
+        """Emit every line that the replicas write, once, until their job has ended.
 
-        What is lost meanwhile is restarted as the controller decides. ``until`` is a time of
-        ``time.time()`` at which the job is to have ended. ``at_most`` is for how many seconds
-        the caller watches; None is returned where the job goes on.
+        Failed replicas are restarted as the controller decides. ``until`` is a time of
+        ``time.time()`` at which the job must have ended. ``at_most`` limits the watching, in
+        seconds; None is returned if the job is still running then.
         """
 
         async def follow() -> Ended | None:
@@ -88,10 +88,10 @@ class Launcher(Generic[PlanT]):
         return _Work(follow).result()
 
     def observe(self, handle: str, emit: Emit = lambda line: None) -> Seen:
-        """What is seen now of every replica; its new lines go to ``emit``.
+        """The current observation of every replica; its new lines go to ``emit``.
 
         Raises:
-            GoneError: the group is not there.
+            GoneError: the group does not exist.
         """
 
         async def observe() -> Seen:
@@ -101,17 +101,17 @@ class Launcher(Generic[PlanT]):
         return _Work(observe).result()
 
     def trigger(self, handle: str, until: float | None) -> "BaseTrigger | None":
-        """What goes on watching in a triggerer, where the group can be seen from there."""
+        """The trigger that continues to watch in a triggerer; None if it cannot."""
         return self._backend.trigger(handle, until)
 
     def ledger(self, handle: str) -> list[Event]:
-        """What happened to the group until now; nothing where it is gone."""
+        """The events of the group so far; empty if it no longer exists."""
         return _Work(lambda: self._backend.events(handle)).result()
 
     def stop(self, handle: str) -> None:
-        """End every replica of the group and what they started, and leave nothing behind.
+        """End every replica of the group and the processes they started, and remove all traces.
 
-        Stopping what is gone already, or what another try has adopted, does nothing.
+        Does nothing if the group no longer exists, or if another try has adopted it.
         """
         if self._starting is not None:
             self._starting.cancel()
@@ -119,7 +119,7 @@ class Launcher(Generic[PlanT]):
 
 
 class _Work(Generic[T]):
-    """A coroutine at work in a thread of its own."""
+    """A coroutine that runs in a thread of its own."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work
@@ -130,7 +130,7 @@ class _Work(Generic[T]):
         self._thread.start()
 
     def result(self) -> T:
-        """Wait for it. What a signal's handler raises here ends the work, and is raised then."""
+        """Wait for the result. An exception of a signal handler cancels the work and is raised."""
         try:
             return self._done.result()
         except BaseException:
@@ -138,7 +138,7 @@ class _Work(Generic[T]):
             raise
 
     def cancel(self) -> None:
-        """End the work, and wait until it has tidied up."""
+        """Cancel the work, and wait until its cleanup is done."""
         self._begun.wait()
         if self._task is not None and not self._done.done():
             with suppress(RuntimeError):  # its loop was closed at this moment

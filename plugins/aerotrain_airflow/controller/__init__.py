@@ -1,7 +1,7 @@
-"""What becomes of a group of replicas: decided from what was seen, and never done here.
+"""The controller: decides what happens to a replica group, from what was observed.
 
-Pure: no client, no clock, no file. Observations and times come in as arguments; out comes a
-``Decision``, a value. ``restart_policy`` judges one loss, ``deadlines`` has every limit of time,
-``history`` reads the event log, ``situation`` has what is seen at one moment, and ``controller``
-decides for the whole group.
+It is pure code, without a client, a clock or a file. Observations and times are arguments; the
+result is a ``Decision``, a value. ``restart_policy`` judges one failure, ``deadlines`` has all time
+limits, ``history`` reads the event log, ``situation`` has what was observed at one moment, and
+``controller`` decides for the whole group.
 """

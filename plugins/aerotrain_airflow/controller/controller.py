@@ -1,7 +1,7 @@
-"""Decides what becomes of a group of replicas: its end, a restart of some of them, or a wait.
+"""Decides what happens to a replica group: its end, the restart of some replicas, or a wait.
 
-All that it remembers is the group's event log, so that any process that follows the group next
-goes on with its budgets, and finishes a restart that was recorded and not carried out.
+The only state is the group's event log. So any process that follows the group next continues with
+the same restart budgets, and completes a restart that was recorded but not carried out.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ from aerotrain_airflow.controller.situation import (
 
 @dataclass(frozen=True)
 class Progress:
-    """The last progress line: the global step it names, and when it came by ``time.time()``."""
+    """The last progress line: its global step, and its time by ``time.time()``."""
 
     step: int
     at: float
@@ -43,7 +43,7 @@ class Progress:
 class Controller:
     """The controller of the group of ``job`` that was created at ``created``.
 
-    ``until`` is when the task's own timeout ends. Both are times of ``time.time()``.
+    ``until`` is the end of the task's own timeout. Both are times of ``time.time()``.
     """
 
     job: Job
@@ -58,11 +58,11 @@ class Controller:
         progress: Progress | None = None,
         looked: float | None = None,
     ) -> Decision:
-        """What to do about a group with these ``events``, of which this was ``seen``.
+        """What to do about a group with these ``events`` and these observations in ``seen``.
 
-        ``seen`` has every replica of the job, and ``looked`` is when that was asked for, if it is
-        not just now. The events of the decision are to be kept before it is carried out; where
-        another process has added some meanwhile, decide again.
+        ``seen`` has every replica of the job; ``looked`` is the time of the observation, if it is
+        not ``now``. The events of the decision must be recorded before it is carried out. If
+        another process has added events meanwhile, decide again.
         """
         history = self._history(events)
         late = behind(seen, history)
@@ -92,7 +92,7 @@ class Controller:
         return Decision(action=restart_of(restarts), events=(*news, *restarts.values()))
 
     def can_adopt(self, events: Sequence[Event], seen: Seen, now: float) -> bool:
-        """Whether a group that an earlier try has left can still come to a good end."""
+        """Whether a group of an earlier attempt can still succeed."""
         action = self.decide(events, seen, now).action
         if isinstance(action, Ended):
             return action.state is State.SUCCEEDED
@@ -109,10 +109,10 @@ class Controller:
         late: Collection[ReplicaName],
         progress: Progress | None,
     ) -> Seen:
-        """What was seen, with what is known of each replica besides.
+        """The observations, combined with what the event log says of each replica.
 
-        One that is still to be restarted has not started. A loss that was recorded stands, also
-        where the replica seems to run: it was stopped, and has woken up before its end.
+        A replica whose restart is still to be carried out has not started. A recorded failure stays
+        valid, even if the replica seems to run: it was frozen, and resumed before its end.
         """
         found: dict[ReplicaName, Observation] = {}
         for name, each in seen.items():
@@ -131,14 +131,14 @@ class Controller:
         return found
 
     def _patience(self, history: History, progress: Progress | None) -> float:
-        """For how long this replica may give no heartbeat: longer until it has trained."""
+        """How long this replica may go without a heartbeat: longer until it has trained."""
         since = history.last_restart.at if history.last_restart else self.created
         return patience(self.job, trains=progress is not None and progress.at > since)
 
     def _wait(
         self, given: Sequence[Deadline], seen: Seen, now: float, progress: Progress | None
     ) -> Wait:
-        """Until a deadline passes, or a replica is found to be unresponsive at the earliest."""
+        """Wait until a deadline passes, or until a replica could first count as unresponsive."""
         ages = [each.heartbeat_age for each in seen.values() if each.heartbeat_age is not None]
         allowed = patience(self.job, trains=progress is not None)
         silence = now + max(0.0, allowed - max(ages)) if ages else float("inf")
@@ -147,6 +147,6 @@ class Controller:
 
 
 def _again(history: Mapping[ReplicaName, History], late: Collection[ReplicaName]) -> Restart:
-    """The restarts that were recorded last, of those who are behind."""
+    """The last recorded restarts of replicas whose restart was not carried out."""
     entries = {name: history[name].last_restart for name in late}
     return restart_of({name: each for name, each in entries.items() if each is not None})

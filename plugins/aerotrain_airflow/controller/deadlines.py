@@ -1,4 +1,4 @@
-"""Every limit of time for a group of replicas, and what is said where one passes."""
+"""All time limits of a replica group, and the messages for when one has passed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.recovery import Topology
 from aerotrain.contract.status import Observation, State
 
-#: Replicas whose reasons for waiting are named.
+#: The number of replicas whose reasons for waiting are in the message.
 _NAMED = 3
 
-#: Seconds within which replicas begin to wait that are to start together.
+#: Seconds within which replicas must begin to wait to count as started together.
 _ONE_START = 60.0
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A time of ``time.time()``, the sentence for when it passes, and who has not started.
+    """A time of ``time.time()``, the message for when it passes, and the replicas not yet started.
 
-    Where some have not, only a look at the replicas since that time tells whether it was kept.
+    If there are such replicas, only an observation made after that time tells whether it was met.
     """
 
     at: float
@@ -29,7 +29,7 @@ class Deadline:
 def deadlines(
     job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
 ) -> list[Deadline]:
-    """The deadlines of a group that was created at ``created``, the next one first.
+    """The deadlines of a group that was created at ``created``, earliest first.
 
     ``until`` is the end of the task's own timeout. All are times of ``time.time()``.
     """
@@ -37,7 +37,7 @@ def deadlines(
 
 
 def missed(given: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
-    """The first that was certainly missed; ``looked`` is when ``seen`` was asked for."""
+    """The first deadline that was certainly missed; ``looked`` is the time of the observation."""
     passed = (each for each in given if each.at <= now)
     return next((each for each in passed if not each.waiting or looked >= each.at), None)
 
@@ -70,10 +70,10 @@ def _deadlines(
 
 
 def patience(job: Job, *, trains: bool) -> float:
-    """Seconds that a replica may go without a heartbeat.
+    """The seconds that a replica may go without a heartbeat.
 
-    The members of a gang that has not trained yet have as long as they have to start: TensorFlow
-    lets no Python run while they wait for each other.
+    For members of a gang that has not trained yet, it is at least the start deadline: TensorFlow
+    blocks Python while they wait for each other.
     """
     if Topology.of(job) is Topology.GANG and not trains:
         return max(job.deadlines.start, job.deadlines.progress_timeout)
@@ -81,5 +81,5 @@ def patience(job: Job, *, trains: bool) -> float:
 
 
 def unresponsive_reason(seconds: float) -> str:
-    """What is said of a replica that has had no heartbeat for so long."""
+    """The reason recorded for a replica without a heartbeat for so long."""
     return f"gave no sign of life for {seconds:.0f} s, and was ended"

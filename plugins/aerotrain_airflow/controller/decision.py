@@ -1,4 +1,4 @@
-"""What the controller decides: a value that a backend carries out."""
+"""The decision of the controller: a value that a backend carries out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ from aerotrain_airflow.controller.ended import Ended
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """Replicas to be started again now, and ended before where they still run.
+    """Replicas to restart now; those that still run are ended first.
 
-    ``counts`` are the restart counts that they are to have afterwards. ``avoid`` is the node that
-    a replica should not be placed on again, ``memory`` by how much its memory is multiplied.
-    Those in ``force`` are replaced at once, without waiting for what is left of them.
+    ``counts`` are their restart counts afterwards. ``avoid`` is a node on which a replica should
+    not be placed again, ``memory`` the factor for its memory. Those in ``force`` are replaced at
+    once, without waiting for the end of the old process or pod.
     """
 
     counts: Mapping[ReplicaName, int]
@@ -36,7 +36,7 @@ class Restart:
 class Wait:
     """Nothing to do before ``until``, a time of ``time.time()``, unless something changes.
 
-    ``look_again`` says that what was seen is too old to tell whether a deadline was kept.
+    ``look_again`` means that the observation is too old to tell whether a deadline was met.
     """
 
     until: float
@@ -48,7 +48,7 @@ Action = Ended | Restart | Wait
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do, and the events to be kept before it is done."""
+    """What to do, and the events to record before it is done."""
 
     action: Action
     events: tuple[Event, ...] = ()

@@ -11,14 +11,14 @@ from aerotrain.contract.status import Observation, State, job_state
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a job ended: its state, whose doing it was, and what is told to the user."""
+    """How a job ended: its state, the replicas that caused it, and the message for the user."""
 
     state: State
     reason: str = ""
     causes: tuple[ReplicaName, ...] = ()
 
     def to_dict(self) -> dict[str, str]:
-        """The state and the reason, as an event of Airflow's carries them."""
+        """The state and the reason, as plain values for an Airflow event."""
         return {"state": self.state.value, "reason": self.reason}
 
     @classmethod
@@ -27,11 +27,11 @@ class Ended:
         return cls(state=State(data["state"]), reason=data["reason"])
 
     def raise_unless_succeeded(self) -> None:
-        """Turn a bad end into the exception that says whether another try may help.
+        """Raise the exception that says whether another attempt may help.
 
         Raises:
-            FinalError: a replica failed for good.
-            TemporaryError: a replica was lost, or the job outlived a deadline.
+            FinalError: a replica failed, and would fail again.
+            TemporaryError: a replica failed for another reason, or the job missed a deadline.
         """
         if self.state is not State.SUCCEEDED:
             raise (FinalError if self.state is State.FAILED else TemporaryError)(self.reason)
@@ -40,7 +40,7 @@ class Ended:
 def job_ended(seen: Mapping[ReplicaName, Observation]) -> Ended:
     """The end of a job whose replicas are in these states.
 
-    A failure comes before a loss: the peers of a replica that failed are lost to it.
+    FAILED takes precedence over LOST: the peers of a replica that failed are LOST because of it.
     """
     state = job_state(seen)
     causes = tuple(name for name, each in seen.items() if each.state is state)

@@ -1,4 +1,4 @@
-"""What the event log of a group says of one replica, and what of it has to be kept."""
+"""What the event log says of one replica, and which of its events have to be kept."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import ReplicaName
 
-#: Losses of each replica that are kept one by one: more than any decision looks at.
+#: The failures of each replica that are kept individually: more than any decision needs.
 _KEPT = 8
 
-#: Letters that are kept of the reason of an older event.
+#: The characters kept of the reason of an older event.
 _REASON = 200
 
 
@@ -26,7 +26,7 @@ class History:
 
     @property
     def restarts(self) -> int:
-        """How often it is to have been restarted by now."""
+        """The replica's restart count, including a recorded restart that was not carried out."""
         return max((each.generation for each in self._all(EventType.RESTART)), default=0)
 
     @property
@@ -35,14 +35,14 @@ class History:
 
     @property
     def loss(self) -> Event | None:
-        """The loss that was recorded since its last restart."""
+        """The failure recorded since its last restart."""
         restarts = self.restarts
         found = (each for each in self._all(EventType.DETECT) if each.generation == restarts)
         return next(found, None)
 
     @property
     def earlier(self) -> list[Event]:
-        """Its losses before its last restart."""
+        """Its failures before its last restart."""
         restarts = self.restarts
         return [each for each in self._all(EventType.DETECT) if each.generation < restarts]
 
@@ -51,15 +51,15 @@ class History:
 
 
 def size_of(events: Iterable[Event]) -> int:
-    """The bytes that the events take, one a line."""
+    """The size of the events in bytes, one per line."""
     return sum(len(each.to_json().encode()) + 1 for each in events)
 
 
 def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
-    """The same in at most about ``limit`` bytes, for a controller that decides the same.
+    """The events in at most about ``limit`` bytes, such that the controller decides the same.
 
-    Where there is more, each replica keeps its last restart and its last losses, and its older
-    losses are summed up by their kinds.
+    If they are larger, each replica keeps its last restart and its last failures; its older
+    failures are summed up by kind.
     """
     if size_of(events) <= limit:
         return events
@@ -77,7 +77,7 @@ def compacted(events: Sequence[Event], limit: int) -> Sequence[Event]:
 
 
 def _summed(losses: Iterable[Event]) -> list[Event]:
-    """One for each kind, which stands for all of them."""
+    """One event per failure kind, which counts for all of them."""
     last: dict[str, Event] = {}
     for each in losses:
         before = last[each.kind].times if each.kind in last else 0
@@ -86,5 +86,5 @@ def _summed(losses: Iterable[Event]) -> list[Event]:
 
 
 def _shortened(event: Event) -> Event:
-    """With a reason that is long enough to differ from another."""
+    """The event with a shortened reason, still long enough to tell it from another."""
     return replace(event, because=event.because[:_REASON])

@@ -1,7 +1,7 @@
-"""What one loss means for the replica: it is restarted, how and when, or it is enough.
+"""The restart policy: whether a replica is restarted after a failure, how, and when.
 
-Airflow's retries are the outer ring. What stops for good here would fail the same way there;
-what only has no budget left may be tried again.
+Airflow's retries are the outer layer. What is final here would fail the same way there; if only the
+restart budget is used up, another attempt may help.
 """
 
 import signal
@@ -14,13 +14,13 @@ from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.limits import Restarts
 from aerotrain.contract.status import Loss, Observation
 
-#: So often in a row a replica may be lost with the same words at the same step: the program does
-#: it, and will do it again.
+#: The number of failures in a row with the same message at the same step after which the program
+#: itself is considered the cause, so that a restart would not help.
 ALIKE = 3
 
 
 class Course(StrEnum):
-    """What happens after a loss."""
+    """What happens after a failure."""
 
     HERE = "comes back"
     ELSEWHERE = "comes back elsewhere"
@@ -31,14 +31,14 @@ class Course(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """How a replica comes back after a loss of one kind, and which budget pays for it."""
+    """How a replica is restarted after a failure of one kind, and the budget that it uses."""
 
     course: Course
     budget: str
     may_be_a_bug: bool = False
 
 
-# A table, a kind of loss a row.
+# One row per failure kind.
 RULES: Mapping[Loss, Rule] = {
     Loss.CRASH: Rule(Course.HERE, "crashes", may_be_a_bug=True),
     Loss.TEMPORARY: Rule(Course.HERE, "crashes"),
@@ -49,13 +49,13 @@ RULES: Mapping[Loss, Rule] = {
     Loss.START: Rule(Course.ELSEWHERE, "starts"),
 }
 
-#: No program ends itself by these: somebody else did it, whatever step it was at.
+#: Exit codes of signals from outside, which do not point to the program as the cause.
 _FROM_OUTSIDE = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happens after one loss, and why, as a sentence goes on after the replica's name."""
+    """What happens after a failure, and why; ``why`` follows the replica's name in a sentence."""
 
     course: Course
     why: str
@@ -66,14 +66,14 @@ class Verdict:
 
 
 def loss_of(seen: Observation) -> Loss:
-    """The kind of a loss; one without an explanation is a crash."""
+    """The failure kind; a failure without an explanation is a crash."""
     return seen.loss or Loss.CRASH
 
 
 def judge(
     seen: Observation, step: int | None, earlier: Sequence[Event], budgets: Restarts
 ) -> Verdict:
-    """The verdict on a loss at ``step``, after the ``earlier`` ones of the same replica."""
+    """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica."""
     loss = loss_of(seen)
     rule = RULES[loss]
     if rule.may_be_a_bug and seen.exit_code not in _FROM_OUTSIDE:
@@ -96,31 +96,31 @@ def judge(
     )
 
 
-#: Seconds for those who are restarted with a lost one, to end by themselves: they notice within
-#: 2 s, and may be handing on a checkpoint.
+#: Seconds for the other replicas that are restarted with a failed one to end by themselves: they
+#: notice the failure within 2 s, and may still be uploading a checkpoint.
 SETTLE = 3.0
 
-#: The same after a preemption: they save first, for at most their grace of 8 s.
+#: The same after a preemption: they first save a checkpoint, within a grace period of 8 s.
 SETTLE_PREEMPTED = 10.0
 
-#: Seconds in which a loss that names no cause of its own may still turn out to have one.
+#: Seconds in which the cause of a failure without one of its own may still be observed.
 CAUSE_SHOWS = 1.0
 
-#: Seconds before the third restart of a replica in a row, and at most before any. It doubles each
-#: time, and begins again for one that has lived for so long.
+#: Seconds before the third restart of a replica in a row, and the maximum. The pause doubles each
+#: time, and starts again once a replica has run for ``_LIVED`` seconds.
 _PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _LIVED = 600.0
 
-#: How much more memory a replica gets each time that it ran out.
+#: The factor for a replica's memory each time that it ran out.
 _MORE_MEMORY = 1.5
 
 
 def not_before(
     losses: Mapping[ReplicaName, tuple[Event, Sequence[Event]]], *, all_ended: bool
 ) -> float:
-    """When the restart after these losses is due, each with the replica's earlier ones.
+    """The time of the restart after these failures, each with the replica's earlier ones.
 
-    ``all_ended`` says that all who are to be restarted have ended already.
+    ``all_ended`` means that all replicas to be restarted have ended already.
     """
     entries = [entry for entry, _ in losses.values()]
     first = min(entry.at for entry in entries)
@@ -134,7 +134,7 @@ def not_before(
 
 
 def _pause(loss: Event, earlier: Sequence[Event]) -> float:
-    """None after the first two losses, then longer each time until it has lived for long."""
+    """No pause after the first two failures, then longer ones until it has run for ``_LIVED``."""
     row = 0
     later = loss.at
     for entry in reversed(earlier):
@@ -145,5 +145,5 @@ def _pause(loss: Event, earlier: Sequence[Event]) -> float:
 
 
 def memory_factor(losses: Iterable[Event]) -> float:
-    """By how much the memory of a replica is multiplied after these losses."""
+    """The factor for the memory of a replica after these failures."""
     return _MORE_MEMORY ** sum(each.times for each in losses if each.kind == Loss.MEMORY)

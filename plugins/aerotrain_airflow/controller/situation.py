@@ -1,4 +1,4 @@
-"""What is seen of a group at one moment: which replicas are lost, and what their restart is."""
+"""The state of a group at one moment: which replicas have failed, and how they are restarted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ Histories = Mapping[ReplicaName, History]
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What is ``seen`` of the replicas of ``job`` at ``now``, at ``step`` of their training."""
+    """What was ``seen`` of the replicas of ``job`` at ``now``, at training step ``step``."""
 
     job: Job
     seen: Seen
@@ -37,9 +37,9 @@ class Situation:
 
     @cached_property
     def losses(self) -> Mapping[ReplicaName, Event]:
-        """The losses that have a cause of their own, each as the event that records it.
+        """The failures that have a cause of their own, each as the event that records it.
 
-        A replica that only misses another one was lost to that one.
+        A replica that only reports a missing peer failed because of that peer, and is left out.
         """
         lost = {name: each for name, each in self.seen.items() if each.state is State.LOST}
         own = {name for name, each in lost.items() if loss_of(each) is not Loss.TEMPORARY}
@@ -56,14 +56,14 @@ class Situation:
 
     @cached_property
     def verdicts(self) -> Mapping[ReplicaName, Verdict]:
-        """What each loss means for its replica."""
+        """The verdict on each failure."""
         return {
             name: judge(self.seen[name], each.step, self.history[name].earlier, self.job.restarts)
             for name, each in self.losses.items()
         }
 
     def stopped(self) -> Ended | None:
-        """The end of the job, where a replica is restarted no more."""
+        """The end of the job, if a replica is not restarted any more."""
         found = {name: each for name, each in self.verdicts.items() if not each.comes_back}
         if not found:
             return None
@@ -75,12 +75,12 @@ class Situation:
         )
 
     def without_place(self, deadline: Deadline) -> tuple[Event, ...]:
-        """Who had not started by its deadline: a next try may do without."""
+        """The replicas not started by this deadline, as events: the next attempt may omit them."""
         return tuple(self._detected(name, Loss.START, None) for name in deadline.waiting)
 
     @cached_property
     def silent(self) -> frozenset[ReplicaName]:
-        """Those that seem to run, and gave no answer to one that hung for it and ended itself."""
+        """Replicas that seem to run, but that a peer reported as unresponsive when it ended."""
         named = frozenset[str]().union(
             *(
                 self.seen[name].unresponsive
@@ -94,12 +94,12 @@ class Situation:
 
     @cached_property
     def names(self) -> frozenset[ReplicaName]:
-        """Those that were lost, and those that are restarted with them."""
+        """The replicas that failed, and those that are restarted with them."""
         lost = {name for name, each in self.seen.items() if each.state is State.LOST}
         return replicas_to_restart(self.job, lost | self.silent)
 
     def due(self) -> float:
-        """When they are to be restarted; what is silent is not waited for."""
+        """The time of the restart; it does not wait for unresponsive replicas to end."""
         all_ended = all(self.seen[name].state.ended for name in self.names - self.silent)
         losses = {name: (each, self.history[name].earlier) for name, each in self.losses.items()}
         return not_before(losses, all_ended=all_ended)
@@ -140,7 +140,7 @@ class Situation:
 
 
 def as_recorded(seen: Observation, loss: Event) -> Observation:
-    """A replica whose loss was recorded, whatever is seen of it since."""
+    """A replica whose failure was recorded, whatever was observed of it since."""
     return replace(
         seen,
         state=State.LOST,
@@ -152,7 +152,7 @@ def as_recorded(seen: Observation, loss: Event) -> Observation:
 
 
 def behind(seen: Seen, history: Histories) -> list[ReplicaName]:
-    """Whose restart was recorded and is not carried out."""
+    """The replicas whose restart was recorded but not carried out."""
     found = []
     for name, each in seen.items():
         wanted = history[name].restarts
@@ -162,7 +162,7 @@ def behind(seen: Seen, history: Histories) -> list[ReplicaName]:
 
 
 def being_restarted(history: History) -> Observation:
-    """What is known of a replica that does not exist yet."""
+    """The observation of a replica that is yet to be restarted."""
     restart = history.last_restart
     since = restart.at if restart is not None else None
     return Observation(state=State.PENDING, reason="waits to be restarted", waits_since=since)

@@ -1,1 +1,1 @@
-"""A whole Airflow on one machine: its parts as processes of this machine, loopback only."""
+"""A complete Airflow on one machine: its components as local processes, on loopback only."""

@@ -1,4 +1,4 @@
-"""``python -m aerotrain_airflow.local run|up|down``: a whole Airflow on this machine."""
+"""``python -m aerotrain_airflow.local run|up|down``: a complete Airflow on this machine."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from aerotrain_airflow.local.home import Home
 
 
 def main() -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command; return the exit code."""
     options = _parser().parse_args()
     home, project = Home(options.home.resolve()), Path.cwd()
     try:
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     run = subcommands.add_parser("run", help="run a pipeline once, and stop everything again")
     up = subcommands.add_parser("up", help="start Airflow, and leave it running")
     down = subcommands.add_parser("down", help="stop what `up` started")
-    serve = subcommands.add_parser("serve")  # what `up` leaves behind
+    serve = subcommands.add_parser("serve")  # started by `up`, in the background
     for each in (run, up, down, serve):
         each.add_argument(
             "--home", type=Path, default=Path(".local"), help="where everything is kept"

@@ -1,4 +1,4 @@
-"""A client of Airflow's REST API: the few questions that a local run asks."""
+"""A client of Airflow's REST API, with the few requests that a local run needs."""
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ import httpx
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain_airflow.local.home import USER
 
-#: A busy server answers late: on two cores a training run leaves it little time.
+#: A busy server responds late: on two cores a training run leaves it little time.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
 @dataclass(frozen=True)
 class LogChunk:
-    """The events of a task's log since an earlier chunk, and what asks for the next one."""
+    """The events of a task's log since the previous chunk, and the token for the next one."""
 
     events: list[dict[str, Any]]
     token: str | None
 
 
 class _Token(httpx.Auth):
-    """Logs in at the first request, and again when the token has run out."""
+    """Logs in at the first request, and again when the token has expired."""
 
     def __init__(self, password: str) -> None:
         self._credential = {"username": USER, "password": password}
@@ -44,11 +44,11 @@ class _Token(httpx.Auth):
 
 
 class AirflowApi:
-    """Airflow's REST API at ``url``, as the one user there is.
+    """Airflow's REST API at ``url``, as its only user.
 
     Raises:
-        FinalError: Airflow refused the request; the message is Airflow's.
-        TemporaryError: it did not answer.
+        FinalError: Airflow rejected the request; the message is Airflow's.
+        TemporaryError: it did not respond.
     """
 
     def __init__(self, url: str, password: str) -> None:
@@ -57,15 +57,15 @@ class AirflowApi:
             base_url=f"{url}/api/v2",
             auth=_Token(password),
             timeout=_TIMEOUT,
-            # A proxy of the caller's environment has no business on loopback.
+            # A proxy of the caller's environment must not be used for loopback.
             trust_env=False,
         )
 
     def answers(self) -> bool:
-        """Whether the API server is up, finds its tables, and is ready for tasks too.
+        """Whether the API server is up, has its tables, and is ready for tasks.
 
-        The first request to the part that tasks speak to takes it 3 s, which the first task
-        would have to wait for otherwise.
+        The first request to the execution API takes 3 s. It is sent here, so that the first task
+        does not have to wait for it.
         """
         try:
             health = self._client.get("/monitor/health", auth=None).json()
@@ -75,7 +75,7 @@ class AirflowApi:
         return tasks.is_success and health["metadatabase"]["status"] == "healthy"
 
     def parsed(self) -> dict[str, datetime]:
-        """Every DAG that the DAG processor has read, and when it did so last."""
+        """The time at which the DAG processor last parsed each DAG."""
         dags = self._ask("GET", "/dags", params={"limit": 100})["dags"]
         return {
             each["dag_id"]: datetime.fromisoformat(each["last_parsed_time"])
@@ -89,12 +89,12 @@ class AirflowApi:
         return {each["filename"]: each["stack_trace"] for each in errors}
 
     def tasks(self, dag: str) -> dict[str, list[str]]:
-        """The DAG's tasks, each with those that follow it."""
+        """The tasks of the DAG, each with its downstream tasks."""
         tasks = self._ask("GET", f"/dags/{quote(dag)}/tasks")["tasks"]
         return {each["task_id"]: each["downstream_task_ids"] for each in tasks}
 
     def trigger(self, dag: str, conf: Mapping[str, Any], run_id: str | None = None) -> str:
-        """Unpause the DAG and start a run of it; returns the run's id, Airflow's if not given."""
+        """Unpause the DAG and start a run; returns the run's id, by default one of Airflow's."""
         self._ask("PATCH", f"/dags/{quote(dag)}", json={"is_paused": False})
         body = {"logical_date": None, "conf": dict(conf), "dag_run_id": run_id}
         run = self._ask("POST", f"/dags/{quote(dag)}/dagRuns", json=body)
@@ -105,11 +105,11 @@ class AirflowApi:
         return str(self._ask("GET", _run(dag, run))["state"])
 
     def fail_run(self, dag: str, run: str) -> None:
-        """End the run: what runs of it is told to go, and it will not go on later."""
+        """Fail the run: its running tasks are stopped, and no later Airflow resumes it."""
         self._ask("PATCH", _run(dag, run), json={"state": "failed"})
 
     def task_instances(self, dag: str, run: str) -> list[dict[str, Any]]:
-        """Every task instance of the run, mapped ones one by one."""
+        """Every task instance of the run; mapped ones are listed separately."""
         found: list[dict[str, Any]] = []
         path = f"{_run(dag, run)}/taskInstances"
         while True:
@@ -119,7 +119,7 @@ class AirflowApi:
                 return found
 
     def log(self, instance: Mapping[str, Any], token: str | None = None) -> LogChunk:
-        """The log of a task instance's last try; from where ``token`` ended, if there is one."""
+        """The log of a task instance's last try; with ``token``, only what follows that chunk."""
         path = (
             f"{_run(instance['dag_id'], instance['dag_run_id'])}/taskInstances/"
             f"{quote(instance['task_id'])}/logs/{instance['try_number']}"
@@ -130,7 +130,7 @@ class AirflowApi:
         return LogChunk(events, answer.get("continuation_token"))
 
     def result(self, dag: str, run: str, task: str) -> Any:
-        """What an unmapped task returned; None where it returned nothing."""
+        """The return value of an unmapped task; None if it has none."""
         path = f"{_run(dag, run)}/taskInstances/{quote(task)}/xcomEntries/return_value"
         response = self._send("GET", path)
         if response.status_code == httpx.codes.NOT_FOUND:

@@ -1,4 +1,4 @@
-"""The three commands: ``run`` one pipeline and go, ``up`` to stay, ``down`` to end it."""
+"""The commands ``run`` (one pipeline, then stop), ``up`` (keep running) and ``down`` (stop)."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ _READY = "ready"
 
 
 class Interrupted(BaseException):
-    """A signal told this process to go; no handler of Exceptions may keep it."""
+    """A signal ended this process. A BaseException, so that no handler of Exception catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"told to go by {signal.Signals(number).name}")
@@ -38,11 +38,11 @@ class Interrupted(BaseException):
 
 
 def run(home: Home, project: Path, dag: str, conf: Mapping[str, Any]) -> int:
-    """Start everything, run the DAG once, report, and stop everything; returns the exit code.
+    """Start everything, run the DAG once, report, stop everything; returns the exit code.
 
     Raises:
-        AerotrainError: it could not be done; the message says why.
-        Interrupted: by Ctrl-C, SIGTERM or SIGHUP, once everything is stopped.
+        AerotrainError: the command could not be carried out; the message says why.
+        Interrupted: after Ctrl-C, SIGTERM or SIGHUP, once everything is stopped.
     """
     begin = time.monotonic()
     home.make()
@@ -59,9 +59,9 @@ def run(home: Home, project: Path, dag: str, conf: Mapping[str, Any]) -> int:
 
 
 def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin: float) -> int:
-    """Run the DAG once on what is up, and report; returns the exit code.
+    """Run the DAG once on a running stack, and report; returns the exit code.
 
-    ``begin`` is when its caller began, by ``time.monotonic()``.
+    ``begin`` is the start of the command, a time of ``time.monotonic()``.
     """
     api = stack.api
     with _failed_unless_ended(api, dag, api.trigger(dag, conf)) as run_id:
@@ -87,18 +87,18 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
 
 @contextmanager
 def _failed_unless_ended(api: AirflowApi, dag: str, run_id: str) -> Iterator[str]:
-    """End the run where it was not followed to its end, or the next Airflow would resume it."""
+    """Fail the run if it was not followed to its end; the next Airflow would resume it."""
     try:
         yield run_id
-    except BaseException:  # Ctrl-C above all; whatever it is goes on
+    except BaseException:  # usually Ctrl-C; raised again in any case
         say(f"stopping {dag} …")
-        with suppress(AerotrainError):  # an API server that is gone already tells us nothing new
+        with suppress(AerotrainError):  # the API server may have ended already
             api.fail_run(dag, run_id)
         raise
 
 
 def up(home: Home, project: Path, port: int) -> int:
-    """Leave everything running, and say where; returns the exit code."""
+    """Start everything in the background, and print its address; returns the exit code."""
     home.make()
     other = holder(home)
     if other is not None and other.command == "up":
@@ -114,7 +114,7 @@ def up(home: Home, project: Path, port: int) -> int:
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:
-    """Start ``serve`` in a session of its own, and wait for what it says in the pipe."""
+    """Start ``serve`` in a new session, and return what it writes into the pipe."""
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "aerotrain_airflow.local", "serve"]
     options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
@@ -139,9 +139,9 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
 
 
 def serve(home: Home, project: Path, port: int, ready: int) -> int:
-    """What ``up`` leaves running: everything, until SIGTERM or the end of a component.
+    """The background process of ``up``: runs until SIGTERM or until a component has ended.
 
-    Writes "ready" to the file descriptor ``ready``, or why it cannot be.
+    Writes "ready", or an error message, to the file descriptor ``ready``.
     """
     home.make()
     interrupt_on_signals()
@@ -165,7 +165,7 @@ def _watch(stack: Stack) -> NoReturn:
 
 
 def down(home: Home) -> int:
-    """Stop what ``up`` started, and whatever else is left of this home; returns the exit code.
+    """Stop what ``up`` started and all other processes of this home; returns the exit code.
 
     Raises:
         FinalError: a ``run`` is using the home.
@@ -176,7 +176,7 @@ def down(home: Home) -> int:
             f"a `make run` (process {other.pid}) is using {home.root}; stop it with Ctrl-C there"
         )
     if other is not None:
-        with suppress(ProcessLookupError):  # it has just ended by itself
+        with suppress(ProcessLookupError):  # it has just ended
             os.kill(other.pid, signal.SIGTERM)
         wait_until_free(home)
     left = end_marked(home.root)
@@ -185,7 +185,7 @@ def down(home: Home) -> int:
 
 
 def interrupt_on_signals() -> None:
-    """Turn the first signal to go into ``Interrupted``, and let no second one cut that short."""
+    """Raise ``Interrupted`` at the first signal; ignore later ones, so that cleanup completes."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for each in numbers:
@@ -198,7 +198,7 @@ def interrupt_on_signals() -> None:
 
 
 def say(line: str) -> None:
-    """Tell the person at the terminal."""
+    """Print a message for the user."""
     print(line, flush=True)
 
 

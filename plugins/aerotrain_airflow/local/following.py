@@ -1,4 +1,4 @@
-"""One run of a DAG over the REST API: found, triggered, and followed to its end."""
+"""Waits for a DAG over the REST API, and follows one run of it to its end."""
 
 import json
 import time
@@ -13,24 +13,24 @@ from aerotrain.contract.strategy import nearest
 from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.progress import Display, in_order, task_rows, utc_now
 
-#: Seconds between two looks at a run. The API answers one in about 20 ms.
+#: Seconds between two requests for the state of a run. The API takes about 20 ms for one.
 _LOOK_EVERY = 0.5
-#: Seconds between two looks at what the DAG processor has read.
+#: Seconds between two requests for what the DAG processor has parsed.
 _PARSED_EVERY = 0.2
-#: Seconds in which a DAG has to be read; and how long it may take more after any other one was.
+#: Seconds to wait for a DAG to be parsed: in all, and after the last new DAG was parsed.
 _PARSE_SECONDS = 120.0
 _STRAGGLER_SECONDS = 20.0
 
-#: Lines by which Airflow's UI folds a log.
+#: Marks of log groups that Airflow's UI folds.
 _FOLDS = ("::group::", "::endgroup::")
 
-#: How many of a failing task's last lines are shown.
+#: The number of lines shown of a failed task's log.
 _LAST_LINES = 20
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A line of training progress, and when it was written."""
+    """A training progress line, and the time at which it was written."""
 
     progress: Progress
     at: datetime
@@ -38,14 +38,14 @@ class Pace:
 
 @dataclass
 class Training:
-    """The progress lines of the task that trains, read as they come."""
+    """The progress lines of the training task, read while it runs."""
 
     first: Pace | None = None
     last: Pace | None = None
     _tokens: dict[str, str | None] = field(default_factory=dict)
 
     def read(self, api: AirflowApi, instances: list[dict[str, Any]]) -> None:
-        """Look for new progress lines in the logs of the tasks that run, or have just ended."""
+        """Read new progress lines in the logs of the tasks that are running or have just ended."""
         for instance in instances:
             key = f"{instance['id']} {instance['try_number']}"
             running = instance["state"] == "running"
@@ -65,14 +65,14 @@ class Training:
 
     @property
     def now(self) -> Progress | None:
-        """The newest line, as long as steps are left."""
+        """The latest progress, or None once no steps are left."""
         if self.last is None or self.last.progress.step >= self.last.progress.steps:
             return None
         return self.last.progress
 
     @property
     def seconds_a_step(self) -> float | None:
-        """The mean between the first line and the last; None where there are not two."""
+        """The mean from the first progress line to the last; None if there are not two."""
         if self.first is None or self.last is None:
             return None
         steps = self.last.progress.step - self.first.progress.step
@@ -80,12 +80,12 @@ class Training:
 
 
 def await_dag(api: AirflowApi, dag: str, since: datetime, check: Callable[[], None]) -> None:
-    """Return once the DAG has been read anew since that moment.
+    """Return once the DAG has been parsed after ``since``.
 
-    What an earlier Airflow left in the database may be older than the file.
+    What an earlier Airflow stored in the database may be older than the file.
 
     Raises:
-        FinalError: its file cannot be imported, or there is no such DAG.
+        FinalError: its file cannot be imported, or the DAG does not exist.
     """
     deadline = latest = time.monotonic() + _PARSE_SECONDS
     seen = 0
@@ -112,11 +112,11 @@ def await_dag(api: AirflowApi, dag: str, since: datetime, check: Callable[[], No
 def follow(
     api: AirflowApi, dag: str, run: str, display: Display, check: Callable[[], None]
 ) -> tuple[str, Training]:
-    """Show the run until it has ended; returns its last state and how the training went."""
+    """Show the run until it has ended; returns its last state and the training progress."""
     tasks = in_order(api.tasks(dag))
     training = Training()
     while True:
-        state = api.run_state(dag, run)  # asked first: what ended has all its tasks ended
+        state = api.run_state(dag, run)  # read first: once the run has ended, so have its tasks
         instances = api.task_instances(dag, run)
         training.read(api, instances)
         display.show(task_rows(tasks, instances, utc_now()), training.now)
@@ -127,7 +127,7 @@ def follow(
 
 
 def why_failed(api: AirflowApi, dag: str, run: str) -> str:
-    """The last lines and the error of every task instance that failed."""
+    """The end of the log and the error of every failed task instance."""
     failed = [each for each in api.task_instances(dag, run) if each["state"] == "failed"]
     return "\n".join(_last_words(api, instance) for instance in failed)
 

@@ -1,4 +1,4 @@
-"""The folder of a local Airflow: what lies where in it, its secrets, and who uses it now."""
+"""The folder of a local Airflow: its layout, its secrets, and the process that uses it."""
 
 import base64
 import fcntl
@@ -17,18 +17,18 @@ USER = "admin"
 
 @dataclass(frozen=True)
 class Home:
-    """Every path under one folder, ``.local`` of a clone unless somebody says otherwise."""
+    """Every path under one folder, by default ``.local`` of a clone."""
 
     root: Path
 
     @property
     def airflow(self) -> Path:
-        """AIRFLOW_HOME: the database (where it is SQLite) and the logs of the tasks."""
+        """AIRFLOW_HOME: the database (if it is SQLite) and the task logs."""
         return self.root / "airflow"
 
     @property
     def store(self) -> Path:
-        """What the S3 server keeps."""
+        """The data of the S3 server."""
         return self.root / "store"
 
     @property
@@ -38,7 +38,7 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """One log for each of Airflow's components, and one for ``up`` itself."""
+        """The log of each Airflow component, and that of ``up``."""
         return self.root / "logs"
 
     @property
@@ -48,16 +48,16 @@ class Home:
 
     @property
     def tensorboard(self) -> Path:
-        """The event files of each run, a folder a run."""
+        """The TensorBoard event files, one folder per run."""
         return self.root / "tensorboard"
 
     @property
     def passwords(self) -> Path:
-        """What Airflow's simple auth manager reads: JSON of user to password."""
+        """The file of Airflow's simple auth manager: JSON, user to password."""
         return self.root / "passwords.json"
 
     def make(self) -> None:
-        """Make the folders, for this user's eyes only: the database holds what Airflow knows."""
+        """Make the folders, readable by this user only: the database holds Airflow's secrets."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.airflow, self.store, self.scratch, self.logs):
             folder.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ class Home:
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """What Airflow's components share and nobody else may know."""
+    """The secrets that Airflow's components share."""
 
     password: str
     jwt_secret: str
@@ -74,7 +74,7 @@ class Secrets:
 
     @classmethod
     def of(cls, home: Home) -> "Secrets":
-        """The secrets of this home, made on the first call and the same ever after."""
+        """The secrets of this home, created by the first call and unchanged afterwards."""
         path = home.root / "secrets.json"
         if not path.exists():
             made = cls(
@@ -100,7 +100,7 @@ def _write_private(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The process that uses a home: ``run`` or ``up``, and where its Airflow listens."""
+    """The process that uses a home: its command, its pid, and the URL of its Airflow."""
 
     command: str
     pid: int
@@ -109,13 +109,13 @@ class Holder:
 
 @contextmanager
 def held(home: Home, command: str, url: str) -> Iterator[None]:
-    """Have the home for oneself until the block ends.
+    """Hold the home exclusively until the block ends.
 
-    The lock goes with the process that holds it, however that ends, so what it says of the
-    holder is true as long as it is locked.
+    The kernel releases the lock when its process ends, in whatever way. So the content of the lock
+    file is valid for as long as it is locked.
 
     Raises:
-        FinalError: another process has it.
+        FinalError: another process holds it.
     """
     with _lock_file(home).open("r+") as lock:
         try:
@@ -129,7 +129,7 @@ def held(home: Home, command: str, url: str) -> Iterator[None]:
 
 
 def holder(home: Home) -> Holder | None:
-    """Who has the home now; None where nobody has."""
+    """The current holder of the home, or None."""
     if not home.root.exists():
         return None
     with _lock_file(home).open() as lock:
@@ -142,13 +142,13 @@ def holder(home: Home) -> Holder | None:
 
 
 def wait_until_free(home: Home) -> None:
-    """Return once nobody has the home."""
+    """Return once no process holds the home."""
     with _lock_file(home).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def in_use(home: Home, text: str) -> str:
-    """One sentence for who wants a home that another process has."""
+    """The error message for a home that another process holds."""
     if not text:
         return f"another aerotrain is just starting in {home.root}; try again in a moment"
     other = Holder(**json.loads(text))

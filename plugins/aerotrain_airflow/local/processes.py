@@ -1,4 +1,4 @@
-"""Processes that carry a home's mark: how they start, and how none of them is left."""
+"""Processes that carry a home's mark in their environment: how they are started and ended."""
 
 import os
 import subprocess
@@ -13,19 +13,19 @@ from aerotrain.contract.errors import FinalError
 from aerotrain_airflow.local.home import Home
 from aerotrain_airflow.local.settings import MARK
 
-#: Seconds that processes get to end by themselves. A task's replicas take 2 of them.
+#: Seconds that processes get to end by themselves. A task's replicas need 2 of them.
 GRACE = 6.0
 
-#: A process that is being killed may have started another one just before.
+#: A process may start another one just before it is killed.
 _KILL_ROUNDS = 3
 
 _LAST_LINES = 15
 
 
 class Process:
-    """A program that runs in a session of its own, its output in a log file.
+    """A program in a session of its own, with its output in a log file.
 
-    ``name`` names the log; Ctrl-C in the terminal does not reach it.
+    ``name`` is the name of the log. Ctrl-C in the terminal does not reach the program.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Process:
             )
 
     def restart(self) -> None:
-        """Kill what is left of it, children included, and start it anew."""
+        """Kill the process and its children, and start it again."""
         self._kill_family()
         self._process = self._start()
 
     def kill_alone(self) -> None:
-        """Kill it, and none of its children."""
+        """Kill the process, but none of its children."""
         self._process.kill()
         self._process.wait()
 
     def _kill_family(self) -> None:
-        with suppress(psutil.NoSuchProcess):  # it was ended already
+        with suppress(psutil.NoSuchProcess):  # it has already ended
             family = psutil.Process(self._process.pid)
             for process in (*family.children(recursive=True), family):
                 _send(process, kill=True)
@@ -78,12 +78,12 @@ class Process:
             raise FinalError(self._last_words())
 
     def check(self) -> None:
-        """Raise a FinalError if it has ended: it should have gone on."""
+        """Raise a FinalError if it has ended: it should be running."""
         if self._process.poll() is not None:
             raise FinalError(self._last_words())
 
     def stop(self) -> None:
-        """See that it is gone, and that no zombie stays of it."""
+        """Make sure that it has ended and leaves no zombie."""
         self._process.kill()
         self._process.wait()
 
@@ -96,24 +96,24 @@ class Process:
 
 
 def airflow(subcommand: str) -> list[str]:
-    """The command line of one of Airflow's, by this very interpreter."""
+    """The command line of an ``airflow`` subcommand, with this Python interpreter."""
     return [sys.executable, "-m", "airflow", *subcommand.split()]
 
 
 def marked(root: Path) -> list[psutil.Process]:
-    """Every process of the home at ``root`` but this one, whoever its parent is by now."""
+    """Every process of the home at ``root`` except this one, whatever its parent is now."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == str(root) and process.pid != os.getpid():
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # gone meanwhile, or another user's
+            continue  # ended meanwhile, or owned by another user
     return found
 
 
 def end_marked(root: Path) -> int:
-    """End every process of the home at ``root``: asked first, killed after GRACE.
+    """End every process of the home at ``root``: terminate them, and kill them after GRACE.
 
     Returns:
         How many there were.
@@ -122,7 +122,7 @@ def end_marked(root: Path) -> int:
     for process in first:
         _send(process, kill=False)
     psutil.wait_procs(first, timeout=GRACE)
-    # Looked for anew: what was started while the others were ending.
+    # Listed again, for processes that were started while others were ending.
     for _ in range(_KILL_ROUNDS):
         stubborn = marked(root)
         for process in stubborn:
@@ -138,4 +138,4 @@ def _send(process: psutil.Process, *, kill: bool) -> None:
         else:
             process.terminate()
     except psutil.NoSuchProcess:
-        pass  # ended by itself, which is as good
+        pass  # it has ended by itself

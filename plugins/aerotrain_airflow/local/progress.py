@@ -1,4 +1,4 @@
-"""What a run looks like while it goes on: a line a task, and a bar where a model is training."""
+"""The display of a running DAG: a line per task, and a bar for a training in progress."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from aerotrain.contract.progress import Progress
 
-#: States of Airflow's task instances that will not change any more, by how they look.
+#: The final states of Airflow's task instances, with their appearance.
 _ENDED = {
     "success": ("✔", "green"),
     "failed": ("✘", "red"),
@@ -38,13 +38,13 @@ _WAITING = ("·", "dim")
 #: The state of a mapped task is the first of these that one of its instances has.
 _PRECEDENCE = ("failed", "upstream_failed", *_UNDER_WAY, "success", "skipped", "removed")
 
-#: Seconds between two lines of training where no bar can be drawn.
+#: Seconds between two lines of training progress where no bar can be drawn.
 _LINE_EVERY = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRow:
-    """One task of a run: all of its instances together."""
+    """One task of a run, with all of its instances."""
 
     task: str
     state: str | None
@@ -59,7 +59,7 @@ class TaskRow:
 
 
 def in_order(tasks: Mapping[str, Sequence[str]]) -> list[str]:
-    """The tasks, each after those that it follows; the values are what follows each."""
+    """The tasks in topological order; ``tasks`` maps each to its downstream tasks."""
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(tasks, ()))
     for task, followers in tasks.items():
         for follower in followers:
@@ -70,7 +70,7 @@ def in_order(tasks: Mapping[str, Sequence[str]]) -> list[str]:
 def task_rows(
     tasks: Iterable[str], instances: Iterable[Mapping[str, Any]], now: datetime
 ) -> list[TaskRow]:
-    """One row a task, from the task instances as the REST API gives them."""
+    """One row per task, from the task instances as the REST API returns them."""
     of_task: dict[str, list[Mapping[str, Any]]] = {task: [] for task in tasks}
     for instance in instances:
         of_task.setdefault(instance["task_id"], []).append(instance)
@@ -105,14 +105,14 @@ def _seconds(instances: Sequence[Mapping[str, Any]], now: datetime) -> float | N
 
 
 class Display(Protocol):
-    """Shows the state of a run, again and again."""
+    """Shows the state of a run repeatedly."""
 
     def show(self, rows: Sequence[TaskRow], training: Progress | None) -> None: ...
 
 
 @contextmanager
 def display(console: Console) -> Iterator[Display]:
-    """A table that is drawn anew on a terminal, lines of what has changed elsewhere."""
+    """A table that is redrawn on a terminal; elsewhere, lines for what has changed."""
     if not console.is_terminal:
         yield Lines(console)
         return
@@ -121,7 +121,7 @@ def display(console: Console) -> Iterator[Display]:
 
 
 class Board:
-    """Every task on a line of its own, and a bar below the one that trains."""
+    """One line per task, and a bar below the one that trains."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -178,19 +178,19 @@ class Lines:
 
 
 def look_of(state: str | None) -> tuple[str, str]:
-    """The sign and the colour of a state of Airflow's.
+    """The symbol and the colour of an Airflow state.
 
     Raises:
-        KeyError: Airflow has a state that this table does not know.
+        KeyError: the state is not in this table.
     """
     return _WAITING if state is None else (_ENDED | _UNDER_WAY)[state]
 
 
 def utc_now() -> datetime:
-    """This moment, as Airflow writes its dates."""
+    """The current time in UTC."""
     return datetime.now(UTC)
 
 
 def console() -> Console:
-    """Where a person sees the run: standard output."""
+    """A console on standard output."""
     return Console(file=sys.stdout)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: kept on this disk, and told at its end."""
+"""The results of a run: copied to this disk, and reported at its end."""
 
 import shutil
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from aerotrain_airflow.local.settings import BUCKET
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The outcome of a successful run; what its DAG has no task for is None."""
+    """The outcome of a successful run; None for what its DAG has no task for."""
 
     dag: str
     run: str
@@ -67,10 +67,10 @@ def keep(
     seconds: float,
     seconds_a_step: float | None,
 ) -> Report:
-    """Copy out of the store what outlives its server, and report on the run.
+    """Copy the results out of the store, and report on the run.
 
     Raises:
-        AerotrainError: the store does not hold what the run's tasks say it does.
+        AerotrainError: the store does not hold what the run's tasks returned.
     """
     exported = api.result(dag, run, "export")
     return Report(
@@ -86,7 +86,7 @@ def keep(
 
 
 def _keep_model(url: str, s3: S3Server, folder: Path) -> Path:
-    """Fetch the model beside ``folder``, check it, and put it in its place."""
+    """Download the model next to ``folder``, check it, and move it there."""
     new = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     fetch(open_store(url, s3.environment), "", new)
@@ -96,10 +96,10 @@ def _keep_model(url: str, s3: S3Server, folder: Path) -> Path:
 
 
 def _keep_event_files(dag: str, run: str, s3: S3Server, folder: Path) -> Path | None:
-    """Download the event files of the run's training, for TensorBoard to compare with others.
+    """Download the event files of the run's training, so that TensorBoard can compare runs.
 
     Returns:
-        The folder of all runs; None where this run has no event files.
+        The folder of all runs; None if this run has no event files.
     """
     url = f"s3://{BUCKET}/{path_segment(dag)}/runs/{path_segment(run)}/train/tensorboard"
     store = open_store(url, s3.environment)

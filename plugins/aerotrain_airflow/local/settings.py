@@ -1,4 +1,4 @@
-"""The environment of a local Airflow: every setting that differs from Airflow's own, and why."""
+"""The environment of a local Airflow: each setting that differs from Airflow's default, and why."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from aerotrain_airflow.local.home import USER, Home, Secrets
 BUCKET = "aerotrain"
 HOST = "127.0.0.1"
 
-#: In the environment of every process that a local Airflow starts, replicas included: its
-#: home. By it they are found again, whichever parent they lost.
+#: An environment variable of every process that a local Airflow starts, replicas included. Its
+#: value is the home; by it the processes are found, even if their parent has ended.
 MARK = "AEROTRAIN_LOCAL"
 
 
-#: Settings of another Airflow's that would point this one to other DAGs or another file.
+#: Settings of another Airflow, which would make this one use other DAGs or another file.
 _NOT_INHERITED = ("AIRFLOW_CONFIG", "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST")
 
 
 def base_url(port: int) -> str:
-    """Where the API server and the UI answer."""
+    """The address of the API server and the UI."""
     return f"http://{HOST}:{port}"
 
 
@@ -29,9 +29,9 @@ def component_environment(
 ) -> dict[str, str]:
     """All variables of Airflow's components, for the clone at ``project``.
 
-    A setting of the caller's (``AIRFLOW__SECTION__KEY``) wins over what is only tuned here,
-    a database in PostgreSQL for one. What makes this Airflow the one of this home does not
-    give way: another Airflow's settings in the shell must not mix with it.
+    Settings of the caller (``AIRFLOW__SECTION__KEY``) override those that are only tuning, such as
+    a database in PostgreSQL. They do not override those that tie this Airflow to its home, because
+    settings of another Airflow in the shell must not mix with it.
     """
     return {
         **_tuning(home, os.cpu_count() or 1),
@@ -44,7 +44,7 @@ def component_environment(
 
 
 def store_environment(endpoint: str, access_key: str, secret_key: str) -> dict[str, str]:
-    """The variables by which tasks reach the S3 server at ``endpoint``."""
+    """The variables by which tasks use the S3 server at ``endpoint``."""
     connection = {
         "conn_type": "aws",
         "login": access_key,
@@ -78,9 +78,9 @@ def _identity(home: Home, project: Path, port: int, secrets: Secrets) -> dict[st
         "AIRFLOW__API__SECRET_KEY": secrets.secret_key,
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.jwt_secret,
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home.airflow / "logs"),
-        # Every log lies on this disk. Airflow's log servers would listen on every interface, at
-        # ports that a second Airflow could not have, so none runs; and with no host name (what
-        # str() returns) the API server does not ask for one at each look at a running task.
+        # All logs are on this disk. Airflow's log servers would listen on every interface, at fixed
+        # ports that a second Airflow could not use, so none is started. With an empty host name
+        # (the result of str()) the API server sends no request to one for a running task.
         "AIRFLOW__CORE__HOSTNAME_CALLABLE": "builtins.str",
         "AIRFLOW__AEROTRAIN__SCRATCH": str(home.scratch),
     }
@@ -88,30 +88,30 @@ def _identity(home: Home, project: Path, port: int, secrets: Secrets) -> dict[st
 
 def _tuning(home: Home, cores: int) -> dict[str, str]:
     return {
-        # SQLite waits 5 s for another writer by default; on a busy machine that is too short
-        # and a task would fail with "database is locked". Airflow itself turns WAL on.
+        # SQLite waits 5 s for another writer by default. On a busy machine that is too short, and a
+        # task would fail with "database is locked". Airflow itself turns WAL on.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": (
             f"sqlite:///{home.airflow / 'airflow.db'}?timeout=60"
         ),
-        # The executor forks all of its workers at its start; each task brings more processes.
+        # The executor forks all of its workers at its start, and each task adds more processes.
         "AIRFLOW__CORE__PARALLELISM": str(max(4, 2 * cores)),
-        # Between two tasks the scheduler sleeps up to this long (1 s by default): half of
-        # what a task costs here. An idle turn takes 10 ms.
+        # Between two tasks the scheduler sleeps up to this long (1 s by default), which is half of
+        # the cost of a task here. An idle loop takes 10 ms.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-        # A task learns at its next heartbeat that it was killed (5 s by default), and must
-        # end its replicas after that.
+        # A task detects that it was killed at its next heartbeat (5 s by default), and must end its
+        # replicas after that.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-        # A task whose supervisor died is given up after so long (300 s by default).
+        # A task whose supervisor died is failed after this time (300 s by default).
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-        # That timeout holds for the tasks of a scheduler that lives. Those of one that was killed
-        # are looked for so often (300 s by default), once it gave no sign for 30 s.
+        # The timeout above applies to tasks of a running scheduler. Tasks of a killed one are
+        # searched at this interval (300 s by default), once it has sent no heartbeat for 30 s.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
-        # How soon a new file in dags/ shows up (300 s by default), and an edited one (30 s).
+        # The delay until a new file in dags/ is read (300 s by default), and an edited one (30 s).
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
-        # One parser is enough for a clone's few files, and leaves a core to the API server,
-        # whose start takes the longest of all.
+        # One parser is enough for a clone's few files, and leaves a core to the API server, which
+        # takes the longest to start.
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        # One user; a second process would take another 200 MiB.
+        # There is one user, and a second process would take another 200 MiB.
         "AIRFLOW__API__WORKERS": "1",
     }

@@ -1,4 +1,4 @@
-"""A whole Airflow with its S3 server, up for as long as a block runs."""
+"""A complete Airflow with its S3 server, for the duration of a block."""
 
 import os
 import time
@@ -22,15 +22,15 @@ from aerotrain_airflow.local.settings import (
 
 Say = Callable[[str], None]
 
-#: Seconds in which the API server has to answer; it takes 7 on two quiet cores.
+#: Seconds in which the API server has to respond; it takes 7 on two idle cores.
 _API_SECONDS = 180.0
-#: Seconds between two questions while waiting for a server that cannot call us.
+#: Seconds between two checks while waiting for a server.
 _ASK_EVERY = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What runs: a client of Airflow's API, the S3 server, and Airflow's components."""
+    """What is running: a client of Airflow's API, the S3 server, and Airflow's components."""
 
     api: AirflowApi
     s3: S3Server
@@ -38,25 +38,25 @@ class Stack:
     components: list[Process]
 
     def check(self) -> None:
-        """Raise a FinalError with its last words if a component has ended."""
+        """Raise a FinalError with the end of its log if a component has ended."""
         for component in self.components:
             component.check()
 
 
 @contextmanager
 def running_stack(home: Home, project: Path, port: int, say: Say) -> Iterator[Stack]:
-    """Start everything in the home, and stop all of it when the block ends, however it ends.
+    """Start everything in the home, and stop all of it when the block ends, in whatever way.
 
-    ``project`` is the clone whose DAGs run; ``say`` gets what a person should know.
+    ``project`` is the clone whose DAGs run; ``say`` prints a message for the user.
 
     Raises:
-        FinalError: a program is missing or has ended; its last words are in the message.
-        TemporaryError: a server did not come up in time.
+        FinalError: a program is missing or has ended; the end of its log is in the message.
+        TemporaryError: a server did not start in time.
     """
     if not (project / "dags").is_dir():
         raise FinalError(f"{project} has no folder dags/; run this where the clone is")
     home.make()
-    os.environ[MARK] = str(home.root)  # the S3 server takes its environment from here
+    os.environ[MARK] = str(home.root)  # the S3 server inherits this environment
     left = end_marked(home.root)
     if left:
         say(f"ended {left} processes that an earlier run had left")
@@ -71,10 +71,10 @@ def running_stack(home: Home, project: Path, port: int, say: Say) -> Iterator[St
 
 
 def _start(home: Home, project: Path, port: int, started: list[Process | S3Server]) -> Stack:
-    """Start what others wait for longest first.
+    """Start first what others wait for longest.
 
-    The API server imports for seconds what needs no tables, so it starts beside the migration
-    that makes them. The triggerer comes last: no run waits for it at its start.
+    The API server imports for seconds before it needs tables, so it starts in parallel with the
+    migration that creates them. The triggerer starts last, because no run needs it immediately.
     """
     secrets = Secrets.of(home)
     environment = component_environment(home, project, port, secrets, os.environ)

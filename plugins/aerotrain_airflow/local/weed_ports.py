@@ -1,11 +1,11 @@
-"""The ports of SeaweedFS's ``weed``: which there are, and what keeps all but S3's closed.
+"""The ports of SeaweedFS's ``weed``, and the settings that close all of them except S3's.
 
-S3 is one of five servers, and the only one that knows users. The others take whatever reaches
-them, and the master hands out the tokens that the volume server asks for. So each asks twice: for
-a client certificate before the first byte, by HTTP and by gRPC, and for a token of a signing key.
-Certificate and keys are made at each start, and only weed's own processes have them.
+S3 is one of five servers, and the only one that authenticates users. The others accept every
+request, and the master issues the tokens that the volume server requires. So each of them is
+protected twice: it requires a client certificate, for HTTP and gRPC, and a token signed with a key.
+Certificate and keys are created at each start, and only weed's own processes have them.
 
-The image of docker-compose.yaml takes this file alone: it imports nothing of ours.
+The image of docker-compose.yaml copies only this file: it imports nothing else of this project.
 """
 
 import datetime
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-#: Every port that weed opens, S3's last; those that it is not given are fixed numbers.
+#: Every port that weed opens, S3's last. A port without its flag would be a fixed number.
 PORT_FLAGS = (
     "master.port",
     "master.port.grpc",
@@ -34,12 +34,12 @@ PORT_FLAGS = (
     "s3.port",
 )
 
-#: What weed reads its certificate from, in a server's folder.
+#: The file in a server's folder from which weed reads its certificate.
 CERTIFICATE = "weed.pem"
 _LASTS = datetime.timedelta(days=3650)  # far longer than a server runs
 
-#: Settings of the process that starts a server, and not of weed: it takes an AWS key that it finds
-#: for the one that may do everything.
+#: Settings of the starting process that weed must not inherit: it would accept an AWS key in its
+#: environment as that of an administrator.
 _NOT_FOR_WEED = ("AWS_", "WEED_")
 
 #: https://github.com/seaweedfs/seaweedfs/wiki/Security-Configuration
@@ -54,9 +54,9 @@ def listening(ports: Sequence[int]) -> list[str]:
 
 
 def closing_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` with what keeps the ports closed; the certificate goes to ``folder``.
+    """``environment`` plus the settings that close the ports; writes the certificate to ``folder``.
 
-    Every process of one server needs the same: call it once a start.
+    Every process of one server needs the same result: call it once per start.
     """
     path = str(_write_certificate(folder.resolve()))
     grpc = {f"GRPC_{each}_{part}": path for each in _GRPC for part in ("CERT", "KEY")}
@@ -70,7 +70,7 @@ def closing_environment(folder: Path, environment: Mapping[str, str]) -> dict[st
 
 
 def _write_certificate(folder: Path) -> Path:
-    """A key and the certificate that it signed itself: the only authority that weed accepts."""
+    """A key and its self-signed certificate, the only authority that weed accepts."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "weed")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,1 +1,1 @@
-"""What the events of a run add up to: its goodput, and with how many workers a next try begins."""
+"""Evaluates the events of a run: its goodput, and the number of workers of the next attempt."""

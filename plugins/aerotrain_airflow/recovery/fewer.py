@@ -1,6 +1,6 @@
-"""A next try with fewer workers, where some of them found no place: fewer nodes after a failure.
+"""Starts the next attempt with fewer workers if some could not be placed, as after a node failure.
 
-The training goes on from its checkpoint, which any number of workers can take up.
+Training continues from its checkpoint, which any number of workers can restore.
 """
 
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.status import Loss
 
-#: The losses that say that there is no place for a replica, and not that it did anything wrong.
+#: The failure kinds for which the cluster, and not the replica, is the cause.
 _NO_PLACE = frozenset({Loss.START, Loss.NODE})
 
 
 def with_fewer_workers(job: Job, ledger: Iterable[Event]) -> Job:
-    """The job without as many workers as had no place at the ends of earlier tries.
+    """The job without the workers that could not be placed at the ends of earlier attempts.
 
-    ``ledger`` is that of all earlier tries. It keeps ``job.min_workers``, and is the same job
-    where that is None.
+    ``ledger`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
+    job is unchanged if that is None.
     """
     if job.min_workers is None:
         return job
@@ -30,7 +30,7 @@ def with_fewer_workers(job: Job, ledger: Iterable[Event]) -> Job:
 
 
 def _without_place(ledger: Iterable[Event]) -> int:
-    """How many workers each set was without at its end, of all sets together."""
+    """How many workers each replica group was missing at its end, summed over all groups."""
     missing: list[set[str]] = [set()]
     for entry in ledger:
         if entry.event is EventType.START and not entry.replica:

@@ -1,11 +1,12 @@
-"""What a ledger adds up to: goodput, and where the rest of the time went.
+"""Computes goodput from an event log, and where the rest of the time was spent.
 
-Goodput is the share of wall time that moved the model forward: the steps that count, at the
-pace of this very training, over all the time from its start to its end. Each step counts once,
-however often it was done. The pace is the mean of the stretches between two checkpoints that are
-not slower than the median by three times the median absolute deviation: a machine that others
-share is no loss, a stop is. See https://research.google/blog/introducing-ml-productivity-goodput/
-and for the pace https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
+Goodput is the share of wall time that moved the model forward: the steps that count, times the pace
+of this training, divided by the time from its start to its end. Each step counts once, even if it
+was repeated. The pace is the mean over the intervals between two checkpoints that are not slower
+than the median by more than three times the median absolute deviation. So the load of a shared
+machine does not count as a failure, but a stop does. See
+https://research.google/blog/introducing-ml-productivity-goodput/ and, for the pace,
+https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from aerotrain.contract.event_log import Event, EventType
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """Seconds of a run, and what they went into. ``goodput`` is None where nobody trained."""
+    """The seconds of a run by purpose. ``goodput`` is None if there was no training."""
 
     wall: float
     goodput: float | None = None
@@ -28,7 +29,7 @@ class Goodput:
     restarts: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
+        """All fields, as JSON values."""
         return {
             "wall_seconds": round(self.wall, 1),
             "goodput": None if self.goodput is None else round(self.goodput, 4),
@@ -50,12 +51,12 @@ class Goodput:
 
 
 def merged(*ledgers: Iterable[Event]) -> list[Event]:
-    """All entries in the order of their times."""
+    """All events in the order of their times."""
     return sorted((entry for ledger in ledgers for entry in ledger), key=lambda entry: entry.at)
 
 
 def goodput_of(ledger: Sequence[Event]) -> Goodput:
-    """Add up a merged ledger; it lasts from its first entry to its last."""
+    """Compute the goodput of a merged event log, from its first event to its last."""
     if not ledger:
         return Goodput(wall=0.0)
     wall = ledger[-1].at - ledger[0].at
@@ -86,7 +87,7 @@ def goodput_of(ledger: Sequence[Event]) -> Goodput:
 
 
 def _stretches(ledger: Iterable[Event]) -> list[tuple[int, int, float]]:
-    """From which step to which was trained without a break, and in how many seconds."""
+    """Uninterrupted training as (first step, last step, seconds)."""
     found, at = [], 0
     for entry in ledger:
         if entry.event is EventType.RESTORE:
@@ -99,18 +100,18 @@ def _stretches(ledger: Iterable[Event]) -> list[tuple[int, int, float]]:
 
 
 def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
-    """Seconds a step, where nothing stopped it."""
+    """Seconds per step, without interruptions."""
     paces = [seconds / (last - first) for first, last, seconds in trained]
     middle = median(paces)
     most = middle + 3 * median(abs(pace - middle) for pace in paces)
-    if len(paces) < 3:  # nobody can say which of two is the usual one
+    if len(paces) < 3:  # of two, it is unknown which is the usual pace
         most = min(paces)
     usual = [each for each, pace in zip(trained, paces, strict=True) if pace <= most]
     return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
 
 
 def _steps_twice(ledger: Iterable[Event]) -> int:
-    """Steps that a restored chief had to do again, as far as anybody knows of them."""
+    """Steps that a restored chief had to repeat, as far as the events show."""
     furthest = twice = 0
     for entry in ledger:
         if entry.event is EventType.RESTORE and entry.step is not None:
@@ -120,7 +121,7 @@ def _steps_twice(ledger: Iterable[Event]) -> int:
 
 
 def _outages(ledger: Iterable[Event]) -> list[float]:
-    """When losses were seen that stopped the chief: one time each, until it trained again."""
+    """The times of failures that stopped the chief; one per interruption of its training."""
     found: list[float] = []
     down: float | None = None
     for entry in ledger:
@@ -134,6 +135,6 @@ def _outages(ledger: Iterable[Event]) -> list[float]:
 
 
 def _until_training(ledger: Sequence[Event], since: float) -> float:
-    """Seconds from then until the chief was ready to train: its next variables were restored."""
+    """Seconds from ``since`` until the chief next restored its variables."""
     ready = (each.at for each in ledger if each.event is EventType.RESTORE and each.at >= since)
     return next(ready, ledger[-1].at) - since

@@ -1,8 +1,8 @@
-"""Replicas as pods: what is made, what Kubernetes says of it, and how it is followed to its end.
+"""The backend ``kubernetes``: replicas as pods.
 
-``plan``, ``pod`` and ``template`` make manifests of a job; ``reasons`` and ``states`` read what
-a pod's status says; ``access`` is what all this has to be allowed. These know nothing of
-Airflow and touch nothing. The others speak with the cluster: ``cluster`` is the client,
-``lifecycle`` creates, adopts and ends a group, ``group`` follows one (``watching``, ``observed``,
-``logs``) and restarts its pods (``renewal``), and ``trigger`` does so while its task is deferred.
+``plan``, ``pod`` and ``template`` make the manifests of a job; ``reasons`` and ``states`` interpret
+a pod's status; ``access`` lists the required permissions. These import nothing of Airflow and have
+no side effects. The others use the cluster: ``cluster`` is the client, ``lifecycle`` creates,
+adopts and ends a group, ``group`` follows one (``watching``, ``observed``, ``logs``) and restarts
+its pods (``renewal``), and ``trigger`` does so while its task is deferred.
 """

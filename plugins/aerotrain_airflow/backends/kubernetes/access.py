@@ -1,6 +1,6 @@
-"""What the launcher of pods has to be allowed in its namespace: one table, and no more.
+"""The permissions that the backend needs in its namespace, in one table.
 
-``deploy/role.yaml`` grants exactly this, and a test says so.
+``deploy/role.yaml`` grants exactly these; a test compares the two.
 """
 
 from dataclasses import dataclass
@@ -23,29 +23,29 @@ class Access:
 
 
 REQUIRED: tuple[Access, ...] = (
-    # The owner: made first, asked whose it is, marked, and deleted with all it owns.
+    # The owner: created first, read to find its holder, annotated, and deleted with all it owns.
     Access("create", "", "configmaps"),
     Access("get", "", "configmaps"),
     Access("patch", "", "configmaps"),
     Access("delete", "", "configmaps"),
-    # What the pods need around them. Asked for where the name is taken: by us, or by a set
-    # that is on its way out?
+    # What the pods need. Read if the name is taken, to find out whether by this group or by one
+    # that is being deleted.
     Access("create", "", "services"),
     Access("get", "", "services"),
     Access("create", "networking.k8s.io", "networkpolicies"),
     Access("get", "networking.k8s.io", "networkpolicies"),
-    # The replicas. Deleted one by one only where a node does not answer.
+    # The replicas. Deleted individually for a restart, or if a node does not respond.
     Access("create", "", "pods"),
     Access("get", "", "pods"),
     Access("list", "", "pods"),
     Access("watch", "", "pods"),
     Access("delete", "", "pods"),
     Access("get", "", "pods", "log"),
-    # Why a pod failed or waits.
+    # Why a pod failed or is waiting.
     Access("list", "", "events"),
 )
 
-#: What Volcano's queue needs beside.
+#: Additional permissions for a Volcano queue.
 WITH_VOLCANO: tuple[Access, ...] = (
     Access("create", "scheduling.volcano.sh", "podgroups"),
     Access("get", "scheduling.volcano.sh", "podgroups"),
@@ -53,6 +53,6 @@ WITH_VOLCANO: tuple[Access, ...] = (
 
 
 def needed(plan: PodPlan) -> tuple[Access, ...]:
-    """What making, following and ending the set of that plan takes."""
+    """The permissions to create, follow and end the group of that plan."""
     has_group = any(manifest["kind"] == "PodGroup" for manifest in plan.others)
     return REQUIRED + (WITH_VOLCANO if has_group else ())

@@ -1,4 +1,4 @@
-"""How a set of pods is called and marked, in one place for all who write or read it."""
+"""The names, labels and annotations of a group of pods, for all modules that write or read them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from typing import Any, Self
 
 from aerotrain.contract.job import ReplicaName
 
-#: The label that all objects of a set carry, and those that tell its pods apart.
+#: The label of all objects of a group, and the labels that distinguish its pods.
 JOB_LABEL = "aerotrain/job"
 ROLE_LABEL = "aerotrain/role"
 INDEX_LABEL = "aerotrain/index"
 
-#: Annotations of the set's owner: which launch made it, of what, whose it is now, whether all
-#: of it was made, and how far its logs were read.
+#: Annotations of the group's owner: the attempt that created it, the description, the holder,
+#: whether it was created completely, and how far its logs were read.
 ATTEMPT = "aerotrain/attempt"
 DESCRIPTION = "aerotrain/description"
 HOLDER = "aerotrain/holder"
 STARTED = "aerotrain/started"
 POSITIONS = "aerotrain/positions"
 
-#: An annotation of a pod that is not the first of its replica: how often it came back.
+#: An annotation of a restarted pod: the restart count.
 GENERATION = "aerotrain/generation"
 
-#: The container that runs the replica, beside whatever side-cars a template adds.
+#: The container that runs the replica; templates may add side-cars.
 CONTAINER = "replica"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a set is: its namespace, its job's name, and the launch that made it.
+    """The handle of a group: its namespace, its job's name, and the attempt that created it.
 
-    ``uid`` is its owner's, once that was made: no other object of its name ever has it.
+    ``uid`` is that of its owner, once created. No other object of the same name has this uid.
     """
 
     namespace: str
@@ -43,7 +43,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what ``str()`` wrote."""
+        """Parse the result of ``str()``."""
         namespace, name, *uid, attempt = text.split("/")
         return cls(namespace, name, attempt, *uid)
 
@@ -53,10 +53,10 @@ class Address:
 
 
 def annotations(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """The annotations of an object, which may have none."""
+    """The annotations of an object; empty if it has none."""
     return manifest["metadata"].get("annotations") or {}
 
 
 def generation_of(pod: Mapping[str, Any]) -> int:
-    """How often the replica came back until it was this pod."""
+    """The restart count of the replica in this pod."""
     return int(annotations(pod).get(GENERATION, "0"))

@@ -1,8 +1,8 @@
-"""The backend of pods: every replica a pod, all of a group owned by one ConfigMap.
+"""The Kubernetes backend: a pod per replica, and one ConfigMap that owns the whole group.
 
-Nothing is installed in the cluster. What a group is lies in its ConfigMap (the job's description,
-which attempt made it, whose it is now), so that any process that may read it can follow and end
-the group, and deleting it takes all the rest along, also when nothing is left to do it.
+It installs nothing in the cluster. All state of a group is in its ConfigMap (the job's description,
+the attempt, the holder). So any process that may read it can follow and end the group, and deleting
+it deletes all the rest, even if no process of this project is running.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -28,16 +28,17 @@ from aerotrain_airflow.backends.kubernetes.renewal import EventLog
 if TYPE_CHECKING:
     from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
-#: Seconds that an API which is away is asked again before a task fails, for Airflow to retry.
+#: Seconds for which requests are retried while the API is unavailable. After them the task fails,
+#: and Airflow's retries apply.
 PATIENCE = 60.0
 
 
 class KubernetesBackend:
     """Runs replicas as pods of one namespace.
 
-    ``holder`` is the task try on whose behalf this is: it may end the groups that it started or
-    adopted, and no others. ``conn_id`` is Airflow's connection to the cluster. ``patience`` is
-    for how many seconds an API that is away is asked again; None is ``PATIENCE``.
+    ``holder`` is the task try on whose behalf this runs: it may end only the groups that it started
+    or adopted. ``conn_id`` is Airflow's connection to the cluster. ``patience`` is the number of
+    seconds for which an unavailable API is retried; None means ``PATIENCE``.
     """
 
     def __init__(
@@ -57,18 +58,18 @@ class KubernetesBackend:
         return plan_pods(job, attempt, self._settings)
 
     async def check(self, plans: Sequence[PodPlan]) -> None:
-        """Ask the API for every permission that is needed, and to try the manifests dry.
+        """Check every permission that is needed, and create the manifests as a dry run.
 
         Raises:
-            FinalError: a permission, the namespace or something that pods need is missing.
-            TemporaryError: the API does not answer, or has no room.
+            FinalError: a permission, the namespace or an object that pods need is missing.
+            TemporaryError: the API does not respond, or lacks resources.
         """
         async with self._cluster(self._settings.namespace) as cluster:
             await check_cluster(cluster, plans)
 
     @asynccontextmanager
     async def claim(self, plan: PodPlan) -> AsyncIterator[PodClaim]:
-        """Create or adopt the group of the plan; of two at once, the API lets one win."""
+        """Create or adopt the group of the plan; of two concurrent tries, one creates it."""
         async with self._cluster(plan.namespace) as cluster, errors_translated(cluster):
             yield PodClaim(cluster, plan, self._holder)
 
@@ -82,7 +83,7 @@ class KubernetesBackend:
             yield await stack.enter_async_context(group)
 
     async def events(self, handle: str) -> list[Event]:
-        """What happened to the group, as its owner keeps it."""
+        """The events of the group, from its owner."""
         where = Address.parse(handle)
         async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
             owner = await cluster.get("ConfigMap", where.name)
@@ -91,13 +92,13 @@ class KubernetesBackend:
             return EventLog(cluster, owner).events
 
     async def delete(self, handle: str) -> None:
-        """Have the group deleted if it is still this try's; its pods leave within seconds."""
+        """Delete the group if this task try still holds it; its pods end within seconds."""
         where = Address.parse(handle)
         async with self._cluster(where.namespace) as cluster:
             await end(cluster, where, self._holder)
 
     def trigger(self, handle: str, until: float | None) -> "JobTrigger":
-        """What follows the group while its task is deferred, by a backend of its own."""
+        """The trigger that follows the group, with its own backend, while its task is deferred."""
         from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
         return JobTrigger(handle, self._conn_id, self._holder, until)

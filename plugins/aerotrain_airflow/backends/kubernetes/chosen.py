@@ -1,4 +1,4 @@
-"""The backend of pods, as the settings have it."""
+"""Creates the Kubernetes backend from the settings."""
 
 from pathlib import Path
 
@@ -12,16 +12,16 @@ def chosen(settings: Settings, holder: str) -> KubernetesBackend:
     """The backend that a task try uses.
 
     Raises:
-        FinalError: the template of its pods cannot be read.
+        FinalError: the pod template cannot be read.
     """
     return KubernetesBackend(pod_settings(settings), settings.kubernetes_conn_id, holder)
 
 
 def pod_settings(settings: Settings) -> PodSettings:
-    """What plans of pods need to know.
+    """The settings that plans of pods need.
 
     Raises:
-        FinalError: the template cannot be read.
+        FinalError: the pod template cannot be read.
     """
     template = settings.pod_template_file
     return PodSettings(

@@ -1,7 +1,7 @@
-"""Talking to a Kubernetes API: plain JSON in and out, over the connection that Airflow knows.
+"""A client of the Kubernetes API: plain JSON in and out, over a connection of Airflow.
 
-The client of the library stays underneath, for its authentication and TLS; its models do not,
-because to build them takes longer than everything else that a trigger does.
+It uses the client library for authentication and TLS, but not its models: to build them takes
+longer than everything else that a trigger does.
 """
 
 import asyncio
@@ -23,29 +23,29 @@ from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplit
 
 Manifest = Mapping[str, Any]
 
-#: Some objects, and the version of the list that they are of.
+#: A page of objects, and the resource version of their list.
 Page = tuple[Sequence[dict[str, Any]], str]
 
-#: Connections of one set: its watch, its log streams, and some to spare.
+#: Connections per group: its watch, its log streams, and a reserve.
 _CONNECTIONS = 64
 
-#: Objects of one answer to a list.
+#: Objects per page of a list.
 _PAGE = 200
 
-#: Bytes of a stream that are read at once; of the time before a line, at most; and of an event:
-#: several times as many as an object may have.
+#: In bytes: a read from a stream, the longest timestamp before a line, and the largest event, which
+#: is several times the maximum size of an object.
 _PIECE, _LONGEST_STAMP, _LONGEST_EVENT = 64 * 1024, 64, 8 << 20
 
 #: Seconds until an answer, and until a connection.
 _ANSWER, _CONNECT = 30.0, 5.0
 
-#: Seconds between two tries grow from the first to the second.
+#: Seconds between two retries, first and at most.
 _PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
-#: Answers that mean "ask again": https://kubernetes.io/docs/reference/using-api/api-concepts/
+#: Status codes after which to retry: https://kubernetes.io/docs/reference/using-api/api-concepts/
 _LATER = {401, 408, 429, 500, 502, 503, 504}
 
-#: Where each kind lives: its group and version, and its plural.
+#: The API path of each kind: its group and version, and its plural.
 _PLACES = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Service": ("/api/v1", "services"),
@@ -59,7 +59,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class ApiError(Exception):
-    """The API refused a request; ``status`` is HTTP's, ``reason`` and ``message`` its own."""
+    """The API rejected a request; ``status`` is that of HTTP, the rest is from the API."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -69,14 +69,14 @@ class ApiError(Exception):
 
 
 class AwayError(Exception):
-    """The API did not answer, or not usefully, for as long as the caller would wait."""
+    """The API gave no usable answer within the caller's timeout."""
 
 
 class Cluster:
     """One namespace of a Kubernetes API.
 
-    ``connect`` makes the hook anew, so that a renewed credential is found after a 401.
-    ``patience`` is for how many seconds an API that is away is asked again.
+    ``connect`` creates a new hook, so that a renewed credential is read after a 401. ``patience``
+    is the number of seconds for which an unavailable API is retried.
     """
 
     def __init__(
@@ -107,15 +107,15 @@ class Cluster:
         await self._clients.aclose()
 
     async def create(self, manifest: Manifest, *, dry_run: bool = False) -> dict[str, Any]:
-        """The object as the API made it; with ``dry_run`` as it would make it.
+        """Create an object and return it; with ``dry_run`` only what would be created.
 
-        A field that the API does not know, such as one misspelt in a template, is refused.
+        The API rejects fields that it does not define, such as one misspelt in a template.
         """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return await self._json("POST", self._path(manifest["kind"]), query, manifest)
 
     async def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        """The object, or None where there is none of that name."""
+        """The object, or None if it does not exist."""
         try:
             return await self._json("GET", self._path(kind, name))
         except ApiError as error:
@@ -126,7 +126,7 @@ class Cluster:
     async def list(
         self, kind: str, *, labels: str = "", fields: str = ""
     ) -> tuple[list[dict[str, Any]], str]:
-        """All objects that the selectors name, and the version of the list to watch on from."""
+        """All objects that match the selectors, and the version from which to watch."""
         items: list[dict[str, Any]] = []
         version = ""
         async for page, version in self.pages(kind, labels=labels, fields=fields):  # noqa: B007
@@ -134,9 +134,9 @@ class Cluster:
         return items, version
 
     async def pages(self, kind: str, *, labels: str = "", fields: str = "") -> AsyncIterator[Page]:
-        """The same a page at a time, for who needs no more than a look at each object.
+        """The pages of ``list``, for callers that look at each object only once.
 
-        Whatever else this event loop does is not kept waiting, and no list is held whole.
+        Other tasks of the event loop run between pages, and the list is never in memory as a whole.
         """
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE)}
         while True:
@@ -150,10 +150,10 @@ class Cluster:
     async def patch(
         self, kind: str, name: str, uid: str, version: str = "", **change: Manifest
     ) -> dict[str, Any]:
-        """Merge ``change`` into the object with this uid, as RFC 7386 says.
+        """Apply a merge patch (RFC 7386) to the object with this uid.
 
-        One of another uid has another version: it is a 409, or a 422 where no ``version`` is
-        given. So is one that was changed since that ``version``.
+        If the object has another uid, the API returns 409, or 422 without a ``version``. If it was
+        changed since ``version``, it returns 409.
         """
         identity = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body = {**change, "metadata": {**change.get("metadata", {}), **identity}}
@@ -162,10 +162,10 @@ class Cluster:
     async def delete(
         self, kind: str, name: str, uid: str, version: str = "", *, force: bool = False
     ) -> bool:
-        """Delete the object and, behind its back, all that it owns; False where it is gone.
+        """Delete the object and, in the background, all that it owns; False if it does not exist.
 
-        Where it has another uid, or was changed since that ``version``, it is a 409 and stays.
-        ``force`` drops the object without waiting for the node that runs it.
+        If it has another uid, or was changed since ``version``, the API returns 409 and keeps it.
+        ``force`` deletes the object without waiting for its node.
         """
         conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
         body: dict[str, Any] = {"propagationPolicy": "Background", "preconditions": conditions}
@@ -180,7 +180,7 @@ class Cluster:
         return True
 
     async def may(self, access: Access) -> bool:
-        """Whether whoever asks may do that in this namespace."""
+        """Whether the current account has this permission in the namespace."""
         attributes = {
             "namespace": self.namespace,
             "verb": access.verb,
@@ -199,11 +199,11 @@ class Cluster:
     async def watch(
         self, kind: str, *, labels: str, version: str, seconds: int
     ) -> AsyncGenerator[dict[str, Any]]:
-        """The events since ``version``, for ``seconds``; the first try only.
+        """The events since ``version``, for ``seconds``; without retries.
 
         Raises:
-            ApiError: the version is too old (410), or the watch was refused.
-            AwayError: the connection was lost, or went silent.
+            ApiError: the version is too old (410), or the watch was rejected.
+            AwayError: the connection was lost, or received no data.
         """
         query = {
             "watch": "true",
@@ -229,10 +229,10 @@ class Cluster:
     ) -> AsyncIterator[tuple[str, str]]:
         """The lines of a container, each with its time (RFC 3339, UTC, nanoseconds).
 
-        ``since`` is a time as this gives it; the API knows seconds only, so lines of that
-        second come again. ``tail`` is how many of the last lines there are to be, 0 for all.
-        A line that is too long is cut, and says so. One without an end is a line where the
-        log is not to be followed; where it is, its end may be still to come.
+        ``since`` is a time from an earlier line; the API only compares seconds, so lines of that
+        second are repeated. ``tail`` is the number of last lines, 0 for all. A line that is too
+        long is cut, with a note at its end. An incomplete last line is returned only if the log is
+        not followed; otherwise the rest of it may still come.
 
         Raises:
             ApiError, AwayError: as for ``watch``.
@@ -253,7 +253,7 @@ class Cluster:
     async def _json(
         self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
     ) -> dict[str, Any]:
-        """One answer, asked for until it comes or patience is at its end."""
+        """Send a request and return the answer, with retries for ``patience`` seconds."""
         until = time.monotonic() + self._patience
         pause = _PAUSE
         while True:
@@ -302,7 +302,7 @@ class Cluster:
             _request_timeout=timeout,
         )
         if response.status == 401 and client is self._client:
-            self._client = None  # the next one reads the credential anew; others may use this yet
+            self._client = None  # the next request reads the credential again
         return response
 
     async def _connected(self) -> ApiClient:
@@ -326,7 +326,7 @@ class Cluster:
 
 
 def _stamped(line: Line) -> tuple[str, str]:
-    """The time of a line, and what it says."""
+    """The time of a line, and its text."""
     stamp, _, text = line.head.partition(b" ")
     return stamp.decode(errors="replace"), readable(Line(text, line.cut))
 

@@ -1,7 +1,7 @@
-"""One group of pods, as a follower has it: one watch, one list now and then, and the logs.
+"""A group of pods, as a follower sees it: a watch, occasional lists, and the logs.
 
-A follower knows the group's handle and finds all else in the cluster, so that another one, in
-another process, goes on where the last one stopped.
+A follower only needs the group's handle and reads everything else from the cluster. So another one,
+in another process, can continue where the last one stopped.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from aerotrain_airflow.controller.history import History
 
 Manifest = Mapping[str, Any]
 
-#: Replicas of which more is said when the job failed, and lines of each failed side-car.
+#: The number of failed replicas to explain, and of lines of each failed side-car.
 _EXPLAINED, _LAST_LINES = 5, 20
 
 
@@ -61,7 +61,7 @@ class PodGroup:
         """The group at ``address``.
 
         Raises:
-            GoneError: it is not there.
+            GoneError: it does not exist.
         """
         owner = await cluster.get("ConfigMap", address.name)
         if owner is None or not is_at(owner, address):
@@ -84,7 +84,7 @@ class PodGroup:
         return self._log.events
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
-        """Wait until a pod has changed, for at most that time, and until all were seen once."""
+        """Wait for a change of a pod, at most ``seconds``, but until all were observed once."""
         if look_again:
             self._watch.look_again()
         with suppress(TimeoutError):
@@ -96,23 +96,23 @@ class PodGroup:
         self._changed.clear()
         if self._broken is not None:
             raise self._broken
-        assert self._observed.looked is not None  # or it is broken
+        assert self._observed.looked is not None  # otherwise _broken is set
         return Look(self._observed.seen, self._observed.looked)
 
     async def append(self, events: Sequence[Event]) -> bool:
-        """Add to the event log that lies with the owner, if no other follower has."""
+        """Append to the event log in the owner, unless another follower has."""
         return await self._log.append(events)
 
     async def restart(self, restart: Restart) -> None:
-        """Have the pods of these replicas be of these restart counts."""
-        # Before anything is waited for: another follower may be quicker, and its pods run by then.
+        """Restart the pods of these replicas with these restart counts."""
+        # Before the first await: another follower may be faster, and its pods already running then.
         self._observed.making(restart.counts, time.time())
         await self._logs.begin_anew(restart.names)
         await asyncio.gather(*(self._renewal.renew(name, restart) for name in restart.names))
         self._observed.made(restart.names, time.time())
 
     async def finish(self, ended: Ended) -> None:
-        """Pass on the last lines, and say what the cluster says of those that failed."""
+        """Emit the last lines, and the cluster's messages on the replicas that failed."""
         await self._logs.finish()
         if ended.state is not State.SUCCEEDED:
             await self._explain_causes(ended)
@@ -121,7 +121,7 @@ class PodGroup:
         return History.of(name, self.events).restarts
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work beside the waiting, whose failure is the failure of all."""
+        """Run ``work`` in the background; its failure is raised by ``observe``."""
 
         def done(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and task.exception() is not None:
@@ -162,11 +162,11 @@ class PodGroup:
         self._changed.set()
 
     async def _explain_causes(self, ended: Ended) -> None:
-        """What there is to know of the replicas that the job ended with, beside their own lines."""
+        """Log what the cluster says of the replicas that caused the end, and of their side-cars."""
         for name in ended.causes[:_EXPLAINED]:
             pod, uid = self._address.pod(name), self._observed.replicas[name].uid
             if not uid:
-                continue  # no pod of it was ever seen
+                continue  # its pod was never observed
             try:
                 events, _ = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
                 for event in events:
@@ -179,7 +179,7 @@ class PodGroup:
                 self._say(f"no more can be said of {pod}: {error}")
 
     async def _explain_side_cars(self, name: ReplicaName, pod: Manifest) -> None:
-        """The last lines of the containers beside the replica that have failed."""
+        """Log the last lines of the side-cars that have failed."""
         status = pod["status"]
         for each in (
             *(status.get("initContainerStatuses") or ()),

@@ -1,8 +1,8 @@
-"""The beginning and the end of a set: made whole or not at all, taken over, ended by its holder.
+"""The start and the end of a group: created completely or not at all, adopted, ended by its holder.
 
-A set belongs to the task try whose id its owner carries as holder. A retry, a restarted worker
-or a second scheduler finds the set by its name and takes it over; who no longer holds it can
-end nothing.
+The owner's annotation ``holder`` has the id of the task try that holds the group. A retry, a
+restarted worker or a second scheduler finds the group by its name and adopts it; a task try that is
+no longer the holder cannot end it.
 """
 
 import asyncio
@@ -51,23 +51,23 @@ from aerotrain_airflow.controller.situation import Seen
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
 
-#: Requests that are under way at once while a set is made.
+#: Concurrent requests while a group is created.
 _AT_ONCE = 16
 
-#: Seconds that a set which was told to go may take: the pods' grace and the node's answer. A pod
-#: that is there still is on a node that does not answer, and is dropped by force.
+#: Seconds that a deleted group may take: the pods' grace period and the node's answer. If a pod
+#: still exists then, its node does not respond, and it is deleted by force.
 _GOING = 20.0
 
-#: Seconds between two looks whether it is gone.
+#: Seconds between two checks whether it is gone.
 _LOOK_EVERY = 0.5
 
 
 async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
-    """Ask for every permission, and have the API try each kind of object dry.
+    """Check every permission, and create each kind of object as a dry run.
 
     Raises:
-        FinalError: what is missing, and who can mend it.
-        TemporaryError: the API is away or has no room.
+        FinalError: something is missing; the message says who can fix it.
+        TemporaryError: the API is unavailable or lacks resources.
     """
     async with errors_translated(cluster):
         needs = list(dict.fromkeys(need for plan in plans for need in needed(plan)))
@@ -90,7 +90,7 @@ async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
 class PodClaim:
     """Creates or adopts the group of the plan, on behalf of the task try ``holder``.
 
-    Of two tries at the same moment, the API lets one create, and one adopt.
+    Of two concurrent tries, the API lets one create and one adopt.
     """
 
     def __init__(self, cluster: Cluster, plan: PodPlan, holder: str) -> None:
@@ -99,10 +99,10 @@ class PodClaim:
         self._holder = holder
 
     async def find(self) -> Found | None:
-        """The group of the job's name; a half made one of this very attempt is none.
+        """The group of the job's name; None for an incomplete one of this very attempt.
 
         Raises:
-            FinalError: something else has the name.
+            FinalError: another object has the name.
         """
         owner = await self._cluster.get("ConfigMap", self._plan.job.name)
         if owner is None or self._is_half_made(owner):
@@ -120,7 +120,7 @@ class PodClaim:
         )
 
     async def create(self) -> str | None:
-        """Make all of it, or the rest of what was made; None where its name was taken."""
+        """Create the group, or complete an incomplete one; None if its name was taken."""
         owner = await _make_owner(self._cluster, self._plan, self._holder)
         if owner is None:
             owner = await self._cluster.get("ConfigMap", self._plan.job.name)
@@ -129,7 +129,7 @@ class PodClaim:
         return str(await _make_rest(self._cluster, self._plan, owner))
 
     async def adopt(self, found: Found) -> bool:
-        """Make the group this try's, unless it was changed at the same moment."""
+        """Make this try the holder of the group, unless it was changed at the same moment."""
         owner = await self._owner_of(found)
         if owner is None or not await _hold(self._cluster, owner, self._holder):
             return False
@@ -137,7 +137,7 @@ class PodClaim:
         log = EventLog(self._cluster, owner)
         with suppress(GoneError):
             while not await log.append([adopted]):
-                pass  # what follows it has just added something
+                pass  # its follower has just added an event
         return True
 
     async def delete(self, found: Found) -> None:
@@ -151,7 +151,7 @@ class PodClaim:
         return owner if is_it else None
 
     def _is_half_made(self, owner: Manifest) -> bool:
-        """Whether it is this attempt's own, which was interrupted while it was made."""
+        """Whether it is this attempt's own group, whose creation was interrupted."""
         marks = annotations(owner)
         return (
             is_an_owner(owner, self._plan.job.name)
@@ -162,7 +162,7 @@ class PodClaim:
         )
 
     def _matches(self, owner: Manifest) -> bool:
-        """Whether the group was made whole, and of the same description."""
+        """Whether the group was created completely, and from the same description."""
         marks = annotations(owner)
         return (
             "deletionTimestamp" not in owner["metadata"]
@@ -171,7 +171,7 @@ class PodClaim:
         )
 
     async def _seen(self, owner: Manifest, events: Sequence[Event]) -> Seen:
-        """What is seen now of every replica of the owner's group."""
+        """The current observation of every replica of the owner's group."""
         address, began = _address(self._plan, owner), time.time()
         pods_of = {address.pod(name): name for name in self._plan.job.names()}
         observed = ObservedSet(pods_of, address.uid, lambda name: History.of(name, events).restarts)
@@ -183,7 +183,7 @@ class PodClaim:
 
 
 async def end(cluster: Cluster, address: Address, holder: str) -> None:
-    """Delete the set, if it is the one at ``address`` and still ``holder``'s."""
+    """Delete the group if it is the one at ``address`` and ``holder`` still holds it."""
     async with errors_translated(cluster):
         while True:
             owner = await cluster.get("ConfigMap", address.name)
@@ -194,12 +194,12 @@ async def end(cluster: Cluster, address: Address, holder: str) -> None:
                 await cluster.delete("ConfigMap", address.name, uid_of(owner), version)
                 return
             except ApiError as error:
-                if error.status != 409:  # changed meanwhile: perhaps by its next holder
+                if error.status != 409:  # changed meanwhile, perhaps by its next holder
                     raise
 
 
 async def _refuse_another(cluster: Cluster, manifest: Manifest) -> None:
-    """Refuse to start where something has the manifest's name that is not of the job's making."""
+    """Fail if an object that does not belong to the job has the manifest's name."""
     name, job = manifest["metadata"]["name"], manifest["metadata"]["labels"][JOB_LABEL]
     there = await cluster.get(manifest["kind"], name)
     is_ours = is_an_owner if manifest["kind"] == "ConfigMap" else is_of_a_job
@@ -208,7 +208,7 @@ async def _refuse_another(cluster: Cluster, manifest: Manifest) -> None:
 
 
 def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
-    """The owner of the set of that plan, as a task makes it, which is its ``holder``."""
+    """The manifest of the owner of the plan's group, with its holder."""
     metadata = plan.owner["metadata"]
     marks = {**metadata["annotations"], HOLDER: holder}
     pods = [each for each in plan.others if each["kind"] == "Pod"]
@@ -221,7 +221,7 @@ def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
 
 
 async def _make_owner(cluster: Cluster, plan: PodPlan, holder: str) -> dict[str, Any] | None:
-    """The owner, or None where its name is taken."""
+    """Create the owner; None if its name is taken."""
     try:
         return await cluster.create(owner_of(plan, holder))
     except ApiError as error:
@@ -231,7 +231,7 @@ async def _make_owner(cluster: Cluster, plan: PodPlan, holder: str) -> dict[str,
 
 
 async def _make_rest(cluster: Cluster, plan: PodPlan, owner: Manifest) -> Address:
-    """All that the owner owns: what pods need first, and then all pods at once."""
+    """Create all other objects: first what pods need, then all pods concurrently."""
     pods = [each for each in plan.others if each["kind"] == "Pod"]
     before = [each for each in plan.others if each["kind"] != "Pod"]
     room = asyncio.Semaphore(_AT_ONCE)
@@ -245,7 +245,7 @@ async def _make_rest(cluster: Cluster, plan: PodPlan, owner: Manifest) -> Addres
             await _together(map(make, manifests))
         marks = {"annotations": {STARTED: "true"}}
         await cluster.patch("ConfigMap", plan.job.name, uid_of(owner), metadata=marks)
-    except BaseException:  # half a set is of no use to anybody
+    except BaseException:  # an incomplete group is of no use
         await cluster.delete("ConfigMap", plan.job.name, uid_of(owner))
         raise
     return _address(plan, owner)
@@ -256,7 +256,7 @@ def _address(plan: PodPlan, owner: Manifest) -> Address:
 
 
 async def _make(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
-    """One object of the set; one of that name which is not the owner's is on its way out."""
+    """Create one object; wait for one of the same name and another owner to be deleted."""
     references = [reference_to(owner)]
     owned = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": references}}
     until = time.monotonic() + _GOING
@@ -276,7 +276,7 @@ async def _make(cluster: Cluster, manifest: Manifest, owner: Manifest) -> None:
 
 
 async def _hold(cluster: Cluster, owner: Manifest, holder: str) -> bool:
-    """Make the set ``holder``'s; False where somebody else changed it at the same moment."""
+    """Make ``holder`` the holder of the group; False if it was changed at the same moment."""
     name, version = (owner["metadata"][each] for each in ("name", "resourceVersion"))
     marks = {"annotations": {HOLDER: holder}}
     try:
@@ -289,7 +289,7 @@ async def _hold(cluster: Cluster, owner: Manifest, holder: str) -> bool:
 
 
 async def _end_and_wait(cluster: Cluster, owner: Manifest) -> None:
-    """Delete a set that cannot be taken over, and wait until its names are free."""
+    """Delete a group that cannot be adopted, and wait until its names are free."""
     name = owner["metadata"]["name"]
     await cluster.delete("ConfigMap", name, uid_of(owner))
     until = time.monotonic() + _GOING
@@ -305,7 +305,7 @@ async def _end_and_wait(cluster: Cluster, owner: Manifest) -> None:
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all, done at once; the first failure ends the others and is raised."""
+    """The results of all, run concurrently; the first failure cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -316,7 +316,7 @@ async def _together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 @asynccontextmanager
 async def errors_translated(cluster: Cluster) -> AsyncIterator[None]:
-    """Say in our own two kinds of failure what the API refused."""
+    """Translate errors of the API into the two kinds of error of this project."""
     try:
         yield
     except ApiError as error:
@@ -345,7 +345,7 @@ def _explanation(error: ApiError, namespace: str) -> AerotrainError:
 
 
 def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
-    """One manifest of each kind, and of the pods one a role: the others are like it."""
+    """One manifest of each kind, and one pod per role: the others are like these."""
     alike = {
         (each["kind"], each["metadata"]["labels"].get(ROLE_LABEL)): each
         for each in (plan.owner, *plan.others)

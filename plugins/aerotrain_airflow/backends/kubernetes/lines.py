@@ -1,24 +1,24 @@
-"""Lines of a stream that may be of any length: what is kept of one is bounded."""
+"""Splits a stream into lines of any length; only a bounded part of each is kept."""
 
 import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: Bytes of a replica's line that are passed on: nodes write lines in pieces of 16 KiB, and a log
-#: of longer ones than this is not read by people.
+#: The bytes kept of a replica's line: nodes write lines in pieces of 16 KiB, and longer lines than
+#: this are not useful in a log.
 LONGEST = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Line:
-    """The first bytes of a line, without its end, and how many more it had."""
+    """The first bytes of a line, without its end, and the number of further bytes."""
 
     head: bytes
     cut: int = 0
 
 
 class LineSplitter:
-    """Makes lines of the pieces of a stream, and keeps no more than ``longest`` bytes of one."""
+    """Splits the pieces of a stream into lines, and keeps at most ``longest`` bytes of each."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -34,7 +34,7 @@ class LineSplitter:
         self._add(rest)
 
     def rest(self) -> Line | None:
-        """What came after the last line, if anything did: a line that has no end yet."""
+        """What follows the last line end, if anything: a line that is not complete yet."""
         return self._taken() if self._head or self._cut else None
 
     def _add(self, part: bytes) -> None:
@@ -50,10 +50,10 @@ class LineSplitter:
 
 
 def readable(line: Line, longest: int = LONGEST) -> str:
-    """The line as text of at most ``longest`` bytes; how many were cut stands at its end."""
+    """The line as text of at most ``longest`` bytes, and a note of how many were cut."""
     if not line.cut and len(line.head) <= longest:
         return line.head.decode(errors="replace")
-    # No letter is cut in the middle.
+    # No character is cut in the middle.
     text, kept = codecs.utf_8_decode(line.head[:longest], "replace", False)
     cut = line.cut + len(line.head) - kept
     return f"{text} [{cut} more bytes of this line were cut]"

@@ -1,8 +1,8 @@
-"""What the replicas of a set write: live, whole, and once.
+"""The output of a group's replicas: live, complete, and without repetition.
 
-A stream can be cut at any time, by a kubelet, a proxy or our own end. Every line carries the
-time at which its node took it, so a new stream goes on behind the last line that was told; how
-far that is lies with the set's owner, for a follower in another process.
+A kubelet, a proxy or the end of this process may interrupt a stream at any time. Every line has the
+time at which its node received it, so a new stream continues after the last emitted line. That
+position is stored with the group's owner, for a follower in another process.
 """
 
 import asyncio
@@ -17,32 +17,32 @@ from aerotrain_airflow.backends.base import Emit, LogLine
 from aerotrain_airflow.backends.kubernetes.address import CONTAINER, POSITIONS, Address, annotations
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
 
-#: Replicas whose lines are streamed as they are written; those of the others are read when
-#: they end, or when the job does. Each stream is a connection of its own.
+#: The number of replicas whose lines are streamed as they are written; those of the others are read
+#: when they or the job end. Each stream is a connection of its own.
 LIVE = 16
 
-#: Seconds for which lines are gathered, to be told together and noted at once: the less time
-#: between the two, the fewer lines a follower that is killed leaves to be told twice.
+#: Seconds for which lines are collected. They are then emitted and their position is stored: the
+#: less time between the two, the fewer lines are repeated if a follower is killed.
 _GATHER = 2.0
 
-#: Seconds that the logs of what has ended may take to arrive.
+#: Seconds that the logs of ended replicas may take to arrive.
 _REST = 10.0
 
-#: Seconds for those of a replica that is about to come back.
+#: The same for a replica that is about to be restarted.
 _LAST_LINES = 2.0
 
 _PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
-#: Whose lines matter most, where there are more replicas than streams.
+#: The roles whose lines matter most, if there are more replicas than streams.
 _ORDER = (Role.CHIEF, Role.PS, Role.EVALUATOR, Role.DISPATCHER, Role.WORKER, Role.INPUT)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class PodLogs:
-    """The logs of the set at ``address``; ``emit`` gets each line once.
+    """The logs of the group at ``address``; ``emit`` gets each line once.
 
-    ``spawn`` starts work beside the caller's, and takes care of what fails in it.
+    ``spawn`` starts a background task, and handles its failure.
     """
 
     def __init__(self, cluster: Cluster, address: Address, emit: Emit, spawn: Spawn) -> None:
@@ -50,8 +50,8 @@ class PodLogs:
         self._address = address
         self._emit = emit
         self._spawn = spawn
-        self._taken: dict[str, str] = {}  # by replica, the time of its last line that was read
-        self._told: dict[str, str] = {}  # and of its last that was told
+        self._taken: dict[str, str] = {}  # by replica, the time of the last line that was read
+        self._told: dict[str, str] = {}  # and of the last one that was emitted
         self._untold: list[tuple[str, LogLine]] = []
         self._live: set[ReplicaName] = set()
         self._begun: set[ReplicaName] = set()
@@ -61,7 +61,7 @@ class PodLogs:
         self._telling: asyncio.Task[None] | None = None
 
     def go_on_from(self, owner: Mapping[str, Any], names: Iterable[ReplicaName]) -> None:
-        """Begin where the set's owner says that the last follower was."""
+        """Continue at the positions that the last follower stored with the group's owner."""
         self._told = json.loads(annotations(owner).get(POSITIONS, "{}"))
         self._taken = dict(self._told)
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
@@ -70,7 +70,7 @@ class PodLogs:
         self._telling = self._spawn(self._tell_on())
 
     def follow(self, name: ReplicaName, seen: Observation, *, began: bool) -> None:
-        """Stream the replica's lines from when it ``began``; look once more when it has ended."""
+        """Stream the replica's lines once it ``began``; read once more after it has ended."""
         if seen.state.ended:
             self._ended[name].set()
         if began:
@@ -79,7 +79,7 @@ class PodLogs:
             self._streams[name] = self._spawn(self._stream(name))
 
     async def begin_anew(self, names: Iterable[ReplicaName]) -> None:
-        """Read what these replicas have left, and be ready for their next lives."""
+        """Read the remaining lines of these replicas, and prepare for their restart."""
         last = [self._streams.pop(name) for name in names if name in self._streams]
         for name in names:
             self._ended[name] = asyncio.Event()
@@ -87,10 +87,10 @@ class PodLogs:
         if last:
             await asyncio.wait(last, timeout=_LAST_LINES)
         for stream in last:
-            stream.cancel()  # one on a node that is silent would wait for ever
+            stream.cancel()  # a stream from an unresponsive node would never end
 
     async def finish(self) -> None:
-        """Wait for the lines of what has ended, and read those that nobody streamed."""
+        """Wait for the lines of ended replicas, and read the logs that were not streamed."""
         ended = [stream for name, stream in self._streams.items() if self._ended[name].is_set()]
         rest = [self._read(name, follow=False) for name in self._begun - self._streams.keys()]
         waiting = [*ended, *map(asyncio.ensure_future, rest)]
@@ -98,7 +98,7 @@ class PodLogs:
             await asyncio.wait(waiting, timeout=_REST)
 
     async def close(self) -> None:
-        """Stop reading, and tell what was read."""
+        """Stop reading, and emit what was read."""
         tasks = [*self._streams.values(), *([self._telling] if self._telling else [])]
         for task in tasks:
             task.cancel()
@@ -108,7 +108,7 @@ class PodLogs:
     async def _stream(self, name: ReplicaName) -> None:
         ended, pause = self._ended[name], _PAUSE
         while True:
-            whole = ended.is_set()  # asked first: what is read after the end is all there is
+            whole = ended.is_set()  # checked first: a read after the end is complete
             if await self._read(name, follow=not whole) and whole:
                 return
             if whole:
@@ -120,7 +120,7 @@ class PodLogs:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
-        """Take what is new; whether it could be read to its end."""
+        """Read the new lines; returns whether the log was read to its end."""
         taken = self._taken.get(str(name), "")
         pod = self._address.pod(name)
         try:
@@ -134,7 +134,7 @@ class PodLogs:
         except AwayError:
             return False
         except ApiError as error:
-            return error.status in (400, 404)  # it never began, or is gone: nothing to read
+            return error.status in (400, 404)  # it never started, or is gone: nothing to read
         return True
 
     async def _tell_on(self) -> None:
@@ -144,7 +144,7 @@ class PodLogs:
             await self._tell()
 
     async def _tell(self) -> None:
-        """Tell the lines that were gathered, and note at their owner how far that was."""
+        """Emit the collected lines, and store their positions with the owner."""
         self._news.clear()
         lines, self._untold = self._untold, []
         if not lines:
@@ -155,6 +155,6 @@ class PodLogs:
                 self._told[str(line.replica)] = stamp
         finally:
             marks = {"annotations": {POSITIONS: json.dumps(self._told)}}
-            with suppress(ApiError, AwayError):  # the next note holds this one too
+            with suppress(ApiError, AwayError):  # the next position includes this one
                 name, uid = self._address.name, self._address.uid
                 await self._cluster.patch("ConfigMap", name, uid, metadata=marks)

@@ -1,7 +1,7 @@
-"""What is known of a set's replicas, from the pods that the API has shown.
+"""The state of a group's replicas, from the pods that the API has returned.
 
-A follower knows nothing at first, and that is not the same as a set without pods: nothing is
-decided before all pods were seen once.
+At first a follower has observed nothing, which is not the same as a group without pods: no decision
+is made before all pods were observed once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,10 +23,10 @@ _NEVER_SEEN = -1
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStatus:
-    """One replica: what is seen of it, and since when, as times of ``time.time()``.
+    """One replica: its observation, and since when, as times of ``time.time()``.
 
-    ``created`` is when its pod was made, or was ordered; ``started`` is when its container began
-    to run, and None as long as it has not. ``uid`` and ``generation`` are its pod's.
+    ``created`` is when its pod was created, or requested; ``started`` is when its container
+    started, or None. ``uid`` and ``generation`` (the restart count) are those of its pod.
     """
 
     seen: Observation
@@ -38,7 +38,7 @@ class ReplicaStatus:
 
     @property
     def observation(self) -> Observation:
-        """What the controller is to know of it; what started once does not start late."""
+        """The observation for the controller; a replica that has started has no waiting time."""
         waits = self.seen.state is State.PENDING and self.started is None
         return replace(
             self.seen,
@@ -50,7 +50,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class Change:
-    """What a pod has shown of its replica; ``before`` is None where that was not known."""
+    """A pod's effect on the state of its replica; ``before`` is None if that was unknown."""
 
     name: ReplicaName
     before: ReplicaStatus | None
@@ -58,10 +58,9 @@ class Change:
 
 
 class ObservedSet:
-    """The replicas of a set, each as the newest pod of its ``generation`` shows it.
+    """The replicas of a group, each according to the newest pod of its ``generation``.
 
-    ``pods`` has the name of each replica's pod. Only those are believed that the owner with
-    this ``uid`` owns.
+    ``pods`` maps pod names to replicas. Only pods of the owner with this ``uid`` are used.
     """
 
     def __init__(
@@ -73,26 +72,26 @@ class ObservedSet:
         self._pods = pods
         self._uid = uid
         self._generation = generation
-        self._made: dict[ReplicaName, float] = {}  # when a pod of ours was; infinite while it is
-        #: What is known of each replica that was seen, or that is missing.
+        self._made: dict[ReplicaName, float] = {}  # when its pod was created; infinite until then
+        #: The state of each replica that was observed, or that is missing.
         self.replicas: dict[ReplicaName, ReplicaStatus] = {}
-        #: When the last look at all pods began; None where there was none as yet.
+        #: When the last list of all pods began; None before the first one.
         self.looked: float | None = None
 
     @property
     def seen(self) -> dict[ReplicaName, Observation]:
-        """The states of the replicas: of all, where all were looked at."""
+        """The observations of the replicas: of all, once all pods were listed."""
         return {name: each.observation for name, each in self.replicas.items()}
 
     def is_own(self, pod: Manifest) -> bool:
-        """Whether it is a pod of this set, of whatever generation."""
+        """Whether it is a pod of this group, at any restart count."""
         return pod["metadata"]["name"] in self._pods and is_owned_by(pod, self._uid)
 
     def take(self, pod: Manifest, *, gone: bool = False) -> Change | None:
-        """Take in a pod as it is now, or as it was before it was ``gone``.
+        """Process a pod in its current state, or in its last state before it was ``gone``.
 
-        None where it is no pod of this set, or one of an earlier generation, which is on its way
-        out. The first end of a pod is the true one: what comes after it is its removal.
+        Returns None for a pod of another group, or of an earlier restart count, which is being
+        deleted. The first observed end of a pod is final: what follows is its deletion.
         """
         if not self.is_own(pod):
             return None
@@ -118,9 +117,9 @@ class ObservedSet:
         return Change(name, before, now)
 
     def looked_at_all(self, there: Collection[ReplicaName], began: float) -> None:
-        """All pods were taken in, by a look that ``began`` then: they are of those ``there``.
+        """Record that a list of all pods, begun at ``began``, had those of the replicas ``there``.
 
-        What is just being made, or was made after that, is not missing.
+        A pod that is being created, or was created after that, does not count as missing.
         """
         for name in set(self._pods.values()) - set(there):
             before = self.replicas.get(name)
@@ -131,11 +130,11 @@ class ObservedSet:
         self.looked = began
 
     def making(self, counts: Mapping[ReplicaName, int], now: float) -> None:
-        """New pods are made for these, from ``now`` on, and are not missed meanwhile."""
+        """New pods are being created for these from ``now`` on; they do not count as missing."""
         for name, count in counts.items():
             self._made[name] = float("inf")
             self.replicas[name] = ReplicaStatus(seen=_ORDERED, created=now, generation=count)
 
     def made(self, names: Iterable[ReplicaName], now: float) -> None:
-        """They are there: a look that begins later has to find them."""
+        """The pods were created: a list that begins later must include them."""
         self._made.update(dict.fromkeys(names, now))

@@ -1,8 +1,7 @@
-"""From a job to the manifests that run it as pods: a value, and nothing touched.
+"""Makes the manifests that run a job as pods: a value, without side effects.
 
-One ConfigMap owns all else, so that one deletion takes all. The manifests are plain objects
-without an owner's uid, which only the cluster knows, and their YAML is what ``kubectl apply``
-takes as well.
+One ConfigMap owns all other objects, so that one deletion removes all. The manifests have no owner
+uid, which only the cluster assigns; their YAML also works with ``kubectl apply``.
 """
 
 import hashlib
@@ -27,20 +26,19 @@ from aerotrain_airflow.backends.kubernetes.pod import PORT, Manifest, PodSetting
 
 __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 
-#: Linux gives a program no variable longer than this, its name included: MAX_ARG_STRLEN in
-#: execve(2).
+#: Linux limits a variable, including its name, to this size: MAX_ARG_STRLEN in execve(2).
 _LONGEST_VARIABLE = 128 * 1024
 
-#: What a group keeps of itself in its owner. One of another version of aerotrain is not adopted.
+#: The version of what a group stores in its owner. Groups with another one are not adopted.
 LAYOUT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodPlan:
-    """All that one launch of a job would make in a namespace.
+    """All objects that one launch of a job would create in a namespace.
 
-    ``others`` are in the order in which they are made; ``description`` is the same for every
-    launch of the same job, and another as soon as anything in it differs.
+    ``others`` are in the order of their creation; ``description`` is the same for every launch of
+    the same job, and different if anything in it differs.
     """
 
     job: Job
@@ -52,11 +50,11 @@ class PodPlan:
 
     @property
     def address(self) -> str:
-        """What a launcher's other methods take: ``namespace/job/attempt``."""
+        """The handle: ``namespace/job/attempt``."""
         return str(Address(self.namespace, self.job.name, self.attempt))
 
     def __str__(self) -> str:
-        # Copied, so that none shares a part with another: people read no anchors and aliases.
+        # Copied, so that no parts are shared: YAML anchors and aliases are hard to read.
         manifests = json.loads(json.dumps((self.owner, *self.others)))
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         return yaml.dump_all(manifests, Dumper=dumper, sort_keys=False, width=1000)
@@ -66,7 +64,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     """The manifests of one launch of ``job``.
 
     Raises:
-        SpecError: the job cannot run as pods, or a template sets what is ours.
+        SpecError: the job cannot run as pods, or a template sets a reserved field.
     """
     _refuse_what_pods_cannot(job, settings)
     anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
@@ -134,7 +132,7 @@ def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
 
 
 def _owner(job: Job) -> Manifest:
-    """What the replicas share, and the object that all others go with."""
+    """The ConfigMap with what the replicas share, and the owner of all other objects."""
     addresses = {name: f"{name}.{job.name}:{PORT}" for name in job.names()}
     data = {
         "job.json": job.to_json(),
@@ -152,7 +150,7 @@ def _owner(job: Job) -> Manifest:
 
 
 def _service(job: Job) -> Manifest:
-    """Names for the pods; also for those that are not ready, for they wait for each other."""
+    """DNS names for the pods, also before they are ready, because they wait for each other."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -163,7 +161,7 @@ def _service(job: Job) -> Manifest:
 
 
 def _network_policy(job: Job, *, several: bool) -> Manifest:
-    """Only the job's own pods reach its pods: TensorFlow's servers ask nobody who they are."""
+    """Allow only the job's own pods to reach its pods: TensorFlow's servers do not authenticate."""
     own = {"matchLabels": {JOB_LABEL: job.name}}
     rule: dict[str, Any] = {"from": [{"podSelector": own}]}
     if not any(replica.resources.gpu for replica in job.replicas):
@@ -191,7 +189,7 @@ def _pod_group(job: Job, queue: Queue) -> Manifest:
 
 
 def _pods(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
-    """A pod for every replica; what those of a role share is worked out once."""
+    """A pod for every replica; the part that a role's pods share is computed once."""
     shared = {
         replica.role: json.dumps(role_pod(job, replica, attempt, settings))
         for replica in job.replicas
@@ -200,7 +198,7 @@ def _pods(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
 
 
 def _pod(job: Job, name: ReplicaName, pod: Manifest) -> Manifest:
-    """One replica's pod: ``pod``, which is used up, with what is this replica's alone."""
+    """One replica's pod: ``pod``, which is modified, plus the replica's own fields."""
     pod["metadata"]["name"] = f"{job.name}-{name}"
     pod["metadata"]["labels"][INDEX_LABEL] = str(name.index)
     pod["spec"] = {"hostname": str(name), "subdomain": job.name, **pod["spec"]}

@@ -1,4 +1,4 @@
-"""The pod of one role: our defaults, the templates on top of them, and what is ours over all."""
+"""The pod of one role: defaults, the templates on top of them, and then the reserved fields."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,29 +13,29 @@ from aerotrain_airflow.backends.kubernetes.template import Template, checked, me
 
 Manifest = dict[str, Any]
 
-#: Where a replica serves TensorFlow's gRPC.
+#: The port of a replica's TensorFlow server (gRPC).
 PORT = 2222
 
 SCRATCH = "/scratch"
 _SHARED_MEMORY = "shared-memory"
 
-#: Seconds from SIGTERM to SIGKILL; a replica leaves within 2.
+#: Seconds from SIGTERM to SIGKILL; a replica exits within 2.
 _GRACE = 10
 
-#: Seconds after the job's own deadline when the cluster ends a pod that nobody looks after.
+#: Seconds after the job's own deadline when the cluster ends a pod that has no follower.
 _AFTER_DEADLINE = 300
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Who admits a job's pods as a whole: Kueue, Volcano, or nobody."""
+    """The queue that admits a job's pods as a whole: of Kueue or Volcano, or none."""
 
     system: str = ""
     name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``kueue:NAME``, ``volcano:NAME`` or nothing.
+        """Parse ``kueue:NAME``, ``volcano:NAME`` or an empty string.
 
         Raises:
             SpecError: it is none of these.
@@ -52,10 +52,10 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class PodSettings:
-    """Where and how pods run, as an administrator sets it.
+    """Where and how pods run, as set by the administrator.
 
-    ``store_secret`` names a Secret whose keys become the variables that reach the store;
-    ``queue`` is ``kueue:NAME``, ``volcano:NAME`` or nothing.
+    ``store_secret`` names a Secret whose keys become the variables for access to the store;
+    ``queue`` is ``kueue:NAME``, ``volcano:NAME`` or empty.
     """
 
     namespace: str = "default"
@@ -67,10 +67,10 @@ class PodSettings:
 
 
 def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
-    """What the pods of that role share: all but their names and their indices.
+    """The part that the pods of a role share: all but their names and indices.
 
     Raises:
-        SpecError: a template sets what is ours, or nobody names an image.
+        SpecError: a template sets a reserved field, or no image is set.
     """
     pod = _defaults(job, replica, settings)
     for template, where in (
@@ -126,10 +126,10 @@ def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
 
 
 def _liveness(job: Job) -> dict[str, Any]:
-    """Ends a replica that is alive and gives no sign of life: it touches a file as long as it can.
+    """The probe that ends an unresponsive replica, by the age of a file that the replica touches.
 
-    Before it has begun to, it is not asked for more. TensorFlow lets no Python run while the
-    members of a gang wait for each other, so they are not asked before all should have started.
+    A missing file counts as new. The members of a gang are not probed before all should have
+    started, because TensorFlow blocks Python while they wait for each other.
     """
     forms = Topology.of(job) is Topology.GANG
     beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
@@ -140,12 +140,12 @@ def _liveness(job: Job) -> dict[str, Any]:
         "periodSeconds": 5,
         "timeoutSeconds": 10,
         "failureThreshold": 1,
-        "terminationGracePeriodSeconds": 1,  # what is frozen has no use for more
+        "terminationGracePeriodSeconds": 1,  # a frozen process cannot use more
     }
 
 
 def _apart(job: Job, replica: Replica) -> dict[str, Any]:
-    """What computes or reads spread over the nodes, ps each on its own, as far as there are any."""
+    """Spread replicas that compute or read over the nodes; put each ps on its own if possible."""
     same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
     node = "kubernetes.io/hostname"
     if replica.count > 1 and replica.role in (Role.WORKER, Role.INPUT):
@@ -165,7 +165,7 @@ def _apart(job: Job, replica: Replica) -> dict[str, Any]:
 
 
 def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
-    """What comes from the job, or keeps the set together; no template changes it."""
+    """The fields that come from the job, or that the group depends on; no template changes them."""
     queue = Queue.parse(settings.queue)
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -190,7 +190,7 @@ def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) 
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
         "workingDir": SCRATCH,
-        # Python that does not come as far as our own last words leaves them in its log.
+        # If Python fails before it can write a termination message, the log has the reason.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
@@ -199,7 +199,7 @@ def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) 
             {"name": "AEROTRAIN_ROLE", "value": replica.role.value},
             {"name": "AEROTRAIN_ATTEMPT", "value": attempt},
             *(
-                # Kubernetes would put other variables in the place of $(NAME).
+                # Kubernetes would replace $(NAME) by another variable.
                 {"name": name, "value": value.replace("$", "$$")}
                 for name, value in replica.environment.items()
             ),
@@ -218,7 +218,7 @@ def _from_owner(variable: str, job: Job, key: str) -> dict[str, Any]:
 
 
 def _resources(resources: Resources) -> dict[str, Any]:
-    """Memory is promised and no more is given; cores are promised and more may be had."""
+    """Memory: request and limit are equal. Cores: a request without a limit."""
     whole = resources.cpu == int(resources.cpu)
     cpu = f"{int(resources.cpu)}" if whole else f"{max(1, round(resources.cpu * 1000))}m"
     limits = {"memory": resources.memory}
@@ -230,14 +230,13 @@ def _resources(resources: Resources) -> dict[str, Any]:
 
 
 def _admission(job: Job, attempt: str, queue: Queue) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The labels and annotations by which a queue knows the pods of a group.
+    """The labels and annotations by which a queue identifies the pods of a group.
 
-    https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/ and
-    https://volcano.sh/en/docs/podgroup/
+    https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/ and https://volcano.sh/en/docs/podgroup/
     """
     if queue.system == "kueue":
-        # A name of this launch alone: Kueue would count its pods among those of the last one,
-        # as long as it remembers that as a group that has finished.
+        # A name for this launch only: otherwise Kueue would count its pods as part of the previous
+        # group, while it remembers that as finished.
         launch = hashlib.sha256(attempt.encode()).hexdigest()[:8]
         labels = {
             "kueue.x-k8s.io/queue-name": queue.name,

@@ -1,7 +1,7 @@
-"""The reasons that Kubernetes gives for what a pod does, and what each means for its replica.
+"""The reasons that Kubernetes gives for a pod's state, and what each means for its replica.
 
-One table: where the reason stands, the state it means, the sentence that a user reads, and
-what to do about it.
+One table: where the reason appears, the state it means, a sentence for the user, and what to do
+about it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from aerotrain.contract.status import Loss, State
 
 
 class Place(StrEnum):
-    """Where in a pod a reason stands."""
+    """The part of a pod's status in which a reason appears."""
 
     POD = "status.reason"
     DISRUPTION = "the condition DisruptionTarget"
@@ -39,8 +39,8 @@ _IMAGE = "see to its image and its command"
 # A table, a row or two a reason.
 # fmt: off
 TABLE: tuple[Row, ...] = (
-    # A container's end. The kernel may end a child of the replica, which then exits as it likes:
-    # the reason is OOMKilled with any exit code, 0 included.
+    # The end of a container. The kernel may kill a child of the replica, which then exits by
+    # itself: the reason is OOMKilled with any exit code, including 0.
     Row(Place.TERMINATED, "OOMKilled", State.LOST, "ran out of memory", "ask for more memory",
         loss=Loss.MEMORY),
     Row(Place.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
@@ -48,7 +48,7 @@ TABLE: tuple[Row, ...] = (
     Row(Place.TERMINATED, "ContainerStatusUnknown", State.LOST, "was lost with its node", _AGAIN,
         loss=Loss.NODE),
 
-    # A pod's end that its containers know nothing of, written by its node or by what misses it.
+    # The end of a pod that its containers do not show, written by its node or by a controller.
     Row(Place.POD, "DeadlineExceeded", State.LOST, "outlived the deadline of its job",
         "allow it more, or give it more replicas", loss=Loss.TEMPORARY),
     Row(Place.POD, "Evicted", State.LOST, "was evicted by its node",
@@ -85,13 +85,13 @@ TABLE: tuple[Row, ...] = (
     Row(Place.DISRUPTION, "TerminationByKubelet", State.LOST,
         "was ended by its node, for want of resources or a shutdown", _AGAIN, loss=Loss.PREEMPTED),
 
-    # Not placed on a node.
+    # Not scheduled on a node.
     Row(Place.SCHEDULED, "Unschedulable", State.PENDING, "waits, for no node can take it",
         "ask for less, or change what it asks of nodes and volumes"),
     Row(Place.SCHEDULED, "SchedulingGated", State.PENDING, "waits until its queue admits it"),
     Row(Place.SCHEDULED, "SchedulerError", State.PENDING, "waits, for the scheduler has trouble"),
 
-    # On a node, and not running. Networks and registries mend; a wrong name does not.
+    # Scheduled, and not running. Networks and registries recover; a wrong name does not.
     Row(Place.WAITING, "ContainerCreating", State.PENDING, "waits for its image and volumes"),
     Row(Place.WAITING, "PodInitializing", State.PENDING, "waits for its init containers"),
     Row(Place.WAITING, "ErrImagePull", State.PENDING, "waits, for its image cannot be pulled"),
@@ -114,8 +114,8 @@ TABLE: tuple[Row, ...] = (
 
 _ROWS: Mapping[tuple[Place, str], Row] = {(row.place, row.reason): row for row in TABLE}
 
-#: What a reason means that is not in the table: an end is a loss, as an unknown exit code is a
-#: crash, and a wait is a wait.
+#: Reasons that are not in the table: an end counts as a crash, as an unknown exit code does, and a
+#: wait as a wait.
 _OTHERS: Mapping[Place, Row] = {
     Place.DISRUPTION: Row(
         Place.DISRUPTION, "", State.LOST, "was ended by the cluster", _AGAIN, Loss.PREEMPTED
@@ -125,7 +125,7 @@ _OTHERS: Mapping[Place, Row] = {
     Place.POD: Row(Place.POD, "", State.LOST, "was ended by its node", _AGAIN, Loss.NODE),
 }
 
-#: An image which is not there, or not for us, in the words of docker, containerd and CRI-O.
+#: An image that does not exist or may not be pulled, in the words of docker, containerd and CRI-O.
 _NO_SUCH_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "forbidden")
 
 _UNPULLABLE = Row(
@@ -138,13 +138,13 @@ _UNPULLABLE = Row(
 
 
 def row_of(place: Place, reason: str, message: str = "") -> Row | None:
-    """What ``reason`` means there; the message tells what the reason alone does not."""
+    """What ``reason`` means at ``place``; ``message`` distinguishes cases with the same reason."""
     row = _ROWS.get((place, reason)) or _OTHERS.get(place)
     said = message.lower()
     if reason in ("ErrImagePull", "ImagePullBackOff") and any(
         words in said for words in _NO_SUCH_IMAGE
     ):
-        # A name server that does not know the registry at the moment says "not found" as well.
+        # A DNS server that temporarily cannot resolve the registry also says "not found".
         return row if "lookup" in said else _UNPULLABLE
     if row is not None and row.state is State.FAILED and "failed to sync" in said:
         return _OTHERS[place]  # the node has not read the Secret or ConfigMap yet

@@ -1,7 +1,7 @@
-"""Restarts as pods: the same manifest again, under the same name; and the group's event log.
+"""Restarts of pods: the same manifest again, under the same name; and the group's event log.
 
-The log lies with the group's owner, and has what was decided before it is done. So a follower
-that is killed in the middle leaves it to the next one, and of two followers one decides.
+The log is stored in the group's owner, and decisions are recorded before they are carried out. So
+the next follower completes what a killed one has begun, and of two followers one decides.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ Manifest = Mapping[str, Any]
 #: Keys of the owner's data: the event log of the group, and a pod of each role.
 EVENTS, TEMPLATES = "ledger.jsonl", "pods.json"
 
-#: Bytes of an event log, of the 1 MiB that a ConfigMap holds together with pods and job.
+#: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
 LIMIT = 256 * 1024
 
-#: Seconds that a pod which was told to go may take; then it is dropped by force, for its node
-#: does not answer.
+#: Seconds that a deleted pod may take. Then it is deleted by force, because its node does not
+#: respond.
 GOING = 20.0
 
 _LOOK_EVERY = 0.5
 
 
 def templates(pods: Iterable[Manifest]) -> str:
-    """One pod of each role, as the owner keeps them for restarts."""
+    """One pod per role, as the owner stores them for restarts."""
     by_role: dict[str, Manifest] = {}
     for pod in pods:
         by_role.setdefault(pod["metadata"]["labels"][ROLE_LABEL], pod)
@@ -66,7 +66,7 @@ def pod_again(
 ) -> dict[str, Any]:
     """The pod of that replica at this restart count.
 
-    ``avoid`` is a node that it should not be placed on, ``memory`` by how much its is multiplied.
+    ``avoid`` is a node on which it should not be placed, ``memory`` the factor for its memory.
     """
     pod = copy.deepcopy(dict(template))
     metadata, spec = pod["metadata"], pod["spec"]
@@ -88,7 +88,7 @@ def pod_again(
 
 
 def _avoid(spec: dict[str, Any], node: str) -> None:
-    """Rather not there again; there all the same, if there is nowhere else."""
+    """Prefer other nodes, but allow this one if there is no other."""
     term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
     preference = {"weight": 100, "preference": {"matchExpressions": [term]}}
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
@@ -96,7 +96,7 @@ def _avoid(spec: dict[str, Any], node: str) -> None:
 
 
 def _more(quantity: str, factor: float) -> str:
-    """A quantity of memory times ``factor``, in the same unit where that is a whole number."""
+    """A quantity of memory times ``factor``, in the same unit if that gives a whole number."""
     number = quantity.rstrip("KMGTPEkmi")
     unit = quantity[len(number) :]
     smaller = {"Ei": "Pi", "Pi": "Ti", "Ti": "Gi", "Gi": "Mi", "Mi": "Ki"}
@@ -107,7 +107,7 @@ def _more(quantity: str, factor: float) -> str:
 
 
 class EventLog:
-    """The event log of a group, with its owner."""
+    """The event log of a group, in its owner."""
 
     def __init__(self, cluster: Cluster, owner: Manifest) -> None:
         self._cluster = cluster
@@ -121,10 +121,10 @@ class EventLog:
         return read(self._text.splitlines())
 
     async def append(self, events: Sequence[Event]) -> bool:
-        """Keep these too; False where somebody else has added some, which this holds now.
+        """Append events; False if another process has added some, which are then in ``events``.
 
         Raises:
-            GoneError: the set is no longer there.
+            GoneError: the group no longer exists.
         """
         both = compacted([*self.events, *events], LIMIT)
         text = "".join(f"{each.to_json()}\n" for each in both) if events else self._text
@@ -149,10 +149,10 @@ class EventLog:
 
 
 async def the_owner(cluster: Cluster, name: str, uid: str) -> dict[str, Any]:
-    """The set's owner as it is now.
+    """The current owner of the group.
 
     Raises:
-        GoneError: it is gone, or another set's by now.
+        GoneError: it is gone, or now belongs to another group.
     """
     found = await cluster.get("ConfigMap", name)
     if found is None or uid_of(found) != uid:
@@ -164,7 +164,7 @@ async def the_owner(cluster: Cluster, name: str, uid: str) -> dict[str, Any]:
 
 
 class Renewal:
-    """Makes pods again, from what their set's owner knows of them."""
+    """Recreates pods from the data in their group's owner."""
 
     def __init__(self, cluster: Cluster, address: Address, owner: Manifest) -> None:
         self._cluster = cluster
@@ -173,15 +173,15 @@ class Renewal:
         self._reference = reference_to(owner)
 
     async def renew(self, name: ReplicaName, restart: Restart) -> None:
-        """Have the replica's pod be of that restart count, also where another has begun with it.
+        """Restart the replica's pod to that restart count, even if another process has begun to.
 
         Raises:
-            GoneError: the set is no longer there.
-            TemporaryError: a pod that is not of the set has the name, and stays.
+            GoneError: the group no longer exists.
+            TemporaryError: a pod of another group has the name, and remains.
         """
         count, until = restart.counts[name], time.monotonic() + GOING
         while True:
-            # First of all: under the same names there may be pods of another set.
+            # Checked first: pods of another group may have the same names.
             await the_owner(self._cluster, self._reference["name"], self._reference["uid"])
             there = await self._cluster.get("Pod", self._address.pod(name))
             is_late = time.monotonic() > until
@@ -208,7 +208,7 @@ class Renewal:
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _create(self, pod: dict[str, Any]) -> bool:
-        """Whether the name was free."""
+        """Create the pod; returns whether its name was free."""
         pod["metadata"]["ownerReferences"] = [self._reference]
         try:
             await self._cluster.create(pod)
@@ -220,7 +220,7 @@ class Renewal:
 
 
 async def delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
-    """Delete this very pod; another one that has its name by now stays."""
+    """Delete exactly this pod; another one that has its name meanwhile remains."""
     try:
         await cluster.delete("Pod", pod["metadata"]["name"], uid_of(pod), force=force)
     except ApiError as error:

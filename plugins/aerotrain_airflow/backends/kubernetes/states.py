@@ -1,8 +1,8 @@
-"""What Kubernetes says of a pod, as the state of the replica in it.
+"""Interprets the status of a pod as the state of its replica.
 
-A container's own end is known a second before the phase of its pod changes, and says more.
-What the reasons mean is in ``reasons``. An end or a wait for a reason that nobody knows is
-still an end or a wait; but a phase that nobody knows is an error.
+The end of a container is visible a second before the phase of its pod changes, and has more
+details. ``reasons`` defines what the reasons mean. An end or a wait with an unknown reason is still
+an end or a wait, but an unknown phase is an error.
 """
 
 import signal
@@ -17,14 +17,14 @@ from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
 
 Part = Mapping[str, Any]
 
-#: What Python or the kernel say of an image that can run no replica, whatever the exit code.
+#: Messages of Python or the kernel for an image that can run no replica, at any exit code.
 _WRONG_IMAGE = {
     "No module named aerotrain": "there is no aerotrain in its image; see images/training",
     "No module named 'aerotrain'": "there is no aerotrain in its image; see images/training",
     "exec format error": "its image is built for another kind of processor",
 }
 
-#: How a replica ends by its own choice.
+#: The exit codes that a replica itself chooses.
 _OWN_CODES = (
     ExitCode.OK,
     ExitCode.FINAL,
@@ -33,15 +33,15 @@ _OWN_CODES = (
     ExitCode.SUPERSEDED,
 )
 
-#: How it ends when its pod is deleted: by SIGTERM, or SIGKILL where it does not listen.
+#: The exit codes after its pod was deleted: SIGTERM, or SIGKILL if it did not respond to that.
 _TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 
 def observe_pod(pod: Part | None) -> Observation:
-    """The state of the replica whose pod this is, as the API's JSON; None is a pod that is gone.
+    """The state of the replica in this pod, given as the API's JSON; None for a deleted pod.
 
     Raises:
-        FinalError: the pod is in a phase that no Kubernetes had when this was written.
+        FinalError: the phase of the pod is unknown to this version.
     """
     if pod is None:
         reason = "is gone: somebody else deleted its pod, or its node left"
@@ -77,15 +77,15 @@ def observe_pod(pod: Part | None) -> Observation:
 
 
 def created_at(pod: Part) -> float:
-    """When the pod was made, as a time of ``time.time()``."""
+    """When the pod was created, as a time of ``time.time()``."""
     return _time(pod["metadata"]["creationTimestamp"])
 
 
 def started_at(pod: Part) -> float | None:
-    """When the replica in the pod began to run; None where it never did."""
+    """When the replica in the pod started; None if it never did."""
     own, _ = _containers(pod.get("status") or {})
     stamps = [state.get("startedAt") for kind, state in own.items() if kind != "waiting"]
-    # One that could not be started has the beginning of all time.
+    # For a container that could not be started, the time is that of the epoch or earlier.
     return next((at for stamp in stamps if stamp and (at := _time(stamp)) > 0), None)
 
 
@@ -94,7 +94,7 @@ def _time(stamp: str) -> float:
 
 
 def _containers(status: Part) -> tuple[Part, dict[str, Part]]:
-    """The state of the replica's container, empty as yet perhaps, and those of all others."""
+    """The state of the replica's container, which may be empty, and those of all others."""
     statuses = [
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
@@ -104,12 +104,12 @@ def _containers(status: Part) -> tuple[Part, dict[str, Part]]:
 
 
 def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
-    """How the replica ended: by itself, or for what the cluster did to it."""
+    """How the replica ended: by itself, or because of the cluster."""
     code, known = ended["exitCode"], _known_end(ended)
     if known is not None and ended.get("reason") != "ContainerStatusUnknown":
         return known
     if code not in _OWN_CODES:
-        taken = _taken_down(status, code)  # why it was preempted, rather than how it ended
+        taken = _taken_down(status, code)  # the cause of the preemption, not its exit code
         if taken is not None:
             return taken
         if deleted and code in _TOLD_TO_GO:
@@ -124,24 +124,24 @@ def _known_end(ended: Part) -> Observation | None:
     row = row_of(Place.TERMINATED, reason)
     if row is None:
         return None
-    # A container that was started says something of its own, and not why it was ended.
+    # The message of a container that was started is its own, not the reason of its end.
     message = _message(ended) if row.state is State.FAILED else ""
     return _observation(row, reason, message, ended["exitCode"])
 
 
 def _exit(code: int, message: str) -> Observation:
-    """An end that the exit code explains, with the container's last words."""
+    """An end that the exit code explains, with the termination message."""
     for words, reason in _WRONG_IMAGE.items():
         if code not in _OWN_CODES and words in message:
             return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
     if not message or code == ExitCode.OK:
         return observed_exit(code)
-    # A replica's own termination message is whole; else the message is the end of its log.
+    # A replica's own termination message is complete; otherwise it is the end of the log.
     return observed_exit(code, message if code in _OWN_CODES else message.splitlines()[-1])
 
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
-    """Why the cluster ended the pod, if it was the cluster that did."""
+    """Why the cluster ended the pod, if it did."""
     reason = status.get("reason", "")
     row = row_of(Place.POD, reason)
     if reason and row is not None:
@@ -155,7 +155,7 @@ def _taken_down(status: Part, code: int | None = None) -> Observation | None:
 
 
 def _failed_beside(others: Mapping[str, Part]) -> Observation | None:
-    """The end of a side-car or init container that ended badly, and with it the replica's."""
+    """The failure of a side-car or init container, which also ends the replica."""
     for name, state in others.items():
         ended = state.get("terminated")
         if ended is not None:
@@ -172,7 +172,7 @@ def _failed_somehow(status: Part) -> Observation:
 
 
 def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation:
-    """What a pod that has not begun waits for, which may be in vain."""
+    """What a pod that has not started is waiting for; the wait may be futile."""
     waits = [state["waiting"] for state in (*others.values(), own) if "waiting" in state]
     seen = [_explained(Place.WAITING, wait) for wait in waits]
     scheduled = _condition(status, "PodScheduled")
@@ -182,7 +182,7 @@ def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation
 
 
 def _most_telling(seen: Sequence[Observation]) -> Observation:
-    """The wait that is in vain, or else the one with most to say: the usual ones say little."""
+    """A futile wait, or else the one with the longest reason: the usual ones are short."""
     final = [each for each in seen if each.state is State.FAILED]
     return max(final or seen, key=lambda each: len(each.reason), default=_PENDING)
 
@@ -193,7 +193,7 @@ _PENDING = Observation(state=State.PENDING, reason="waits to be placed on a node
 def _explained(place: Place, part: Part) -> Observation:
     reason, message = part.get("reason", ""), _message(part)
     if reason == "ImagePullBackOff" and ": ErrImagePull: " in message:
-        # The two take turns every few seconds; what the user is told should not.
+        # The two reasons alternate every few seconds; the message to the user should not.
         reason, message = "ErrImagePull", message.partition(": ErrImagePull: ")[2]
     row = row_of(place, reason, message)
     return _PENDING if row is None else _observation(row, reason, message)

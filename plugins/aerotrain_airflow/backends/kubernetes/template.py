@@ -1,7 +1,7 @@
-"""Pod templates: what a platform team, or a role of a job, adds to our pods.
+"""Pod templates: what a platform team, or a role of a job, adds to the pods.
 
-A template is a Pod as Kubernetes writes it, of which all but what we own counts. Its container
-``replica``, or else its first, is the one that trains; others come along as side-cars.
+A template is a Pod in Kubernetes' own format; all fields except the reserved ones are used. Its
+container ``replica``, or else its first, is the one that trains; others are side-cars.
 """
 
 import json
@@ -16,8 +16,8 @@ from aerotrain_airflow.backends.kubernetes.address import CONTAINER
 
 Template = Mapping[str, Any]
 
-#: How lists are merged: by the field that names their items. Those of ``containers`` are
-#: merged, of the others the later replaces the earlier. A list that is not here is replaced.
+#: How lists are merged: by the field that names their items. Items of ``containers`` are merged; in
+#: other lists the later item replaces the earlier. Lists not named here are replaced.
 _NAMED_BY = {
     "containers": "name",
     "initContainers": "name",
@@ -67,7 +67,7 @@ _OWNED_BY_CONTAINER: Mapping[tuple[str, ...], str] = {
     ("resources", "limits", "google.com/tpu"): _RESOURCES,
 }
 
-#: Values of owned fields that say what we say: a template may repeat them.
+#: Values of reserved fields that a template may repeat, because they are the same.
 _HARMLESS: Mapping[tuple[str, ...], object] = {("spec", "restartPolicy"): "Never"}
 
 _OWNED_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/managed-by")
@@ -77,7 +77,7 @@ def read_template(path: Path) -> Template:
     """The pod template in that file.
 
     Raises:
-        SpecError: it is no YAML of one Pod; what it sets is checked by ``checked``.
+        SpecError: it is not the YAML of one Pod; ``checked`` checks what it sets.
     """
     try:
         read = yaml.safe_load(path.read_text())
@@ -91,12 +91,12 @@ def read_template(path: Path) -> Template:
 
 
 def checked(template: Template, where: str) -> dict[str, Any]:
-    """``template``, with its training container first and by our name for it.
+    """``template``, with its training container first and under the reserved name.
 
-    ``where`` says in errors which template it is, such as ``the pod template of worker``.
+    ``where`` identifies the template in errors, such as ``the pod template of worker``.
 
     Raises:
-        SpecError: it is no Pod, or sets what is ours.
+        SpecError: it is not a Pod, or sets a reserved field.
     """
     if template.get("kind", "Pod") != "Pod" or template.get("apiVersion", "v1") != "v1":
         raise SpecError(
@@ -128,7 +128,7 @@ def checked(template: Template, where: str) -> dict[str, Any]:
 
 
 def merge(base: Template, over: Template) -> dict[str, Any]:
-    """``base`` with ``over`` on top; what ``over`` sets to null is taken away.
+    """``base`` with ``over`` on top; fields that ``over`` sets to null are removed.
 
     Neither is changed, but the result shares parts with both.
     """
@@ -160,7 +160,7 @@ def _merged_list(key: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any
 
 
 def _containers(spec: Template, where: str) -> dict[str, Any]:
-    """The lists of the spec that are merged by name; each item is seen to have one."""
+    """The lists of the spec that are merged by name; checks that each item has one."""
     lists = dict(_named(spec, where, ""))
     if "containers" not in lists:
         return lists

@@ -1,4 +1,4 @@
-"""What follows a set while its task is deferred and holds no slot."""
+"""The trigger that follows a group while its task is deferred and occupies no slot."""
 
 import asyncio
 import time
@@ -16,24 +16,24 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.controller.ended import Ended
 
-#: Seconds that the API may be away when a trigger begins; later it may be away for as long as
-#: the job's deadline.
+#: Seconds for which the API may be unavailable when a trigger starts; afterwards, until the job's
+#: deadline.
 _PATIENCE = 600.0
 
-#: Seconds for the end of a killed task's set, of the 30 that Airflow gives it.
+#: Seconds to end the group of a killed task, of the 30 that Airflow allows.
 _LAST_PATIENCE = 20.0
 
-#: Seconds from a trigger's beginning to its event, at least. Where a task resumes before the
-#: scheduler has read that it had deferred, Airflow 3.3 takes that for the end of the resumed
-#: one, and fails it: https://github.com/apache/airflow/issues/72716
+#: The least number of seconds from a trigger's start to its event. If a task resumes before the
+#: scheduler has read its deferral, Airflow 3.3 takes that for the end of the resumed task, and
+#: fails it: https://github.com/apache/airflow/issues/72716
 FIRE_AFTER = 10.0
 
 
 class JobTrigger(BaseTrigger):
-    """Follow the set at ``address``, its lines in the task's log, and fire once it has ended.
+    """Follow the group at ``address``, write its lines to the task log, and fire once it has ended.
 
-    Airflow may run it in two triggerers at once or start it anew at any time: it keeps nothing.
-    ``holder`` is the task try whose set it is; ``until`` is a time of ``time.time()`` at which
+    Airflow may run it in two triggerers at once or restart it at any time, so it has no state.
+    ``holder`` is the task try that holds the group; ``until`` is a time of ``time.time()`` at which
     the task's own timeout ends, which Airflow does not watch while a task is deferred.
     """
 
@@ -76,9 +76,9 @@ class JobTrigger(BaseTrigger):
         )
 
     async def on_kill(self) -> None:
-        """End the set: the task was marked or cleared by a person, or its run timed out."""
+        """End the group: a user marked or cleared the task, or its run timed out."""
         await self._backend(_LAST_PATIENCE).delete(self.address)
 
     def _backend(self, patience: float) -> KubernetesBackend:
-        nothing_new = PodSettings(image="")  # what is there is followed and ended
+        nothing_new = PodSettings(image="")  # it only follows and ends existing groups
         return KubernetesBackend(nothing_new, self.conn_id, self.holder, patience)

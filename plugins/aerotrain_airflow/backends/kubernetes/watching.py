@@ -1,4 +1,4 @@
-"""One watch over the pods of a set, and a list of them all now and then."""
+"""A watch over the pods of a group, and an occasional list of all of them."""
 
 import asyncio
 import time
@@ -9,26 +9,26 @@ from typing import Any
 from aerotrain.contract.job import ReplicaName
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
 
-#: Seconds of one watch: a connection that died in silence is noticed after as long.
+#: Seconds per watch: a dead connection is noticed after this time.
 WATCH_SECONDS = 60
 
 #: Seconds between two lists of all pods, which find what a watch may have missed.
 RESYNC_SECONDS = 300
 
-#: Seconds between two tries to reach an API that is away, the shortest and the longest.
+#: Seconds between two retries while the API is unavailable, first and at most.
 _PAUSES = (0.5, 5.0)
 
-#: Takes a pod, and whether it is gone; the replica whose pod it is, if it is one's.
+#: Processes a pod, and whether it is gone; returns its replica, if it is one's.
 Take = Callable[[Mapping[str, Any], bool], ReplicaName | None]
 
-#: Takes whose pods were in a whole list, and when it was asked for.
+#: Processes the replicas whose pods were in a complete list, and when that began.
 TakeAll = Callable[[set[ReplicaName], float], None]
 
 
 class PodWatch:
-    """Passes on every change of the pods with these ``labels``, whatever the API does meanwhile.
+    """Reports every change of the pods with these ``labels``, across failures of the API.
 
-    ``say`` gets what there is to tell of the API.
+    ``say`` gets messages about the API.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class PodWatch:
         self._open: asyncio.Timeout | None = None
 
     def look_again(self) -> None:
-        """List all pods at once, instead of waiting for a change."""
+        """List all pods immediately, instead of waiting for a change."""
         self._list_by = time.monotonic()
         if self._open is not None:
             self._open.reschedule(asyncio.get_running_loop().time())
             self._open = None  # once is enough
 
     async def run(self) -> None:
-        """Watch on and on."""
+        """Watch until cancelled."""
         version, pause, away = "", _PAUSES[0], 0.0
         while True:
             try:
@@ -68,7 +68,7 @@ class PodWatch:
                 began = time.monotonic()
                 version = await self._follow(version)
                 if time.monotonic() < began + _PAUSES[0] and not self._is_list_due():
-                    await asyncio.sleep(_PAUSES[1])  # some proxies let no watch live
+                    await asyncio.sleep(_PAUSES[1])  # some proxies close every watch at once
             except (ApiError, AwayError) as error:
                 version = ""
                 if not (isinstance(error, ApiError) and error.status == 410):
@@ -82,7 +82,7 @@ class PodWatch:
         return self._listed < max(self._list_by, time.monotonic() - RESYNC_SECONDS)
 
     async def _list(self) -> str:
-        """Pass on all pods as they are now; the version to watch on from."""
+        """Process all current pods; returns the version from which to watch."""
         began, self._listed = time.time(), time.monotonic()
         there: set[ReplicaName] = set()
         version = ""
@@ -92,7 +92,7 @@ class PodWatch:
         return version
 
     async def _follow(self, version: str) -> str:
-        """Pass on what changes until the watch ends or a list is due; the version it came to."""
+        """Process changes until the watch ends or a list is due; returns the last version."""
         events = self._cluster.watch(
             "Pod", labels=self._labels, version=version, seconds=WATCH_SECONDS
         )

@@ -1,6 +1,6 @@
-"""Replicas as processes of this machine, talking over loopback, below one supervisor a job.
+"""The backend ``process``: replicas as local processes on loopback, one supervisor per job.
 
-All that is known of a group lies in one folder, its handle: ``<root>/<job>/<attempt>/``
-(``folder``). ``supervising`` is the client of its supervisor (``aerotrain.supervisor``), and
-``warm_start`` says when that one is forked from a process that has imported TensorFlow.
+All state of a group is in one folder, its handle: ``<root>/<job>/<attempt>/`` (``folder``).
+``supervising`` is the client of its supervisor (``aerotrain.supervisor``), and ``warm_start``
+decides when replicas are forked from a process that has imported TensorFlow.
 """

@@ -23,12 +23,12 @@ LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
 
 
 class ProcessBackend:
-    """Runs replicas as processes of this machine, talking over loopback.
+    """Runs replicas as processes of this machine that communicate over loopback.
 
-    ``root`` is the folder of all groups; ``environment`` is what every replica starts with,
-    credentials for the store included; ``holder`` is the task try on whose behalf this is: it
-    may end the groups that it started or adopted, and no others. ``python`` is the interpreter
-    that has aerotrain's ``tensorflow`` extra. ``warm`` has replicas forked where they may be.
+    ``root`` is the folder of all groups; ``environment`` is the base environment of every replica,
+    including credentials for the store; ``holder`` is the task try on whose behalf this runs: it
+    may end only the groups that it started or adopted. ``python`` is the interpreter that has
+    aerotrain's ``tensorflow`` extra. With ``warm`` replicas are forked where possible.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ProcessBackend:
         self._warm = WarmStart(root, python, self._environment) if warm else None
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
-        """One command a replica; the ports are found when they start."""
+        """One command per replica; ports are chosen at the start."""
         return ProcessPlan(
             job=job,
             attempt=attempt,
@@ -57,7 +57,7 @@ class ProcessBackend:
         )
 
     async def check(self, plans: Sequence[ProcessPlan]) -> None:
-        """Refuse a disk that cannot take the replicas' scratch.
+        """Check that the disk has space for the replicas' scratch folders.
 
         Raises:
             FinalError: the folder cannot be made.
@@ -78,10 +78,10 @@ class ProcessBackend:
 
     @asynccontextmanager
     async def claim(self, plan: ProcessPlan) -> AsyncIterator["ProcessClaim"]:
-        """Alone with the job's groups.
+        """Exclusive access to the job's groups.
 
         Raises:
-            TemporaryError: no ports are free, or the machine has no room for them.
+            TemporaryError: no ports are free, or the machine lacks resources.
         """
         try:
             async with turn(plan.folder.parent):
@@ -116,7 +116,7 @@ class ProcessBackend:
         return JobFolder(Path(handle)).events()
 
     async def delete(self, handle: str) -> None:
-        """End the group in the folder ``handle``, if it is still this task try's."""
+        """End the group in the folder ``handle``, if this task try still holds it."""
         path = Path(handle)
         if not path.exists():
             return
@@ -124,7 +124,7 @@ class ProcessBackend:
             if JobFolder(path).is_held_by(self._holder):
                 self.end(path)
             with suppress(OSError):
-                path.parent.rmdir()  # unless a later attempt has its group there
+                path.parent.rmdir()  # fails if a later attempt has its group there
 
     def end(self, path: Path) -> None:
         """End every process of the group, then remove its folder."""
@@ -140,7 +140,7 @@ class ProcessBackend:
 
 
 class ProcessClaim:
-    """Alone with the groups of the plan's job."""
+    """Exclusive access to the groups of the plan's job."""
 
     def __init__(self, backend: ProcessBackend, plan: ProcessPlan, holder: str) -> None:
         self._backend = backend
@@ -165,11 +165,11 @@ class ProcessClaim:
         )
 
     async def create(self) -> str:
-        """Start all replicas at once, or none."""
+        """Start all replicas, or none."""
         plan = self._plan
         try:
             return await self._create()
-        except BaseException:  # a timeout or a signal, too, must leave no replica behind
+        except BaseException:  # also a timeout or a signal: no replica may be left running
             if plan.folder.exists():
                 self._backend.end(plan.folder)
             with suppress(OSError):
@@ -194,12 +194,12 @@ class ProcessClaim:
         return plan.address
 
     async def adopt(self, found: Found) -> bool:
-        """Make the group this task try's."""
+        """Make this task try the holder of the group."""
         folder = JobFolder(Path(found.handle))
         folder.hold(self._holder)
         adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
         while not folder.append([adopted], known=len(folder.events())):
-            pass  # what followed it until now has just added something
+            pass  # its previous follower has just added an event
         return True
 
     async def delete(self, found: Found) -> None:

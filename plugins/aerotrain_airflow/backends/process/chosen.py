@@ -1,4 +1,4 @@
-"""The backend of local processes, as the settings have it."""
+"""Creates the backend of local processes from the settings."""
 
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from aerotrain_airflow.credentials import replica_base_environment

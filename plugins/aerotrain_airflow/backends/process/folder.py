@@ -1,7 +1,8 @@
-"""The folder of a group of local processes: all that is known of it, for its next follower.
+"""The folder of a group of local processes: all of its state, for its next follower.
 
-Several processes may work on a job's groups at the same time: a retry, a task that was given up
-and lives, a second scheduler. They take turns, and a group belongs to one holder.
+Several processes may work on a job's groups at the same time: a retry, a task that Airflow
+abandoned but that is alive, a second scheduler. A lock lets one of them act at a time, and each
+group has one holder.
 """
 
 import asyncio
@@ -20,13 +21,14 @@ from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.supervisor.protocol import LOG
 
-#: How far the log of each replica was read, in bytes, by the replica's name.
+#: The bytes of each replica's log that were emitted, by the replica's name.
 Positions = dict[str, int]
 
-#: What the file ``layout`` says. A folder of another layout is of another version of aerotrain.
+#: The content of the file ``layout``. A folder with another layout is of another version of
+#: aerotrain.
 LAYOUT = "2"
 
-#: Seconds between two looks whether it is this process's turn.
+#: Seconds between two attempts to get the lock.
 _TURN_EVERY = 0.05
 
 _EVENTS = "ledger.jsonl"
@@ -36,13 +38,13 @@ _EVENTS = "ledger.jsonl"
 class JobFolder:
     """A group's folder::
 
-    layout            which files there are, as a number
-    job.json          what was started
-    addresses.json    where each replica listens, after every restart
-    holder            the task try whose group it is
-    started           that all of it was started, and of what description; gone before it ends
+    layout            the version of this layout, a number
+    job.json          the job's description
+    addresses.json    the address of each replica, also after restarts
+    holder            the task try that holds the group
+    started           its description, once all was started; removed before it is ended
     ledger.jsonl      its event log
-    positions.json    how far its logs were passed on
+    positions.json    how much of its logs was emitted
     supervisor.lock, status.json, <replica>/
                       the supervisor's: see aerotrain.supervisor
     """
@@ -51,7 +53,7 @@ class JobFolder:
 
     @classmethod
     def make(cls, path: Path, job: Job, addresses: dict[ReplicaName, str], holder: str) -> None:
-        """A new group's folder, not started as yet."""
+        """Make the folder of a new group that is not started yet."""
         path.mkdir(parents=True)
         (path / "layout").write_text(LAYOUT)
         (path / "job.json").write_text(job.to_json())
@@ -65,7 +67,7 @@ class JobFolder:
 
     @property
     def created(self) -> float:
-        """When it was made, by ``time.time()``."""
+        """The time of its creation, by ``time.time()``."""
         return (self.path / "job.json").stat().st_mtime
 
     @property
@@ -76,10 +78,10 @@ class JobFolder:
         return self._read("layout") == LAYOUT
 
     def refuse_processes_of_another_version(self) -> None:
-        """Make sure that nothing runs in a folder that this version cannot read.
+        """Check that no process runs in a folder that this version cannot read.
 
         Raises:
-            TemporaryError: something does.
+            TemporaryError: one does.
         """
         alive = [pid for path in self.path.glob("*/pid") for pid in _live(path)]
         if alive:
@@ -93,33 +95,33 @@ class JobFolder:
         return {name: by_name[str(name)] for name in self.job.names()}
 
     def hold(self, holder: str) -> None:
-        """Make it ``holder``'s."""
+        """Make ``holder`` the holder of the group."""
         self._write("holder", holder)
 
     def is_held_by(self, holder: str) -> bool:
         return self._read("holder") == holder
 
     def mark_started(self, description: str) -> None:
-        """Say that it is whole, and what it is."""
+        """Record that the group was started completely, and from what description."""
         self._write("started", description)
 
     def mark_ending(self) -> None:
-        """Before its first process is ended: from now on nothing is started, nor adopted."""
+        """Record, before the first process is ended, that nothing may be started or adopted."""
         (self.path / "started").unlink(missing_ok=True)
 
     def is_started(self) -> bool:
         return (self.path / "started").exists()
 
     def is_of(self, description: str) -> bool:
-        """Whether it was started in whole, and is what this description says."""
+        """Whether it was started completely, and from this description."""
         return self._read("started") == description
 
     def events(self) -> list[Event]:
-        """Its event log."""
+        """The event log."""
         return read((self._read(_EVENTS) or "").splitlines())
 
     def append(self, events: Sequence[Event], known: int) -> bool:
-        """Add to its event log; False where it does not have the ``known`` events alone.
+        """Append to the event log; False if it has other than the ``known`` number of events.
 
         Raises:
             OSError: the disk is full, or the folder is gone; then nothing was added.
@@ -144,22 +146,22 @@ class JobFolder:
         return True
 
     def positions(self) -> Positions:
-        """How far its logs were passed on by its followers until now."""
+        """How much of its logs was emitted so far, by any follower."""
         return dict(json.loads(self._read("positions.json") or "{}"))
 
     def keep_positions(self, positions: Positions) -> None:
-        # Ended meanwhile, or the disk is full: then some lines may come again, and no harm done.
+        # If the group has ended or the disk is full, some lines may be emitted twice.
         with suppress(OSError):
             self._write("positions.json", json.dumps(positions))
 
     def read_log(self, name: ReplicaName, position: int, *, ended: bool) -> bytes:
-        """The replica's whole lines from that byte on, and a cut one if it has ``ended``."""
+        """The replica's complete lines from ``position`` on; also a partial one if ``ended``."""
         try:
             with (self.path / str(name) / LOG).open("rb") as file:
                 file.seek(position)
                 new = file.read()
         except FileNotFoundError:
-            return b""  # not started as yet, or deleted meanwhile
+            return b""  # not started yet, or deleted meanwhile
         return new if ended else new[: new.rfind(b"\n") + 1]
 
     def _read(self, name: str) -> str | None:
@@ -169,7 +171,7 @@ class JobFolder:
             return None
 
     def _write(self, name: str, text: str) -> None:
-        """Whole or not at all, also where this process is killed meanwhile."""
+        """Write atomically, even if this process is killed meanwhile."""
         new = self.path / f".{name}.{os.getpid()}"
         new.write_text(text)
         new.rename(self.path / name)
@@ -177,7 +179,7 @@ class JobFolder:
 
 @asynccontextmanager
 async def turn(job_folder: Path) -> AsyncIterator[None]:
-    """Alone with a job's groups, among all processes of this machine.
+    """Exclusive access to a job's groups, among all processes of this machine.
 
     Raises:
         OSError: the folder cannot be made.
@@ -187,9 +189,9 @@ async def turn(job_folder: Path) -> AsyncIterator[None]:
         try:
             handle = os.open(job_folder, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # its last group went at this moment
+            continue  # its last group was removed at this moment
         try:
-            # Not waited for in the kernel: a task that is ended gives up its wait.
+            # Polled, not blocked in the kernel, so that a cancelled task stops waiting.
             while not _locked(handle):
                 await asyncio.sleep(_TURN_EVERY)
             if _is_still(job_folder, handle):
@@ -216,7 +218,7 @@ def _is_still(folder: Path, handle: int) -> bool:
 
 
 def _live(path: Path) -> Iterator[int]:
-    """The process that an earlier version noted there with its birth, if it is alive."""
+    """The process that an earlier version recorded with its start time, if it is alive."""
     pid, _, birth = path.read_text().partition(" ")
     with suppress(ValueError, psutil.NoSuchProcess):
         if psutil.Process(int(pid)).create_time() == float(birth):
@@ -225,10 +227,10 @@ def _live(path: Path) -> Iterator[int]:
 
 @contextmanager
 def what_is_short(where: Path) -> Iterator[None]:
-    """Have the system's refusals said in a sentence: a disk that is full, above all.
+    """Turn an operating system error, such as a full disk, into one with an explanation.
 
     Raises:
-        TemporaryError: the system refused something.
+        TemporaryError: the operating system reported an error.
     """
     try:
         yield

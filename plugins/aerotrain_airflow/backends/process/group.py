@@ -1,4 +1,4 @@
-"""One group of local processes, as a follower has it."""
+"""A group of local processes, as a follower sees it."""
 
 import asyncio
 import errno
@@ -21,15 +21,15 @@ from aerotrain_airflow.controller.decision import Restart
 from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.controller.situation import Seen
 
-#: Seconds between two looks at the replicas: short compared to a replica's start,
-#: long compared to the look itself (about 1 ms a replica).
+#: Seconds between two observations: short compared to a replica's start, long compared to the
+#: observation itself (about 1 ms per replica).
 LOOK_EVERY = 0.2
 
 
 class ProcessGroup:
-    """The group in ``folder``, for as long as it is ``holder``'s; any, where that is None.
+    """The group in ``folder``, for as long as ``holder`` holds it.
 
-    ``command`` is what a replica runs, ``environment`` what it starts with.
+    ``command`` is the command of a replica, ``environment`` its base environment.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class ProcessGroup:
             self._positions = folder.positions()
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
-        """Look once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
+        """Observe once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
         await asyncio.sleep(min(seconds, LOOK_EVERY))
         began = time.time()
-        seen = self.look()  # before the logs: then they are whole
+        seen = self.look()  # before reading the logs, so that those of ended replicas are complete
         self._pass_on(seen)
         if not self._folder.is_started():
             raise GoneError(f"{self.job.name} was ended from outside")
@@ -66,7 +66,7 @@ class ProcessGroup:
         return Look(seen, began)
 
     def look(self) -> Seen:
-        """What is seen now of every replica."""
+        """The current observation of every replica."""
         records = self._supervision.records()
         supervised = self._supervision.pid() is not None
         return {
@@ -84,21 +84,20 @@ class ProcessGroup:
         self._folder.keep_positions(self._positions)
 
     async def append(self, events: Sequence[Event]) -> bool:
-        """Add to the file of the event log, if no other follower has."""
+        """Append to the file of the event log, unless another follower has."""
         with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
             added = self._folder.append(events, known=len(self.events))
             self.events = self._folder.events()
         return added
 
     async def restart(self, restart: Restart) -> None:
-        """End those replicas where they still run, and start them again at the same addresses.
+        """End those replicas that still run, and start them again at the same addresses.
 
-        A machine has one node and one memory: which node to avoid and how much more memory to
-        have is of no use here.
+        A machine is one node with one memory, so ``avoid`` and ``memory`` are ignored.
         """
         async with turn(self._folder.path.parent):
             if not (self._folder.is_started() and self._folder.is_held_by(self._holder)):
-                return  # the next observation says what it has become
+                return  # the next observation reports the reason
             with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
                 await self.start(restart.counts)
 
@@ -109,12 +108,12 @@ class ProcessGroup:
         *,
         wait_for_imports: bool = False,
     ) -> None:
-        """Start replicas at these restart counts, by a supervisor that is there or a new one.
+        """Start replicas at these restart counts, by the existing supervisor or a new one.
 
-        ``ports`` are those of all addresses, where the caller holds them.
+        ``ports`` are those of all addresses, if the caller holds them.
 
         Raises:
-            OSError: the machine has no room for them, or the folder is gone.
+            OSError: the machine lacks resources, or the folder is gone.
             TemporaryError: a port was lost.
         """
         held = list(ports) or self._held_again()
@@ -139,7 +138,7 @@ class ProcessGroup:
         }
 
     def _held_again(self) -> list[Port]:
-        """The ports of all addresses, where no supervisor holds them; else none."""
+        """The ports of all addresses, if no supervisor holds them; else none."""
         if self._supervision.pid() is not None:
             return []
         held: list[Port] = []
@@ -155,14 +154,14 @@ class ProcessGroup:
         return held
 
     async def finish(self, ended: Ended) -> None:
-        """Nothing: every line was passed on by the last look."""
+        """Does nothing: the last observation has emitted every line."""
 
     @contextmanager
     def _gone_if_missing(self) -> Iterator[None]:
-        """Say of a folder that was removed that the group is gone.
+        """Report a removed folder as a group that is gone.
 
         Raises:
-            GoneError: it was.
+            GoneError: it was removed.
         """
         try:
             yield
@@ -174,7 +173,7 @@ class ProcessGroup:
 
 @contextmanager
 def _room() -> Iterator[None]:
-    """Tell a disk that is full from whatever else is wrong.
+    """Distinguish a full disk from other errors.
 
     Raises:
         NoRoomError: the disk is full.
@@ -189,7 +188,7 @@ def _room() -> Iterator[None]:
 
 
 def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observation:
-    """What the supervisor's record of a replica says of it."""
+    """The observation that the supervisor's record of a replica stands for."""
     if record is None:
         reason = "is gone: its supervisor has no record of it"
         return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=None)

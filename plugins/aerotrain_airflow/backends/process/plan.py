@@ -10,7 +10,7 @@ from aerotrain.contract.job import Job
 
 @dataclass(frozen=True)
 class ProcessPlan:
-    """One command for every replica, and the folder where their traces will be."""
+    """One command for every replica, and the folder of the group."""
 
     job: Job
     attempt: str
@@ -19,12 +19,12 @@ class ProcessPlan:
 
     @property
     def address(self) -> str:
-        """The job's folder."""
+        """The handle: the folder of the job and the attempt."""
         return str(self.folder)
 
     @property
     def description(self) -> str:
-        """The same for every launch of the same job, and another as soon as anything differs."""
+        """The same for every launch of the same job; different if anything in it differs."""
         described = json.dumps([self.job.to_json(), self.command])
         return hashlib.sha256(described.encode()).hexdigest()
 

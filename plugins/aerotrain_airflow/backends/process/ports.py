@@ -1,12 +1,12 @@
-"""Loopback ports that stay ours from the moment they are chosen.
+"""Loopback ports that stay reserved from the moment they are chosen.
 
-TensorFlow opens its port seconds after it was given the number, and dies where another program
-was quicker. So the ports lie outside the range that the system hands out by itself, and each
-is held by a name that the replica inherits: two launchers never choose the same one.
+TensorFlow opens its port seconds after it gets the number, and fails if another program was faster.
+So the ports are outside the range from which the kernel assigns ports, and each is reserved by a
+name that the replica inherits: two launchers never choose the same one.
 
 The names are those of abstract Unix sockets (unix(7)). They are free again once the last process
-that has them is gone, every user of the machine shares them as it does the ports, and no file is
-made that another user could have put a link in the place of.
+that has them has ended, all users of the machine share them as they share ports, and no file is
+made that another user could have replaced by a link.
 """
 
 import errno
@@ -25,17 +25,17 @@ PORTS = range(20000, 32000)
 
 @dataclass(frozen=True)
 class Port:
-    """A port, and the open sockets whose names hold it; who inherits ``locks`` holds it too."""
+    """A port, and the open sockets that reserve it, also for a process that inherits ``locks``."""
 
     number: int
     locks: tuple[int, ...]
 
 
 def reserve(count: int, owner: str) -> list[Port]:
-    """``count`` free ports of loopback, held until the caller lets go and its heirs are gone.
+    """``count`` free ports of loopback, reserved until the caller and its children release them.
 
     Raises:
-        TemporaryError: so many are not free.
+        TemporaryError: there are not enough free ports.
     """
     begin = os.getpid() * 37 % len(PORTS)
     ports: list[Port] = []
@@ -55,10 +55,10 @@ def reserve(count: int, owner: str) -> list[Port]:
 
 
 def hold(number: int, owner: str) -> Port | None:
-    """A port that ``owner`` had, held again; None where it is held for another owner by now."""
+    """Reserve a port of ``owner`` again; None if it is reserved for another owner now."""
     port = _locked(number, owner)
     if port is None and _is_named(_name_for(number, owner)):
-        # By another process, on behalf of the same: no need to hold it twice.
+        # Another process reserves it for the same owner, so there is no need to.
         return Port(number, ())
     return port
 
@@ -68,12 +68,12 @@ def _name_of(number: int) -> str:
 
 
 def _name_for(number: int, owner: str) -> str:
-    """What says for whom a port is held: a name has 107 bytes, and an owner may be a long path."""
+    """The name for an owner, as a hash: a name has 107 bytes, and an owner may be a long path."""
     return f"{_name_of(number)}-{hashlib.sha256(owner.encode()).hexdigest()[:32]}"
 
 
 def _locked(number: int, owner: str) -> Port | None:
-    # The owner's comes first: a port that is held is held for an owner at every moment.
+    # The owner's name first, so that a reserved port has an owner at every moment.
     locks: list[int] = []
     for name in (_name_for(number, owner), _name_of(number)):
         lock = _named(name)
@@ -85,7 +85,7 @@ def _locked(number: int, owner: str) -> Port | None:
 
 
 def _named(name: str) -> int | None:
-    """An open socket of that name; None where there is one."""
+    """A new open socket of that name; None if the name exists."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
         try:
             made.bind(name)
@@ -104,7 +104,7 @@ def _is_named(name: str) -> bool:
 
 
 def release(ports: Iterable[Port]) -> None:
-    """Let go of ports; they stay held as long as a replica lives that has inherited them."""
+    """Release ports; they stay reserved while a replica runs that has inherited them."""
     for port in ports:
         for lock in port.locks:
             os.close(lock)
@@ -112,7 +112,7 @@ def release(ports: Iterable[Port]) -> None:
 
 @contextmanager
 def reserved_ports(count: int) -> Iterator[list[Port]]:
-    """Ports as ``reserve`` finds them, let go at the end."""
+    """Ports from ``reserve``, released at the end."""
     ports = reserve(count, f"process {os.getpid()}")
     try:
         yield ports

@@ -1,4 +1,4 @@
-"""The client of a job's supervisor: to have one, to ask it, and to end it."""
+"""The client of a job's supervisor: starts it, sends requests to it, and ends it."""
 
 import asyncio
 import fcntl
@@ -16,13 +16,13 @@ from aerotrain.supervisor.protocol import LOCK, MOST_DESCRIPTORS, ask, socket_of
 from aerotrain.supervisor.supervisor import read_status
 from aerotrain_airflow.backends.process.warm_start import WarmStart
 
-#: Seconds for an answer: a supervisor does one thing at a time, and to end all takes the longest.
+#: Seconds for an answer: a supervisor handles one request at a time; ending all takes longest.
 _ANSWER = 10.0
 
-#: Seconds for a supervisor to come up: it imports little.
+#: Seconds for a supervisor to start: it imports little.
 _COMES_UP = 60.0
 
-#: Seconds for the replicas of a supervisor that was killed to be gone.
+#: Seconds for the replicas of a killed supervisor to end.
 _GOING = 2.0
 
 _LOOK_EVERY = 0.02
@@ -32,7 +32,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def holder_of(lock: Path) -> int | None:
-    """The process that holds that lock file, as supervisors and fork servers do while they live."""
+    """The process that holds the lock file, as supervisors and fork servers do while they run."""
     try:
         handle = os.open(lock, os.O_RDWR)
     except FileNotFoundError:
@@ -46,10 +46,10 @@ def holder_of(lock: Path) -> int | None:
 
 
 class Supervision:
-    """What is asked of the supervisor of the job in ``folder``.
+    """The client of the supervisor of the job in ``folder``.
 
-    ``python`` is the interpreter it runs by, ``environment`` what it starts with, and ``warm``
-    where it is forked from instead, if anywhere.
+    ``python`` is the interpreter of the supervisor, ``environment`` its environment, and ``warm``
+    the fork server from which it is forked instead, if any.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class Supervision:
         self._warm = warm
 
     def pid(self) -> int | None:
-        """The process of the supervisor, if there is one."""
+        """The pid of the supervisor, if it is running."""
         return holder_of(self._folder / LOCK)
 
     async def begin(self, *, warm: bool, wait: bool) -> None:
-        """Have a supervisor; one that is there already will do.
+        """Start a supervisor, unless one is running.
 
-        ``warm`` asks for one that is forked, and ``wait`` has the imports for it waited for.
+        ``warm`` requests a forked one; ``wait`` waits for the imports of the fork server.
 
         Raises:
             FinalError: the interpreter cannot run one.
-            TemporaryError: it does not come up.
-            OSError: the machine has no room for it.
+            TemporaryError: it does not respond in time.
+            OSError: the machine lacks resources.
         """
         if self.pid() is not None:
             return
@@ -89,7 +89,7 @@ class Supervision:
             await asyncio.sleep(_LOOK_EVERY)
 
     def _run_one(self) -> None:
-        """Run the interpreter: it detaches itself, and what is waited for is its first half."""
+        """Run the interpreter and wait for its first process; the supervisor detaches itself."""
         try:
             ran = subprocess.run(
                 [self._python, "-m", "aerotrain.supervisor", str(self._folder)],
@@ -122,12 +122,12 @@ class Supervision:
         return True
 
     def start(self, replicas: Sequence[Mapping[str, Any]], ports: Sequence[int]) -> None:
-        """Start these replicas; where they run still, they are ended first.
+        """Start these replicas; those that still run are ended first.
 
-        ``ports`` are open locks that the supervisor is to hold as long as it lives.
+        ``ports`` are open locks that the supervisor holds for as long as it runs.
 
         Raises:
-            OSError: there is no supervisor, or no room.
+            OSError: there is no supervisor, or the machine lacks resources.
         """
         socket = socket_of(self._folder)
         for first in range(0, len(ports), MOST_DESCRIPTORS):
@@ -139,13 +139,13 @@ class Supervision:
             try:
                 ask(socket, request, seconds=_ANSWER)
                 return
-            except ConnectionError:  # cut off before it was read: to ask again starts nothing twice
+            except ConnectionError:  # not read, so sending it again starts nothing twice
                 if self.pid() is None or time.monotonic() > until:
                     raise
                 time.sleep(_LOOK_EVERY)
 
     def records(self) -> dict[str, Any]:
-        """What it knows of each replica by its name; what it recorded, where it is gone."""
+        """The record of each replica by name; if the supervisor has ended, its last status."""
         until = time.monotonic() + _ANSWER
         while self.pid() is not None:
             with suppress(OSError):
@@ -153,8 +153,8 @@ class Supervision:
                 found = ask(socket_of(self._folder), request, seconds=_ANSWER)["replicas"]
                 return dict(found)
             if time.monotonic() > until:
-                self._kill()  # it was stopped, and what it does not see nothing else does
-            time.sleep(_LOOK_EVERY)  # it has begun, and does not listen as yet; or it has just gone
+                self._kill()  # a frozen supervisor leaves its replicas unobserved
+            time.sleep(_LOOK_EVERY)  # it is still starting, or has just ended
         return read_status(self._folder)
 
     def end(self) -> None:
@@ -165,7 +165,7 @@ class Supervision:
         socket_of(self._folder).unlink(missing_ok=True)
 
     def _kill(self) -> None:
-        """Kill the supervisor if it is there still; its replicas are killed with it."""
+        """Kill the supervisor if it is still running; its replicas are killed with it."""
         if (pid := self.pid()) is None:
             return
         replicas = [int(each["pid"]) for each in read_status(self._folder).values()]

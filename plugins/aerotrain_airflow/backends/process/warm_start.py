@@ -1,7 +1,7 @@
-"""Warm start: replicas that are forked from a process which has imported TensorFlow already.
+"""Warm start: forks replicas from a process that has already imported TensorFlow.
 
-A fork shares with its parent whatever an import has settled. So what may settle it differently is
-not started so, but by running the interpreter, as is everything where the setting is off.
+A fork shares all results of its parent's imports. So a replica whose imports could have other
+results is started by running the interpreter instead, as is every replica if the setting is off.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from typing import Any
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.supervisor.protocol import ask, runtime_folder
 
-#: The modules of jobs that use TensorFlow, and nothing that is not imported ahead. A module of
-#: the user's own may do anything as it is imported, and runs as it always did.
+#: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
+#: may do anything on import, so it is not forked.
 MODULES = frozenset({"aerotrain.train", "aerotrain.evaluate", "aerotrain.export"})
 
-#: How the names of variables begin with which nothing is forked: they change what an import does,
-#: or speak of devices, whose drivers survive no fork.
+#: Prefixes of variables that exclude a fork: they change the results of an import, or concern
+#: devices, whose drivers do not survive a fork.
 NEVER_WITH = (
     "TF_USE_LEGACY_KERAS",
     "TF_GPU_",
@@ -43,21 +43,21 @@ NEVER_WITH = (
     "LD_AUDIT",
 )
 
-#: How the names of other variables begin that an import may read: a replica is forked only from a
-#: process that has the same.
+#: Prefixes of other variables that an import may read: a replica is forked only from a process that
+#: has the same values.
 _READ_BY_IMPORTS = (
     *("PYTHON", "VIRTUAL_ENV", "PATH", "HOME", "LANG", "LC_", "TZ", "LD_", "GLIBC_", "MALLOC_"),
     *("TF_", "KERAS_", "ABSL_", "GRPC_", "ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
     *("GOTO_", "BLIS_", "NUMEXPR_", "NPY_"),
 )
 
-#: Where there is a driver of accelerators, nothing is forked.
+#: Device files of accelerator drivers. If one exists, nothing is forked.
 _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/dxg")
 
 #: Seconds without a request after which a fork server ends.
 IDLE = 600.0
 
-#: Seconds for its imports, on a machine that is busy.
+#: Seconds for its imports, on a busy machine.
 _IMPORTS = 180.0
 
 _LOOK_EVERY = 0.05
@@ -83,7 +83,7 @@ def _imported_by(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The fork server of one folder of groups, interpreter and environment, run when needed."""
+    """The fork server for one root folder, interpreter and environment; started when needed."""
 
     root: Path
     python: str
@@ -95,9 +95,9 @@ class WarmStart:
         return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
 
     async def fork_supervisor(self, folder: Path, *, wait: bool) -> bool:
-        """Fork the supervisor of the job in ``folder``; False where it cannot be.
+        """Fork the supervisor of the job in ``folder``; False if that is not possible.
 
-        With ``wait`` a server that is not there is run, and its imports are waited for.
+        With ``wait`` a missing server is started, and its imports are waited for.
         """
         request = {
             "folder": str(folder),
@@ -117,7 +117,7 @@ class WarmStart:
                 _LOG.warning("nothing is started warm: see %s", self._log)
                 return False
             elif server.poll() == 0:
-                server = None  # another one was there, and it may have ended since
+                server = None  # another server was running, and may have ended since
             await asyncio.sleep(_LOOK_EVERY)
         return False
 
@@ -131,7 +131,7 @@ class WarmStart:
         return self.socket.with_suffix(".log")
 
     def _run_server(self) -> subprocess.Popen[bytes]:
-        """Run one, detached; it ends at once where another one is there."""
+        """Run a server, detached; it ends at once if another one is running."""
         command = [self.python, "-m", "aerotrain.supervisor.fork_server"]
         environment = {
             name: value for name, value in self.environment.items() if not name.startswith("AWS_")
@@ -149,6 +149,6 @@ class WarmStart:
 
 
 def umask() -> int:
-    """The umask of this process, which cannot be asked for without setting it."""
+    """The umask of this process, read without setting it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
