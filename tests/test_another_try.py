@@ -1,4 +1,4 @@
-"""Whether a task that is told to go is tried again by Airflow, by what Airflow says of it."""
+"""Whether Airflow retries a task that was asked to end, according to Airflow's own state."""
 
 import threading
 from typing import Any
@@ -9,7 +9,7 @@ from aerotrain_airflow.another_try import ThisTry
 
 
 class Airflow:
-    """What Airflow says of a task instance, and whether it still knows this try of it."""
+    """Airflow's state of a task instance, and whether it still knows this try of it."""
 
     dag_id, run_id, task_id, id = "digits", "run", "train", "try-1"
 

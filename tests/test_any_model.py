@@ -1,4 +1,4 @@
-"""Models that classify no images, unchanged from a user's module to one that is served."""
+"""Models of other tasks than image classification, from a user's unchanged module to serving."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def pipeline_of(models, digits, tmp_path_factory):
-    """A function that prepares a module's data, and gives the pipeline that goes on with them."""
+    """A function that prepares a module's data, and returns the pipeline of the following steps."""
     known = {"own_step": digits}
 
     def prepared(module):
@@ -33,7 +33,7 @@ def pipeline_of(models, digits, tmp_path_factory):
 
 
 def measured_and_served(pipeline, model):
-    """What the test split comes to, and the signature of the SavedModel that is published."""
+    """The metrics of the test split, and the signature of the published SavedModel."""
     common = {"model": model, "data": pipeline.data}
     metrics = evaluate.run(pipeline.replica("evaluate", "measured", **common))
     url = export.run(pipeline.replica("export", "served", **common))

@@ -1,4 +1,4 @@
-"""Assignment of records to splits and shards: the key alone decides."""
+"""Assignment of records to splits and shards: it depends on the key alone."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def test_each_split_gets_its_share() -> None:
 
 
 def test_the_split_of_a_key_never_changes() -> None:
-    # A change of these would put records that a model was trained on into its test split.
+    # Changing these would move records that a model was trained on into its test split.
     splits = [split_of(f"digit-{number:04d}", SPLITS) for number in range(8)]
     assert splits == ["test", "train", "train", "train", "train", "train", "train", "train"]
 

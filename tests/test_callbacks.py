@@ -1,4 +1,4 @@
-"""Callbacks: what they are told, what they may change, and what they remember."""
+"""Callbacks: which calls they receive, what they may change, and which state they keep."""
 
 import json
 
@@ -41,7 +41,7 @@ def weights_of(digits, trained, scratch):
 
 
 def fit(digits, callbacks, number, **hparams):
-    """What ``fit`` makes of the same batches: the model and its history."""
+    """The model that ``fit`` trains on the same batches, and its history."""
     dataset, user = load_dataset(digits.data), UserCode.load("calling")
     replica = digits.replica("train", f"fit-{number}", model="calling", data=digits.data)
     feed = input_pipeline_of(replica, dataset, user)
@@ -80,7 +80,7 @@ def test_early_stopping_ends_training_at_the_epoch_of_fit_with_the_best_weights(
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
     again = train(digits, "early", {"EarlyStopping": options}, epochs=12)
-    assert again.step == ours.step  # another try of a run that has stopped leaves it so
+    assert again.step == ours.step  # another try of a stopped run leaves it stopped
 
 
 def test_a_learning_rate_that_a_callback_reduces_is_that_of_the_next_step(digits, tmp_path):
@@ -112,7 +112,7 @@ def test_what_callbacks_know_survives_the_end_of_a_process(digits, capsys, tmp_p
     assert first.step == 2 * STEPS_PER_EPOCH
     assert "told of 2 epochs" in capsys.readouterr().out
     log.unlink()
-    # The first epoch is the best, and the third the second that is no better.
+    # The first epoch is the best, and the third is the second one without improvement.
     second = train(digits, "goes-on", given, epochs=9)
     assert second.step == 3 * STEPS_PER_EPOCH
     assert "told of 3 epochs" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The chaos tool's own word: its schedule, and what it calls wrong."""
+"""The chaos tool itself: its schedule, and which outcomes it reports as wrong."""
 
 import pytest
 from benchmarks.mishaps import Outcome

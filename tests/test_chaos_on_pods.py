@@ -1,4 +1,4 @@
-"""The matrix of recovery on a real cluster: pods that train are deleted and evicted."""
+"""The recovery matrix on a real cluster: pods of a training are deleted and evicted."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever a compiled model carries trains as it does under ``fit``, or is refused."""
+"""Every option of a compiled model trains as it does under ``fit``, or is rejected."""
 
 import json
 import re
@@ -31,7 +31,7 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def batches(weighted=False, outputs=1):
-    """Twelve batches of made-up examples; the last is smaller."""
+    """Twelve batches of synthetic examples; the last is smaller."""
     draw = np.random.default_rng(7)
     x = draw.normal(size=(STEPS * 16 - 5, 8)).astype(np.float32)
     y = draw.integers(0, 3, len(x))
@@ -51,7 +51,7 @@ def optimized(kind, **options):
 
 
 class Adding(layers.Layer):
-    """Adds a loss, and counts what it has seen in a metric of its own."""
+    """Adds a loss, and keeps a metric of its own."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +70,7 @@ class OwnLoss(keras.Sequential):
 
 
 class OwnTraining(keras.Sequential):
-    """Adds noise to its gradients' loss, keeps one metric, and says one number beside it."""
+    """Has a train step of its own, which keeps one metric and also returns the loss."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -94,7 +94,7 @@ def frozen():
 
 
 def looked_up():
-    """A large table of four rows, each of which a batch looks up many times."""
+    """A large table, of which each batch looks up only four rows, many times."""
     model = keras.Sequential(
         [
             layers.Discretization([-1.0, 0.0, 1.0]),
@@ -138,7 +138,7 @@ MODELS = {
     "a scaled loss": lambda: classifier(
         optimizer=optimizers.LossScaleOptimizer(optimizers.Adam(), dynamic_growth_steps=3)
     ),
-    # The first scale is too great, so that the first steps are skipped and not counted.
+    # The first scale is too large, so the first steps are skipped and not counted.
     "a loss scaled too much": lambda: classifier(
         optimizer=optimizers.LossScaleOptimizer(optimizers.Adam(0.1), initial_scale=2.0**127)
     ),
@@ -275,7 +275,7 @@ def test_a_model_with_its_own_train_step_trains_as_fit_does():
     model, ours = trained_by_us(user, data)
     theirs, history = trained_by_fit(user, data)
     np.testing.assert_allclose([each["seen"] for each in ours], [each["seen"] for each in history])
-    # What is no metric is the mean so far, where fit has the last batch alone.
+    # For a value that is not a metric we log the mean so far, and fit the last batch alone.
     losses = np.cumsum([each["loss"] for each in history]) / np.arange(1, STEPS + 1)
     np.testing.assert_allclose([each["loss"] for each in ours], losses, rtol=1e-5)
     for our, their in zip(model.variables, theirs.variables, strict=True):
@@ -384,7 +384,7 @@ def test_a_model_of_mixed_precision_is_evaluated_and_exported(
 
 
 def exploding(digits, run_id, steps_per_execution):
-    """The chief of a training that explodes, and saves after each execution."""
+    """The chief of a training that diverges, and saves after each execution."""
     return digits.replica(
         "train",
         run_id,

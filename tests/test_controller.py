@@ -1,4 +1,4 @@
-"""What is decided when replicas are lost: pure, a table and a few stories."""
+"""What the controller decides when replicas fail: pure, a table and a few sequences."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def lost(
 
 
 class Group:
-    """A job's group at a time of the test's own, without processes."""
+    """The replica group of a job at a time that the test sets, without processes."""
 
     def __init__(self, strategy: str = "parameter_server", **budgets: int) -> None:
         described = job(strategy, SERVED if strategy == "parameter_server" else GANG)
@@ -49,7 +49,7 @@ class Group:
         looked: float | None = None,
         **seen: Observation,
     ) -> Restart | Ended | Wait:
-        """The decision on what is seen now, its events kept; who is not named runs."""
+        """The decision on this observation; its events are kept, and unnamed replicas run."""
         all_seen: dict[ReplicaName, Observation] = dict.fromkeys(self.job.names(), RUNNING)
         all_seen |= {self.names[name.replace("_", "-")]: each for name, each in seen.items()}
         counted = {
@@ -58,14 +58,14 @@ class Group:
         }
         progress = None
         if step is not None:
-            # After whatever happened now: it trains.
+            # Progress after everything that has happened: the job trains.
             progress = Progress(step, self.now + 0.1 if trained is None else trained)
         decision = self.controller.decide(self.events, counted, self.now, progress, looked)
         self.events += decision.events
         return decision.action
 
     def restarts(self, step: int | None = 7, **seen: Observation) -> Restart:
-        """The restart after a loss, carried out when it is due; a quarter of an hour goes by."""
+        """The restart after a failure, carried out when due; then 15 minutes pass."""
         action = self.due(step, **seen)
         assert isinstance(action, Restart), action
         self.counts |= action.counts
@@ -73,7 +73,7 @@ class Group:
         return action
 
     def due(self, step: int | None = 7, **seen: Observation) -> Restart | Ended | Wait:
-        """What is decided once the wait for it is over."""
+        """The decision after its wait is over."""
         action = self.sees(step, **seen)
         while isinstance(action, Wait) and any(
             each.event is EventType.DETECT and each.at == self.events[-1].at

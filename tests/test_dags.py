@@ -1,4 +1,4 @@
-"""The pipelines in dags/: they import, survive serialization, and say what they do."""
+"""The pipelines in dags/: they import, survive serialization, and are documented."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from aerotrain_airflow.steps import evaluate, export, train
 
 ROOT = Path(__file__).parent.parent
 
-#: What a strategy trains with that needs more than a chief, unless the form says otherwise.
+#: The replicas of a strategy that needs more than a chief, unless the form says otherwise.
 REPLICAS = {
     "multi_worker_mirrored": {"chief": 1, "worker": 1},
     "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
@@ -103,7 +103,7 @@ def test_an_environment_reaches_every_replica_of_a_step() -> None:
         export(model, "file:///data", environment=wanted)
     jobs = [cast(JobOperator, task).job for task in dag.tasks]
     environments = [replica["environment"] for job in jobs for replica in job["replicas"]]
-    assert environments == [wanted] * 8  # training may have six roles
+    assert environments == [wanted] * 8  # a training may have six roles
 
 
 @pytest.mark.process

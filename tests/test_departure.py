@@ -1,4 +1,4 @@
-"""How a preempted replica ends, and how its heartbeat is seen."""
+"""How a preempted replica ends, and how its heartbeat is observed."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from support.training_fixtures import read_until, start
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
-#: A module whose work says at each beat of its heart, and promises to look for the word to go
-#: if it is asked to. It never looks, so it stays for as long as it may.
+#: A module that prints a line at each heartbeat and, if its argument says so, promises to watch for
+#: the preemption notice. It never looks at it, so it runs until its grace period ends.
 MODULE = """
 import threading, time
 def run(replica):
@@ -35,7 +35,7 @@ def run(replica):
 
 
 class Left(Exception):  # noqa: N818 -- what befell the process of a test
-    """The process would have ended here."""
+    """The process would have exited here."""
 
 
 def leave() -> None:

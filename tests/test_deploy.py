@@ -1,4 +1,4 @@
-"""What ``deploy/`` gives a platform team fits Kubernetes, the launcher, and itself."""
+"""The files of ``deploy/`` for a platform team are consistent with Kubernetes and the launcher."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -22,7 +22,7 @@ MANIFESTS = sorted(
     if file.name not in ("kustomization.yaml", "helm-values.yaml")
 )
 
-#: Files that a team applies when it needs them.
+#: Files that a team applies only if it needs them.
 OPTIONAL = {"namespace.yaml", "volcano.yaml", "pod-template.yaml"}
 
 

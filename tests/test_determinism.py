@@ -1,4 +1,4 @@
-"""Two runs of one job that is to be deterministic come to the same weights, to the last bit."""
+"""Two runs of one deterministic job reach the same weights, to the last bit."""
 
 import pytest
 from tensorflow.python.framework.config import disable_op_determinism, is_op_determinism_enabled
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def _alone():
-    """What a training sets for its whole process is gone after it; there is no public way back."""
+    """Undo the process-wide setting of a deterministic training: there is no public function."""
     yield
     disable_op_determinism()
 

@@ -1,4 +1,4 @@
-"""From a trained model to one that is proven, measured and published."""
+"""From a trained model to a verified, evaluated and published one."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def scans(digits):
 
 @pytest.fixture(scope="module")
 def predictions(digits, trained, scans, tmp_path_factory):
-    """What the trained model says of every test record."""
+    """The trained model's predictions for every test record."""
     user = UserCode.load("small")
     spec = batch_spec(load_dataset(digits.data).schema, user.transform)
     model = ModelManifest.load(trained).restore(user, spec, tmp_path_factory.mktemp("model"))
@@ -85,7 +85,7 @@ def test_a_split_that_is_not_there_is_refused_with_the_nearest(digits, trained):
         evaluate.run(replica)
 
 
-#: What a user does who has TensorFlow and the model, but neither Keras nor this project.
+#: A user's program that has TensorFlow and the model, but neither Keras nor this project.
 USE = """
 import sys
 for name in ("keras", "tf_keras", "aerotrain"):

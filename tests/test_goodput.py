@@ -1,4 +1,4 @@
-"""What a ledger adds up to: stories of trainings of 10 steps a second."""
+"""The goodput of an event log: examples of trainings with 10 steps a second."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ CALM = [
     entry(EventType.END, 90),
 ]
 
-#: Killed 10 s after its last checkpoint, back 10 s later.
+#: Killed 10 s after its last checkpoint, restarted 10 s later.
 KILLED = [
     entry(EventType.START, 0),
     entry(EventType.RESTORE, 10, step=0),

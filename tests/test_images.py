@@ -1,4 +1,4 @@
-"""The images and docker-compose.yaml, as far as files alone can tell."""
+"""The images and docker-compose.yaml, as far as their files alone can be tested."""
 
 import re
 import sys
@@ -14,10 +14,10 @@ ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "docker-compose.yaml"
 DOCKERFILES = sorted(ROOT.glob("images/*/Dockerfile"))
 
-#: Names of variables whose values are nobody's business.
+#: Name patterns of variables with secret values.
 SECRET = re.compile(r"PASSWORD|SECRET|FERNET_KEY|TOKEN")
 
-#: What compose replaces: ${NAME}, ${NAME:-default}, ${NAME:?}.
+#: Variables that compose replaces: ${NAME}, ${NAME:-default}, ${NAME:?}.
 VARIABLE = re.compile(r"\$\{(\w+)(:?[-?][^}]*)?\}")
 
 
@@ -33,7 +33,7 @@ def _example() -> dict[str, str]:
 
 
 def _instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
-    """Each instruction's name and its arguments, continued lines joined."""
+    """The name and the arguments of each instruction, with continued lines joined."""
     lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if line.strip():
@@ -42,7 +42,7 @@ def _instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
 
 
 def _stages(dockerfile: Path) -> dict[str, list[tuple[str, str]]]:
-    """The instructions of each stage, by its name; empty for one that has none."""
+    """The instructions of each stage by its name; the name is empty if the stage has none."""
     stages: dict[str, list[tuple[str, str]]] = {}
     for name, arguments in _instructions(dockerfile):
         if name == "FROM":
@@ -94,7 +94,7 @@ def test_no_secret_lies_in_a_file() -> None:
         assert not (SECRET.search(name) and value), f"{name} has a value in .env.example"
     for service, description in _services().items():
         for name, value in description.get("environment", {}).items():
-            if SECRET.search(name) and not name.endswith("STORE_SECRET"):  # a Secret's name
+            if SECRET.search(name) and not name.endswith("STORE_SECRET"):  # the name of a Secret
                 assert ":?}" in value or value.startswith("/"), f"{name} of {service}"
     passwords = re.findall(r'"(?:password|admin)": "([^"]*)"', COMPOSE.read_text())
     assert len(passwords) == 2
@@ -218,7 +218,7 @@ def test_both_locks_hold_all_that_the_code_of_a_replica_imports() -> None:
 
 
 def _locked(lock: str) -> dict[str, set[str]]:
-    """The versions of each package in a lock; several, where it depends on the Python."""
+    """The versions of each package in a lock; several if they depend on the Python version."""
     found: dict[str, set[str]] = {}
     for name, version in re.findall(r"^(\S+)==([^ \\]+)", (ROOT / lock).read_text(), re.M):
         found.setdefault(name, set()).add(version)

@@ -1,4 +1,4 @@
-"""From shards to batches: every record once, in an order that can be had again."""
+"""From shards to batches: every record once, in an order that can be repeated."""
 
 import hashlib
 import threading
@@ -60,7 +60,7 @@ def written(folder: Path, numbers, schema=SCHEMA, **features) -> list[Shard]:
 def batches_from(
     tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), ends=True, **order
 ):
-    """Batches of the numbers in the shards of the folder ``store``, as lists, without end."""
+    """Endless batches of the numbers in the shards of the folder ``store``, as lists."""
     rows = layout_of(schema, shards)
     scratch = tmp_path / "scratch"
     supply = ShardCache(
@@ -107,7 +107,7 @@ def test_what_begins_in_the_middle_goes_on_with_the_same_batches(tmp_path, shard
     bounds = {
         "window_bytes": 350,
         "shard_cache_bytes": 900,
-    }  # some windows, which batches go across
+    }  # some windows; batches cross their borders
     whole = epochs_of(tmp_path, shards, 2, **bounds)
     assert [sorted(flat(each)) for each in (whole[:6], whole[6:])] == [list(range(23))] * 2
     for step in (1, 4, 9):
@@ -212,13 +212,13 @@ def test_a_job_whose_budget_of_the_disk_is_below_a_shard_is_refused(digits):
         FinalError, match=r"shard_cache_bytes is 1000, but the shard train-.*; give \d+"
     ):
         run(replica)
-    assert not list(replica.scratch.iterdir())  # nothing was brought
+    assert not list(replica.scratch.iterdir())  # nothing was downloaded
 
 
 def size_of(file):
     try:
         return file.stat().st_size
-    except FileNotFoundError:  # it was dropped since it was listed
+    except FileNotFoundError:  # it was deleted after it was listed
         return 0
 
 

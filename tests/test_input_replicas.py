@@ -1,4 +1,4 @@
-"""Replicas that read and transform records for others, where they cannot begin."""
+"""Replicas that read and transform records for others, and failures of their start."""
 
 import json
 import socket

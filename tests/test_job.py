@@ -1,4 +1,4 @@
-"""The description of a job: what it holds, and what it refuses."""
+"""The description of a job: its fields and its checks."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The stand-in for a Kubernetes cluster speaks as a real one does, to a real client."""
+"""The double of a Kubernetes cluster behaves as a real one does, towards a real client."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def client(cluster: KubernetesDouble) -> AsyncIterator[CoreV1Api]:
 
 
 def ask(cluster: KubernetesDouble, question: Ask) -> Any:
-    """What the client of the library makes of the answer."""
+    """The response as the client library parses it."""
 
     async def run() -> Any:
         async with client(cluster) as core:
@@ -47,7 +47,7 @@ def ask(cluster: KubernetesDouble, question: Ask) -> Any:
 
 
 def refusal(cluster: KubernetesDouble, question: Ask) -> tuple[int, str]:
-    """The code and the body of an answer that is none."""
+    """The code and the body of an error response."""
     with pytest.raises(ApiException) as refused:
         ask(cluster, question)
     return refused.value.status, refused.value.body
@@ -122,7 +122,7 @@ def test_with_the_owner_goes_what_it_owns_and_every_process_of_it(
     ask(cluster, lambda core: core.delete_namespaced_config_map("owner", "default"))
     cluster.wait_for(lambda: "deletionTimestamp" in (cluster.pod("a") or owned)["metadata"])
     cluster.wait_for(lambda: cluster.pod("a") is None)
-    # Whoever takes in orphans may leave them as zombies.
+    # The process that adopts orphans may leave them as zombies.
     left = [child for child in children if child.is_running()]
     assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
 

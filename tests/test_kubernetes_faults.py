@@ -1,4 +1,4 @@
-"""What the launcher of pods does while the API fails in the ways that real ones do."""
+"""What the launcher of pods does while the API fails as real ones do."""
 
 import logging
 from dataclasses import replace
@@ -122,7 +122,7 @@ def test_what_kubernetes_says_of_a_failure_is_told(
 def test_who_waits_asks_at_most_twelve_times_a_minute(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixty times as fast: a watch of a second, and a list of all pods after five."""
+    """Sixty times as fast: a watch of one second, and a list of all pods every five."""
     monkeypatch.setattr(watching, "WATCH_SECONDS", 1)
     monkeypatch.setattr(watching, "RESYNC_SECONDS", 5)
     followed = ImaginedSet(own).followed()
@@ -146,7 +146,7 @@ def test_a_pod_on_a_silent_node_does_not_keep_the_next_try_waiting(
     followed.double.hold("job-chief", followed.namespace)
     followed.double.delete("pods", "job-chief", followed.namespace)
     second = followed.launcher_of("try-2")
-    another = replace(followed.job, arguments={"another": "job"})  # one that takes over nothing
+    another = replace(followed.job, arguments={"another": "job"})  # one that adopts nothing
     address = second.start(second.plan(another, "try-2"))
     assert address.endswith("/try-2")
     assert followed.end().state is State.LOST

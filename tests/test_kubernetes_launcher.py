@@ -1,4 +1,4 @@
-"""The launcher of pods, against a stand-in API and, marked ``cluster``, a real Kubernetes."""
+"""The launcher of pods, against a double of the API and, marked ``cluster``, a real Kubernetes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from support.kubernetes_worlds import ALONE, SECRET, World
 
-#: Seconds that a real cluster may take for what the double does in a moment.
+#: Timeout in seconds on a real cluster of what the double does at once.
 SECONDS = 60.0
 
 
 def watched(launcher: Launcher[Any], address: str) -> tuple[Ended, list[str]]:
-    """The end of the set, and every line that was passed on."""
+    """The end of the replica group, and every line that was passed on."""
     lines: list[str] = []
     ended = launcher.watch(address, lambda line: lines.append(str(line)), until=None)
     return ended, lines
@@ -35,7 +35,7 @@ def ended_by(launcher: Launcher[Any], address: str) -> Ended:
 
 
 def eventually(what: Callable[[], Any]) -> Any:
-    """What ``what`` gives once it gives something; the API calls nobody."""
+    """Poll until ``what`` returns something true, and return that."""
     until = time.monotonic() + SECONDS
     while not (found := what()):
         assert time.monotonic() < until, "this did not happen"
@@ -45,7 +45,7 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def running(world: World) -> Iterator[tuple[Launcher[Any], str]]:
-    """A set whose replicas all run and would do so for long."""
+    """A replica group whose replicas all run, and would for long."""
     launcher = world.launcher()
     address = launcher.start(launcher.plan(world.job(), "try-1"))
     eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
@@ -221,7 +221,7 @@ def test_what_the_dry_run_shows_is_what_kubectl_apply_would_make(world: World) -
 
 
 class TestWhatCannotStart:
-    """Each is refused, or given back by its deadline, in a sentence."""
+    """Each is rejected, or ended by its deadline, with a one-sentence reason."""
 
     def test_a_namespace_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher(namespace="nowhere-to-be-found")

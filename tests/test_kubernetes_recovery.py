@@ -1,4 +1,4 @@
-"""Replicas that come back as pods: against a stand-in API and, marked ``cluster``, a real one."""
+"""Restarts of pods: against a double of the API and, marked ``cluster``, a real one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,4 +1,4 @@
-"""Two chiefs that would train in one place of the store: one holds its lease, and is fenced."""
+"""Two chiefs in one place of the store: one holds its lease, the other is fenced."""
 
 import json
 import os
@@ -26,7 +26,7 @@ RESULT = "result.json"
 
 @dataclass
 class Time:
-    """A clock that goes on where somebody waits, and what else happens then."""
+    """A clock that advances with each pause, and runs ``meanwhile`` during it."""
 
     now: float = 0.0
     meanwhile: Callable[[], object] = field(default=lambda: None)
@@ -80,7 +80,7 @@ def test_each_that_takes_the_lease_has_a_higher_token(store: Store) -> None:
 
 def test_a_token_is_above_those_that_are_known_from_elsewhere(store: Store) -> None:
     held = lease(store)
-    held.take(above=7)  # as of checkpoints that stay where somebody has deleted the lease
+    held.take(above=7)  # as left by checkpoints after the lease was deleted by hand
     assert held.token == 8
 
 
@@ -110,7 +110,7 @@ def test_a_reader_that_was_stopped_itself_counts_from_then_on(store: Store) -> N
 
     def stand_still_once() -> None:
         if not waited:
-            time.now += 10 * LAPSES_AFTER  # both were stopped, as on one machine that slept
+            time.now += 10 * LAPSES_AFTER  # both were stopped, as on one suspended machine
         waited.append(time.now)
         if len(waited) == 3:
             first.renew()
@@ -129,7 +129,7 @@ def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: St
     with pytest.raises(SupersededError):
         old.look()
     with pytest.raises(SupersededError, match="launch first on here"):
-        taken(store)  # one that was stopped before it had the lease
+        taken(store)  # one that was stopped before it took the lease
     new.look()
 
 
@@ -221,7 +221,7 @@ def test_a_lease_that_was_deleted_is_there_again(store: Store) -> None:
 
 
 class Away:
-    """A store that can be away, or lose its answers to what it has done."""
+    """A store that can be unavailable, or lose the responses to requests that it carried out."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -296,7 +296,7 @@ def test_while_it_is_renewed_its_loss_is_said_at_once(
 
 
 def take_at_once(store: Store) -> None:
-    """What a lapse leads to, without the wait for it."""
+    """Take the lease over as after its expiry, without the wait."""
     content = {**of(store), "holder": "another", "attempt": "second", "token": 2}
     store.put(KEY, json.dumps(content).encode())
 
@@ -312,7 +312,7 @@ def test_a_lease_that_was_never_taken_fences_nothing(store: Store) -> None:
 
 @contextmanager
 def chief(digits: Pipeline, attempt: str) -> Iterator[subprocess.Popen[str]]:
-    """The only replica of a training's launch: the same job, however often it is launched."""
+    """The only replica of a launch of a training: always the same job."""
     arguments = {"model": "small", "data": digits.data, "epochs": 4000, "checkpoint_interval": 0.5}
     job = digits.job("train", "frozen", {**arguments, "steps_per_execution": 10})
     scratch = digits.folder / "scratch" / f"frozen-{attempt}"

@@ -1,6 +1,6 @@
-"""tf_keras: what the loop does with it, and what it refuses, each in a process of its own.
+"""tf_keras: what the loop supports and what it rejects, each in a process of its own.
 
-The Keras is chosen by TF_USE_LEGACY_KERAS when TensorFlow and the loop are imported.
+TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported.
 """
 
 import sys
@@ -16,7 +16,7 @@ from support.training_fixtures import CHIEF, MODELS, start, steps_of_replicas
 pytestmark = pytest.mark.process
 
 HERE = Path(__file__).parent
-STEPS = 45  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+STEPS = 45  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _legacy(monkeypatch):
 
 
 def said_by(words, folder, environment=None):
-    """What a process says that ends well."""
+    """The output of a process that must succeed."""
     with start([sys.executable, *words], folder, environment) as process:
         said = process.communicate(timeout=200)[0]
     assert process.returncode == 0, said
@@ -41,7 +41,7 @@ def test_one_device_computes_the_losses_that_fit_of_tf_keras_does(digits, tmp_pa
 
 @pytest.fixture(scope="module")
 def steps_of(digits):
-    """A function that runs steps under a strategy, and returns what each replica came to."""
+    """A function that runs steps under a strategy, and returns the results of each replica."""
 
     def run(strategy, devices=1, workers=0, **arguments):
         common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}

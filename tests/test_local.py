@@ -1,4 +1,4 @@
-"""A whole Airflow from the command line: what a person sees of it, and what it leaves behind."""
+"""A complete Airflow from the command line: its output, and what it leaves behind."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Start a command of ``aerotrain_airflow.local`` in the project; afterwards nothing may run."""
+    """Start a command of ``aerotrain_airflow.local`` in the project; no process may outlive it."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
     }
@@ -184,7 +184,7 @@ def test_what_went_up_says_where_it_is_and_runs_pipelines_until_it_goes_down(
 def assert_a_run_that_fails_ends_with_its_error(
     url: str, password: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What ``run`` would say and exit with, on an Airflow that is up already."""
+    """Check the output and exit code of ``run``, on an Airflow that is up already."""
     up = Stack(api=AirflowApi(url, password), s3=None, password=password, components=[])
     await_dag(up.api, "small", datetime.min.replace(tzinfo=UTC), up.check)
     code = run_once(up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic())

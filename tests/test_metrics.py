@@ -1,4 +1,4 @@
-"""Metrics have the names and the values that ``fit`` gives them, or are refused before a step."""
+"""Metrics have the names and the values that ``fit`` gives them, or are rejected before a step."""
 
 import keras
 import pytest
@@ -30,7 +30,7 @@ def built(build, batch):
 
 @pytest.fixture(scope="module")
 def trained(digits):
-    """A training that a monitored metric of the validation split stops after two epochs."""
+    """A training that stops after two epochs because of a monitored validation metric."""
     stop = {"monitor": "val_auc", "mode": "max", "min_delta": 9, "patience": 1}
     arguments = {"model": "measuring", "data": digits.data, "epochs": 5}
     hparams = {"callbacks": {"EarlyStopping": stop}}
@@ -39,7 +39,7 @@ def trained(digits):
 
 @pytest.fixture(scope="module")
 def fit(digits):
-    """What ``fit`` makes of the same batches in two epochs: the model and its last logs."""
+    """The model and the last logs of ``fit`` on the same batches in two epochs."""
     dataset, user = load_dataset(digits.data), UserCode.load("measuring")
     replica = digits.replica("train", "fit-measuring", model="measuring", data=digits.data)
     feed = input_pipeline_of(replica, dataset, user)
@@ -175,7 +175,7 @@ def test_a_monitored_name_is_refused_before_the_first_step(digits, capsys):
 
 
 class Kept(keras.metrics.Metric):
-    """One number, which ``state`` makes of the one before and a batch's."""
+    """A metric of one number, which ``state`` computes from the previous one and a batch's."""
 
     def __init__(self, state=lambda old, new: old + new, args=2):
         super().__init__(name="kept")
@@ -224,7 +224,7 @@ def test_metrics_whose_states_are_sums_are_not_refused():
 
 
 class Measured(keras.layers.Layer):
-    """Measures what it is given by a metric of its own."""
+    """Updates a metric of its own with its inputs."""
 
     def __init__(self, state, args):
         super().__init__()

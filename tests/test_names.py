@@ -1,4 +1,4 @@
-"""Names derived from those of Airflow."""
+"""Names derived from Airflow's names."""
 
 import re
 

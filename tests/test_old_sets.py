@@ -1,7 +1,7 @@
-"""Sets that are older than their start deadline when another process begins to follow them.
+"""Replica groups that are older than their start deadline when another process follows them.
 
-A set that trains is followed by one process after the other: a triggerer is upgraded, a task is
-tried again. What the next one decides may depend on the set alone.
+Several processes follow a training one after the other: a triggerer is upgraded, a task is retried.
+What the next one decides may depend on the replica group alone.
 """
 
 import time
@@ -21,7 +21,7 @@ SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
 
 
 def test_a_training_goes_on_when_another_follows_it_after_its_start_deadline(world: World) -> None:
-    """Followed for longer than its start deadline; then its follower is replaced."""
+    """Follow it for longer than its start deadline, then replace the follower."""
     start = 5.0 if world.double else 60.0
     job = world.job(
         arguments={"chief": "await_return", "awaited": {"test": 1}}, deadlines={"start": start}
@@ -43,7 +43,7 @@ def test_a_training_goes_on_when_another_follows_it_after_its_start_deadline(wor
 
 @pytest.mark.process
 class TestAnHourOld:
-    """A set of imagined pods that was made an hour ago, and has 600 s to start."""
+    """A group of imagined pods that was made an hour ago, with a start deadline of 600 s."""
 
     @pytest.fixture
     def old(self, own: KubernetesDouble) -> ImaginedSet:
@@ -68,7 +68,7 @@ class TestAnHourOld:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
         old.double.delete("pods", "job-worker-1", old.namespace)
         old.followed().until_life(1, "worker-1")
-        old.follow()  # another one, which finds it waiting
+        old.follow()  # another follower, which finds it waiting
         old.become(statuses.running(), "worker-1")
         old.become(statuses.exited(0))
         assert [each.state for each in old.ends()] == [State.SUCCEEDED] * 2

@@ -1,4 +1,4 @@
-"""The operator in a real Airflow, in this process: a task's end, its log, its result."""
+"""The operator in a real Airflow, in this process: the end, the log and the result of a task."""
 
 import json
 import os

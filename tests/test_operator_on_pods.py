@@ -1,4 +1,4 @@
-"""Tasks whose jobs are pods, each run as Airflow runs it, against the stand-in API."""
+"""Tasks whose jobs are pods, each run as Airflow runs it, against the double of the API."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("airflow_database")]
 def namespace(
     double: KubernetesDouble, s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Where the pods of the test run, with an Airflow that is set to run them there."""
+    """The namespace of the test's pods, with an Airflow that is configured to run them there."""
     namespace = make_namespace(person(Path(double.kubeconfig)), s3.environment)
     store = {
         "conn_type": "aws",
@@ -46,7 +46,7 @@ def namespace(
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks defer, and triggers fire, without waiting for Airflow's scheduler: there is none."""
+    """Defer tasks and fire triggers at once, because these tests run no scheduler."""
     monkeypatch.setattr(operator, "DEFER_AFTER", 0.0)
     monkeypatch.setattr(trigger, "FIRE_AFTER", 0.0)
 

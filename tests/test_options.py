@@ -1,4 +1,4 @@
-"""Options are declared once; form, checks, command line and docs are made from the declarations."""
+"""Options are declared once; form, checks, command line and docs are derived from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

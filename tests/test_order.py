@@ -1,4 +1,4 @@
-"""The order in which a training reads its records: planned, and never read here."""
+"""The order in which a training reads its records: only planned here, not read."""
 
 from collections import Counter
 from itertools import islice
@@ -15,7 +15,7 @@ SHARDS = [
 ]
 RECORDS = sum(shard.records for shard in SHARDS)
 
-#: Bytes of memory and of the disk that make few, or many, windows and groups of the shards.
+#: Bytes of memory and of the disk that give few, or many, windows and groups of the shards.
 BOUNDS = [
     {},
     {"window_bytes": 42},
@@ -25,7 +25,7 @@ BOUNDS = [
 
 
 def records_of(windows):
-    """Each record that the windows hold, by its shard and its number."""
+    """Each record of the windows, by its shard and its number."""
     return [
         (piece.shard.file, number)
         for window in windows

@@ -1,4 +1,4 @@
-"""The digits pipeline with every replica a pod: real Airflow components, a real Kubernetes."""
+"""The digits pipeline with a pod for every replica: real Airflow components, a real Kubernetes."""
 
 import os
 import time
@@ -31,7 +31,7 @@ from support.kubernetes_worlds import (
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parent.parent
-#: What the training asks for: a small node has room for all four of them.
+#: The training's resource requests: a small node has room for all four pods.
 ROLES = ("chief", "worker", "ps", "input", "dispatcher")
 SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ROLES}
 
@@ -43,7 +43,7 @@ def core() -> kubernetes.client.CoreV1Api:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This clone with the test's DAGs beside its own."""
+    """This clone with the test's DAGs in addition to its own."""
     project = tmp_path_factory.mktemp("project")
     (project / "dags").mkdir()
     for path in (*(PROJECT / "dags").iterdir(), PROJECT / "tests" / "dags" / "crowd.py"):
@@ -93,7 +93,7 @@ def namespace(stack: Stack) -> str:
 
 
 def uids(core: kubernetes.client.CoreV1Api, namespace: str) -> set[str]:
-    """The pods that train now."""
+    """The uids of the pods that train now."""
     pods = core.list_namespaced_pod(namespace, label_selector="aerotrain/job").items
     return {pod.metadata.uid for pod in pods if pod.metadata.name.startswith("train-")}
 
@@ -125,7 +125,7 @@ def test_the_pipeline_trains_evaluates_and_exports_on_pods(
 
 
 def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str) -> datetime:
-    """When the chief told of its first steps, by its node's clock."""
+    """When the chief reported its first steps, by its node's clock."""
 
     def told() -> list[str]:
         try:
@@ -133,7 +133,7 @@ def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str)
                 chief, namespace, timestamps=True, _preload_content=False
             )
         except kubernetes.client.ApiException:
-            return []  # it is not there yet, or its container is not
+            return []  # it does not exist yet, or its container does not
         return [line for line in answer.data.decode().splitlines() if "progress step=" in line]
 
     until("a line of progress", told)

@@ -1,4 +1,4 @@
-"""What is made of a pod's status: every row of ``pod_states.yaml``."""
+"""The interpretation of a pod's status: every row of ``pod_states.yaml``."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lines of any length in a stream: what is kept, what is said of the rest, and how much is held."""
+"""Lines of any length in a stream: what is kept, the note on the rest, and the memory used."""
 
 import tracemalloc
 
@@ -50,7 +50,7 @@ def test_a_line_that_does_not_end_takes_no_more_memory_the_longer_it_is() -> Non
         (Line(b"12345678"), "12345678"),
         (Line(b"123456789"), "12345678 [1 more bytes of this line were cut]"),
         (Line(b"123456789", 1000), "12345678 [1001 more bytes of this line were cut]"),
-        # No letter is cut in the middle, and no byte is lost from the count.
+        # No character is split, and every byte is counted.
         (Line("1234567é".encode(), 10), "1234567 [12 more bytes of this line were cut]"),
         (Line(b"1\xff345678", 10), "1\ufffd345678 [10 more bytes of this line were cut]"),
     ],

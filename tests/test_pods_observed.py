@@ -1,4 +1,4 @@
-"""What is known of a set's replicas from what its pods have shown: pure."""
+"""What the states of its pods say about the replicas of a group: pure."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CREATED = 1_800_000_000.0
 def pod(
     name: ReplicaName, *states: Edit, uid: str = "", generation: int = 0, created: float = CREATED
 ) -> dict[str, Any]:
-    """A pod as the API shows it."""
+    """A pod as the API returns it."""
     made: dict[str, Any] = {
         "metadata": {
             "name": f"job-{name}",
@@ -37,7 +37,7 @@ def pod(
 
 
 class Seen(ObservedSet):
-    """A chief and a worker, each of which came back as often as ``generations`` says."""
+    """A chief and a worker that have restarted as often as ``generations`` says."""
 
     def __init__(self) -> None:
         self.generations = {CHIEF: 0, WORKER: 0}
@@ -104,7 +104,7 @@ def test_a_pod_that_is_just_being_made_is_not_missed(seen: Seen) -> None:
     assert seen.states() == ["running", "pending"]
     assert seen.seen[WORKER].waits_since == 10.0
     seen.made([WORKER], 12.0)
-    seen.lists(11.5, pod(CHIEF, statuses.running()))  # asked for before, answered after
+    seen.lists(11.5, pod(CHIEF, statuses.running()))  # requested before, answered after
     assert seen.states() == ["running", "pending"]
     seen.lists(13.0, pod(CHIEF, statuses.running()))
     assert seen.states() == ["running", "lost"]

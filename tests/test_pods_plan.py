@@ -1,7 +1,7 @@
-"""From a job to manifests: the whole of them, what Kubernetes says to them, what is refused.
+"""From a job to manifests: the complete manifests, their validity in Kubernetes, and rejected jobs.
 
-``tests/manifests`` holds what is expected. ``python tests/test_pods_plan.py`` writes it anew:
-read what became different before you commit it.
+``tests/manifests`` holds the expected manifests. ``python tests/test_pods_plan.py`` writes them
+again: review the differences before you commit them.
 """
 
 import re
@@ -19,12 +19,12 @@ from aerotrain_airflow.backends.kubernetes.template import merge, read_template
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
-#: The oldest Kubernetes that we plan for, and the newest whose schemas are to be had.
+#: The oldest supported Kubernetes, and the newest one with published schemas.
 VERSIONS = ("1.28", kubernetes_validate.latest_version())
 
 IMAGE = "registry.example/aerotrain-training:1"
 
-#: What a platform team may want of every pod...
+#: What a platform team may require of every pod...
 PLATFORM: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -49,7 +49,7 @@ PLATFORM: dict[str, Any] = {
     },
 }
 
-#: ...and a data scientist of the workers, on top of it.
+#: ...and a data scientist of the workers, in addition.
 OF_WORKERS: dict[str, Any] = {
     "spec": {
         "nodeSelector": {"accelerator": "h100"},
@@ -108,7 +108,7 @@ def templated() -> Job:
     )
 
 
-#: Jobs, each with the settings that it is planned under.
+#: Jobs, each with the settings of its plan.
 CASES: dict[str, tuple[Job, dict[str, Any]]] = {
     "digits": (job(), {"store_secret": "store"}),
     "alone": (job("one_device", {"role": "chief"}), {"service_account": "aerotrain-replica"}),
@@ -189,7 +189,7 @@ def test_a_variable_reaches_its_replica_as_it_was_written() -> None:
     environment = {"PATTERN": "$(HOME)/$x$$"}
     [*_, pod] = plan(job("one_device", {"role": "chief", "environment": environment})).others
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-    # Kubernetes reads $$ as $, and puts a variable only in the place of $(NAME).
+    # Kubernetes reads $$ as $, and only replaces $(NAME) by a variable.
     assert env["PATTERN"] == "$$(HOME)/$$x$$$$"
 
 

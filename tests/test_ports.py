@@ -1,4 +1,4 @@
-"""Ports that are reserved: for one owner, on the whole machine, and by nothing that lies around."""
+"""Reserved ports: each has one owner on the whole machine, and stale files reserve nothing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Recovery on local processes: who is killed, who comes back, and who takes a set over."""
+"""Recovery on local processes: which replicas are killed and restarted, and who adopts a group."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ ALONE = {"strategy": "one_device", "replicas": [{"role": "chief"}]}
 
 
 def job(folder: Path, formation: dict[str, Any], arguments: dict[str, Any], **more: Any) -> Job:
-    """A job whose chief ends well once those that ``awaited`` names have started so often."""
+    """A job whose chief succeeds once the replicas that ``awaited`` names have started so often."""
     return Job.from_dict(
         {
             "name": "job",
@@ -147,7 +147,7 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         while sum("hello" in line for line in said) < 4:
             said.append(first.stdout.readline().strip())
         kept = JobFolder(Path(said[0].removeprefix("at ")))
-        # It notes how far it told right after it has told.
+        # It records its position just after it has passed a line on.
         wait_for("four positions", lambda: sum(map(bool, kept.positions().values())) == 4, 60)
         first.kill()
         first.wait()
@@ -214,7 +214,7 @@ def _cluster_of(pid: int) -> str:
 
 
 class Unheard(JobOperator):
-    """A task whose supervisor was killed: the next line that it tells finds nobody."""
+    """A task whose Airflow worker was killed: writing its next line to the log fails."""
 
     @property
     def log(self) -> Any:

@@ -1,4 +1,4 @@
-"""Publications of many files: whole or absent, and fetched as they were published."""
+"""Publications of many files: complete or absent, and fetched as they were published."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who comes back when somebody is lost: every row of the matrix, and its twin in the docs."""
+"""Which replicas restart after a failure: every row of the matrix, and its copy in the docs."""
 
 from pathlib import Path
 from typing import Any

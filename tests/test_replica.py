@@ -1,4 +1,4 @@
-"""How a replica comes to life, whoever launched it."""
+"""How a replica starts, whichever launcher started it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
-#: A module of a user's that tells what it finds when it is imported, before it runs.
+#: A user's module that prints its environment when it is imported, before it runs.
 MODULE = """
 import os, tempfile
 FOUND = {"tf_config": os.environ.get("TF_CONFIG"), "temporary": tempfile.gettempdir()}
@@ -34,7 +34,7 @@ def life_in(
     stdout: int | IO[str] = subprocess.PIPE,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """How the chief's process has ended whose ``run`` is that of ``module``, finder.py."""
+    """The completed process of a chief that ran ``module`` as finder.py."""
     (folder / "code").mkdir()
     (folder / "code" / "finder.py").write_text(module)
     job = Job.from_dict(
@@ -78,12 +78,12 @@ def test_its_module_finds_the_cluster_and_its_own_place_in_it(tmp_path: Path) ->
 
 
 def test_alone_it_is_in_no_cluster_and_its_temporary_files_have_a_folder(tmp_path: Path) -> None:
-    folder = str(tmp_path / "scratch" / "tmp")  # on a disk that came empty
+    folder = str(tmp_path / "scratch" / "tmp")  # on a disk that was empty at first
     found = found_by(tmp_path, "one_device", "chief", TF_CONFIG='{"cluster": {}}', TMPDIR=folder)
     assert found == {"tf_config": None, "temporary": folder}
 
 
-#: A module of a user's that fails in a function, by way of the standard library.
+#: A user's module that fails in a function, called by the standard library.
 FAILING = """
 import json
 def read():

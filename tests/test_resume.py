@@ -1,4 +1,4 @@
-"""Nothing lost: a training that is ended at any step, by any means, goes on where it was."""
+"""A training that is ended at any step, in any way, resumes there and loses nothing."""
 
 import json
 import random
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 EPOCHS = 6
 STEPS = EPOCHS * 40
 
-#: How a gang trains here: it may be ended at any of its executions.
+#: How these tests train a gang: it may be ended at any execution.
 GANG = {
     "strategy": "multi_worker_mirrored",
     "model": "tallying",
@@ -34,7 +34,7 @@ GANG = {
     "checkpoint_interval": 0.05,
 }
 
-#: Steps after which a training is ended; drawn once, so that a failure can be had again.
+#: Steps after which a training is ended; drawn once, so that a failure can be reproduced.
 RANDOM = random.Random(5)
 
 
@@ -51,12 +51,12 @@ def weights_of(digits, name):
 
 
 def assert_never_ended(digits, name, whole):
-    """The run ``name`` has come to what the uninterrupted run ``whole`` came to."""
+    """Assert that the run ``name`` has the results of the uninterrupted run ``whole``."""
     one, other = (
         ModelManifest.load(f"{store_of(digits, each).url}/model.json") for each in (name, whole)
     )
     assert one.step == other.step == STEPS
-    # The tally is exact: each record of the last epoch was seen once, whoever saw it.
+    # The tally is exact: each record of the last epoch was read once, by whichever process.
     assert one.metrics["tally"] == other.metrics["tally"]
     assert one.metrics == pytest.approx(other.metrics, rel=1e-3)
     for mine, theirs in zip(weights_of(digits, name), weights_of(digits, whole), strict=True):
@@ -65,7 +65,7 @@ def assert_never_ended(digits, name, whole):
 
 @pytest.fixture(scope="module")
 def whole(digits):
-    """A function that gives the name of a run under a strategy that nobody has ended."""
+    """A function that returns the name of an uninterrupted run under a strategy."""
     done = {}
 
     def run(strategy):
@@ -85,7 +85,7 @@ def whole(digits):
 
 
 def by_hand(digits, name, strategy, **arguments):
-    """The process of a run by hand, on two devices where the strategy takes several."""
+    """The process of a manual run, on two devices if the strategy uses several."""
     given = {"checkpoint-interval": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
     words = ["--run", name, "--strategy", strategy, "--model", "tallying"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]

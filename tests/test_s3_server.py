@@ -1,4 +1,4 @@
-"""The S3 server that `make run` and these tests start: a real one, which keeps what it takes."""
+"""The S3 server that `make run` and these tests start: a real one with persistent data."""
 
 from pathlib import Path
 

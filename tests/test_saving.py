@@ -1,4 +1,4 @@
-"""Saving in the background: what waits, what stays, how often, and what is said of it."""
+"""Saving in the background: the queue, retention, frequency, and messages."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ MANIFEST = json.dumps({"version": 1, "files": {}, "about": {}}).encode()
 
 
 class Gate:
-    """An errand that waits until it is opened, and notes that it ran."""
+    """An upload that blocks until it is opened, and records that it ran."""
 
     def __init__(self, ran, name="gate"):
         self.begun, self.opened, self.ran, self.name = (
@@ -209,9 +209,9 @@ def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp
     ("cost", "mtbf", "seconds"),
     [
         (0.1, 20_000, (2 * 0.1 * 20_000) ** 0.5),  # 63 s
-        (0.01, 300, 10),  # never more often than that
+        (0.01, 300, 10),  # at most this often
         (20, 600, 1000),  # at most 2 % of the time
-        (0.1, 1e9, 3600),  # never more seldom
+        (0.1, 1e9, 3600),  # at least this often
         (100, 1e9, 5000),
     ],
 )

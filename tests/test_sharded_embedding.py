@@ -1,4 +1,4 @@
-"""The sharded embedding: the results of Keras's own, in variables that several ps hold."""
+"""The sharded embedding: the same results as Keras's own, in variables on several ps."""
 
 import json
 import re
@@ -28,7 +28,7 @@ OPTIMIZERS = {
 
 
 def losses_of(embedding, optimizer, **options):
-    """The losses of a model with a table of that class, on ids of which few are frequent."""
+    """The losses of a model with a table of that class, on ids of which a few are frequent."""
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [

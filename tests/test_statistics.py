@@ -1,4 +1,4 @@
-"""Statistics: correct, bounded, independent of order; and changed data stop the run."""
+"""Statistics: correct, bounded, independent of order; drift stops the run."""
 
 import json
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
     tmp_path: Path, part_bytes: int
 ) -> None:
     (tmp_path / "in").mkdir()
-    values = np.repeat(np.arange(10.0), 2000)  # in four files, so that each repeats in one of them
+    values = np.repeat(np.arange(10.0), 2000)  # in four files: each repeats in one of them
     for number, each in enumerate(np.array_split(values, 4)):
         pq.write_table(pa.table({"x": each}), tmp_path / "in" / f"{number}.parquet")
     source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
@@ -128,7 +128,7 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
 
 EXTREMES = np.iinfo(np.int64)
 
-#: Values at which arithmetic in floats breaks.
+#: Values at which floating-point arithmetic fails.
 NASTY: dict[str, Any] = {
     "a moment, always the same": np.full(1000, 1_700_000_000_000_000_000),
     "ids that floats do not distinguish": 1_700_000_000_000_000_000 + np.arange(1000),

@@ -1,4 +1,4 @@
-"""The store: the same behaviour over a folder and over S3, and no key leads out of it."""
+"""The store: the same behaviour on a folder and on S3, and no key leads out of it."""
 
 import os
 import signal

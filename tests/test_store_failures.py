@@ -120,7 +120,7 @@ def test_an_unresponsive_endpoint_is_unavailable_within_a_minute() -> None:
 
 
 def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
-    """An endpoint that promises 1000 bytes, sends 10 and hangs up."""
+    """An endpoint that promises 1000 bytes, sends 10 and disconnects."""
 
     class Breaking(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -133,7 +133,7 @@ def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
             self.wfile.write(b"x" * 10)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -153,7 +153,7 @@ def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
 def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_content(
     condition: dict[str, Any], written: bytes
 ) -> None:
-    """An endpoint that takes a write, hangs up, and refuses the same write when it comes again."""
+    """An endpoint that carries out a write, disconnects, and rejects the repeated write."""
     came: list[str] = []
 
     class Forgetful(BaseHTTPRequestHandler):
@@ -174,7 +174,7 @@ def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_conten
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,7 +1,7 @@
-"""Objects that have a set's labels or names and are none of its own: neither believed nor deleted.
+"""Objects with the labels or names of a replica group that are not its own: ignored and kept.
 
-A namespace has other people in it. They copy pods to look into them, reuse labels, restore
-backups, and have had a name first.
+Other people use the same namespace. They copy pods to inspect them, reuse labels, restore backups,
+and may have used a name first.
 """
 
 import copy
@@ -92,7 +92,7 @@ class TestUnderOurNames:
         return ImaginedSet(own)
 
     def stranger(self, of: ImaginedSet, name: str) -> str:
-        """A pod of somebody else's, that has all that our chief's has but its owner."""
+        """A foreign pod that has everything that our chief has, except its owner."""
         pod = of.pod()
         for field in ("uid", "resourceVersion", "creationTimestamp", "ownerReferences"):
             pod["metadata"].pop(field, None)
@@ -119,7 +119,7 @@ class TestUnderOurNames:
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lifecycle, "_GOING", 1.0)
-        ours.double.hold("job-chief", ours.namespace)  # so that pods are dropped by force
+        ours.double.hold("job-chief", ours.namespace)  # so that pods are deleted by force
         theirs = self.stranger(ours, "theirs")
         another = ImaginedSet.job_of(arguments={"another": "job"})
         second = ours.launcher_of("try-2")
@@ -142,7 +142,7 @@ class TestUnderOurNames:
     def test_a_set_whose_uid_is_not_known_is_found_by_the_launch_that_made_it(
         self, ours: ImaginedSet
     ) -> None:
-        """As where a task is killed while its set is made."""
+        """As when a task is killed while it creates its replica group."""
         named = Address.parse(ours.address)
         assert named.uid
         ours.launcher.stop(str(Address(named.namespace, named.name, named.attempt)))
@@ -163,7 +163,7 @@ class TestUnderOurNames:
 
 
 def test_an_owner_without_a_holder_was_made_by_no_task(world: World) -> None:
-    """As one that ``kubectl apply`` has made of a dry run."""
+    """As when ``kubectl apply`` creates one from a dry run."""
     launcher = world.launcher()
     plan = launcher.plan(world.job(), "try-1")
     assert HOLDER not in plan.owner["metadata"]["annotations"]

@@ -1,4 +1,4 @@
-"""Synchronous strategies: replicas that share a batch do what one replica does with all of it."""
+"""Synchronous strategies: replicas that share a batch reach the result of one with all of it."""
 
 import json
 import subprocess
@@ -20,12 +20,12 @@ from support.training_fixtures import DIGITS, MODELS, read_until, start_python, 
 
 pytestmark = pytest.mark.process
 
-STEPS = 50  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+STEPS = 50  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 
 @pytest.fixture(scope="module")
 def steps_of(digits):
-    """A function that runs steps under a strategy, and returns what they came to."""
+    """A function that runs steps under a strategy, and returns their results."""
 
     def run(strategy, devices=1, workers=0, model="plain", steps=STEPS, **arguments):
         common = {"model": model, "data": digits.data, "steps_per_execution": 1}
@@ -44,7 +44,7 @@ def steps_of(digits):
 
 @pytest.fixture(scope="module")
 def alone(steps_of):
-    """What one replica comes to with the whole of each batch."""
+    """The result of one replica with the whole of each batch."""
     return steps_of("one_device")[0]
 
 
@@ -81,7 +81,7 @@ def test_replicas_that_share_a_batch_train_the_same_model_as_one(
 
 
 def test_workers_train_an_embedding_as_one_replica_does_with_a_short_batch_on_the_way(steps_of):
-    # All in one execution, which ends an epoch, and so has batches of two lengths.
+    # All in one execution, which ends an epoch, and so has batches of two sizes.
     setting = {"model": "looking_up", "steps_per_execution": STEPS}
     [one] = steps_of("one_device", **setting)
     for replica in steps_of("multi_worker_mirrored", workers=1, **setting):
@@ -219,7 +219,7 @@ def test_a_train_step_of_a_models_own_trains_the_same_model_as_one(
 ):
     [one] = steps_of("one_device", model="own_step", steps=30)
     for each in steps_of(strategy, devices, workers, model="own_step", steps=30):
-        # What compute_loss returns is a replica's part of the loss, as under fit.
+        # compute_loss returns a replica's part of the loss, as under fit.
         each["loss"] *= 2
         assert_same(each, one)
 
@@ -290,7 +290,7 @@ def test_a_cluster_set_by_hand_is_refused(monkeypatch, capsys, digits):
 
 
 def test_importing_the_input_leaves_the_runtime_to_the_strategy_that_configures_it():
-    # A strategy of several workers refuses a runtime that something has started already.
+    # A strategy of several workers rejects a runtime that is already initialized.
     code = (
         "import aerotrain.training.input_pipeline\n"
         "from tensorflow.python.eager import context\n"

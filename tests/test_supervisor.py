@@ -16,7 +16,7 @@ from aerotrain.supervisor.supervisor import Replica
 def replica(tmp_path: Path) -> Replica:
     folder = ReplicaFolder(tmp_path / "chief")
     os.close(folder.make_ready())
-    began = time.monotonic() - 100  # and no heartbeat was seen since
+    began = time.monotonic() - 100  # and no heartbeat has been seen since
     return Replica(folder, 0, reaper=os.getpid(), beat=folder.heartbeat(), beaten=began)
 
 

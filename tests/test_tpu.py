@@ -1,4 +1,4 @@
-"""TPU: what can be tested without one, which is how a training without one ends."""
+"""TPU: what can be tested without one, namely how a training without a TPU ends."""
 
 import socket
 import time
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def silent():
-    """The address of a port that takes connections and never says a word."""
+    """The address of a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"grpc://127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def dead():
-    """The address of a port at which nobody listens."""
+    """The address of a port on which no process listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"grpc://127.0.0.1:{held.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Training: the losses of ``fit``, exact steps, every refusal, and real clusters."""
+"""Training: the losses of ``fit``, exact steps, every rejection, and real clusters."""
 
 import json
 import sys
@@ -81,7 +81,7 @@ def test_the_pace_is_that_of_the_last_lines():
 
 @pytest.fixture(scope="module")
 def batches(digits):
-    """Three epochs of the digits, as both loops of the next test are to see them."""
+    """Three epochs of the digits, as input of both loops of the next test."""
     user = UserCode.load("small")
     dataset = load_dataset(digits.data)
     shards = dataset.splits["train"].shards
@@ -135,7 +135,7 @@ def test_several_steps_an_execution_train_the_same_model(digits):
 
 
 def weights_of(digits, url):
-    """The weights that the training with the manifest at ``url`` ended with."""
+    """The final weights of the training with the manifest at ``url``."""
     scratch = digits.folder / "weights" / str(len(digits.started))
     digits.started.append(url)
     trained = ModelManifest.load(url)
@@ -215,7 +215,7 @@ def test_a_model_that_cannot_be_trained_is_refused(digits, model, message):
 
 
 def first_refused(digits):
-    """The record and the shard of the first scan that the transform of ``refusing`` fails on."""
+    """The record and the shard of the first scan on which the transform of ``refusing`` fails."""
     from refusing import refuses
 
     dataset = load_dataset(digits.data)

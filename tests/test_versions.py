@@ -1,4 +1,4 @@
-"""The numbers of exported models: each is written by one try alone, whatever else lies there."""
+"""The version numbers of exported models: each is written by one try alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_exports_at_once_never_share_a_number(store: Store) -> None:
 
 
 def test_no_two_claims_are_alike(store: Store) -> None:
-    """A claim whose answer was lost is known by its bytes, and must not be another try's."""
+    """A claim whose response was lost is recognized by its bytes, which no other try may write."""
     first, second = (store.get(f"claims/{claim_version(store, MONDAY)}.json") for _ in range(2))
     assert first != second
 

@@ -1,4 +1,4 @@
-"""Warm start: what is forked from a process with imports, and that nothing else is different."""
+"""Warm start: what is forked from a process with imports, with no other difference."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ def test_each_folder_interpreter_and_environment_has_a_server_of_its_own() -> No
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of groups whose fork server is ended at the end of these tests."""
+    """A folder of groups whose fork server is ended after these tests."""
     root = tmp_path_factory.mktemp("warm") / "sets"
     root.mkdir()
     yield root
@@ -84,7 +84,7 @@ def end_server(root: Path) -> None:
 
 
 def server_of(root: Path) -> int | None:
-    """The process of the fork server of that folder's groups, by the lock that it holds."""
+    """The fork server of that folder's groups, found by the lock that it holds."""
     return holder_of(Path(f"{WarmStart(root, *HOW).socket}.lock"))
 
 
@@ -111,7 +111,7 @@ def test_a_forked_replica_finds_what_one_that_was_run_finds(root: Path, tmp_path
 
 
 def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
-    """Have one replica run below a supervisor that was forked, or run; what its job returned."""
+    """The result of one replica that runs below a supervisor, itself forked or run."""
     folder = root / described.name / "try-1"
     JobFolder.make(folder, described, {CHIEF: "127.0.0.1:20000"}, "try-1")
     server = WarmStart(root, *HOW)

@@ -1,4 +1,4 @@
-"""The watchdog: it ends what makes no progress, names who is silent, and rests in between."""
+"""The watchdog: it ends replicas without progress, names unresponsive ones, and pauses."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 
 class World:
-    """A clock, a watchdog by it, and what it has said when it ended the replica."""
+    """A clock, a watchdog that uses it, and its messages when it ended the replica."""
 
     def __init__(self, peers=None):
         self.now = 0.0
