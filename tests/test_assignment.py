@@ -48,7 +48,7 @@ def test_the_records_of_a_split_are_spread_over_all_shards() -> None:
     assert eighths.min() > 0.7 * eighths.max()
 
 
-def test_another_seed_is_another_order() -> None:
+def test_another_seed_gives_another_order() -> None:
     hashes = hashes_of(KEYS)
     orders = [np.argsort(order_of(hashes, seed)) for seed in (0, 1)]
     assert abs(np.corrcoef(*orders)[0, 1]) < 0.05

@@ -44,7 +44,7 @@ def steps_of(digits):
 
 
 @pytest.mark.parametrize("model", ["plain", "laden"])
-def test_a_mesh_computes_what_one_device_does(steps_of, model):
+def test_a_mesh_computes_the_same_as_one_device(steps_of, model):
     alone = steps_of("one_device", model=model)
     layout = {"dense/kernel": ["batch", "model"], "dense_1/kernel": ["model", None]}
     cut = steps_of("dtensor", model=model, mesh={"batch": 2, "model": 2}, layout=layout)
@@ -108,7 +108,7 @@ def test_a_layer_that_does_not_fit_in_one_process_trains_in_two(digits):
             assert process.returncode == ExitCode.OK, said
 
 
-def test_a_lost_process_of_the_mesh_is_worth_another_try(digits):
+def test_a_failed_process_of_the_mesh_is_a_temporary_error(digits):
     arguments = {"model": "small", "epochs": 2000, "layout": {"dense/kernel": [None, "model"]}}
     arguments |= {"strategy": "dtensor", "checkpoint_interval": 0.5}
     with digits.cluster("lost-mesh", **arguments) as processes:
@@ -197,6 +197,6 @@ def test_what_a_mesh_cannot_do_is_refused(refusals, message):
     ],
     ids=str,
 )
-def test_a_mesh_or_layout_that_cannot_be_is_refused(arguments, message):
+def test_an_invalid_mesh_or_layout_is_refused(arguments, message):
     with pytest.raises(SpecError, match=message):
         TrainArguments.of({"model": "m", "data": "d", **arguments})

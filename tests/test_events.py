@@ -23,7 +23,7 @@ print("the end")
 """
 
 
-def test_a_full_disk_costs_the_curves_and_says_so_once(tmp_path):
+def test_a_full_disk_drops_tensorboard_curves_with_one_warning(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WRITE, str(tmp_path)], capture_output=True, text=True, check=False
     )

@@ -38,7 +38,7 @@ def back(replica: str) -> Event:
         ([START, CHIEFS_START, *(without_place(f"worker-{index}") for index in range(4))], 2),
     ],
 )
-def test_a_next_try_asks_for_no_worker_that_found_no_place(
+def test_the_next_try_omits_workers_that_could_not_be_scheduled(
     ledger: list[Event], workers: int
 ) -> None:
     asked = replace(job("parameter_server", FOUR), min_workers=2)

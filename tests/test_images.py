@@ -89,7 +89,7 @@ def test_defaults_are_those_of_the_example() -> None:
         assert otherwise == expected, name
 
 
-def test_no_secret_lies_in_a_file() -> None:
+def test_no_file_contains_a_secret() -> None:
     for name, value in _example().items():
         assert not (SECRET.search(name) and value), f"{name} has a value in .env.example"
     for service, description in _services().items():
@@ -107,7 +107,7 @@ def test_only_this_machine_reaches_the_ports() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
-def test_a_running_tasks_log_is_found_under_its_host_name() -> None:
+def test_the_log_of_a_running_task_is_found_under_its_host_name() -> None:
     services = _services()
     for name in ("scheduler", "scheduler-with-processes", "triggerer"):
         service = services[name]
@@ -140,7 +140,7 @@ def test_no_image_runs_as_root(dockerfile: Path) -> None:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_nothing_says_where_images_and_packages_come_from(dockerfile: Path) -> None:
+def test_no_file_names_a_registry_of_images_or_packages(dockerfile: Path) -> None:
     """A mirror is configured where the build runs; the base has a pinned default."""
     text = dockerfile.read_text()
     assert not re.search(r"(?<!s3)://", text)
@@ -185,7 +185,7 @@ def test_the_image_of_the_store_has_all_that_its_command_imports() -> None:
             assert module in installed, f"{source.name} imports {module}"
 
 
-def test_a_build_sees_only_what_is_named() -> None:
+def test_the_build_context_contains_only_listed_files() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     ignored = [line for line in lines if line and not line.startswith("#")]
     assert ignored[0] == "*"
@@ -200,7 +200,7 @@ def test_a_build_sees_only_what_is_named() -> None:
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
 
 
-def test_the_gpu_image_has_the_versions_of_every_other() -> None:
+def test_the_gpu_image_has_the_same_package_versions_as_the_others() -> None:
     ours, gpus = (_locked("requirements.lock"), _locked("images/training/gpu/requirements.lock"))
     assert gpus["tensorflow"] == ours["tensorflow-cpu"]
     assert {name: gpus[name] for name in ours.keys() & gpus} == {

@@ -68,7 +68,7 @@ def of(store: Store) -> dict[str, object]:
     return dict(json.loads(store.get(KEY)))
 
 
-def test_each_that_takes_the_lease_has_a_higher_token(store: Store) -> None:
+def test_each_new_holder_of_the_lease_has_a_higher_token(store: Store) -> None:
     tokens = []
     for attempt in ("first", "second", "third"):
         held = taken(store, attempt)
@@ -78,7 +78,7 @@ def test_each_that_takes_the_lease_has_a_higher_token(store: Store) -> None:
     assert tokens == [1, 2, 3]
 
 
-def test_a_token_is_above_those_that_are_known_from_elsewhere(store: Store) -> None:
+def test_a_token_is_above_the_tokens_of_existing_checkpoints(store: Store) -> None:
     held = lease(store)
     held.take(above=7)  # as left by checkpoints after the lease was deleted by hand
     assert held.token == 8
@@ -92,7 +92,7 @@ def test_a_place_in_use_by_another_live_run_is_refused_and_that_run_named(store:
     first.look()
 
 
-def test_the_lease_of_a_run_that_was_killed_lapses(
+def test_the_lease_of_a_killed_run_expires(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken(store)
@@ -104,7 +104,7 @@ def test_the_lease_of_a_run_that_was_killed_lapses(
     assert "launch first on here was the last to train here" in capsys.readouterr().out
 
 
-def test_a_reader_that_was_stopped_itself_counts_from_then_on(store: Store) -> None:
+def test_a_launch_that_was_suspended_itself_waits_for_the_whole_lease_again(store: Store) -> None:
     first, time = taken(store), Time()
     waited: list[float] = []
 
@@ -120,7 +120,9 @@ def test_a_reader_that_was_stopped_itself_counts_from_then_on(store: Store) -> N
         lease(store, "second", time=time).take()
 
 
-def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: Store) -> None:
+def test_a_restart_of_the_same_launch_takes_the_lease_at_once_and_an_older_one_never(
+    store: Store,
+) -> None:
     old = taken(store)
     time = Time()
     new = lease(store, generation=1, time=time)
@@ -133,7 +135,7 @@ def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: St
     new.look()
 
 
-def test_one_that_was_stopped_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
+def test_a_holder_suspended_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
     first, second = taken(store), taken(store, "second")
     for use in (first.renew, first.look, lambda: first.put(RESULT, b"late")):
         with pytest.raises(SupersededError, match=r"launch second on here.*token 2.*had 1"):
@@ -147,7 +149,7 @@ def test_one_that_was_stopped_for_longer_than_its_lease_finds_it_taken(store: St
     assert store.get(RESULT) == b"right"
 
 
-def test_one_that_stops_between_its_look_and_its_write_overwrites_nothing(store: Store) -> None:
+def test_a_holder_suspended_between_read_and_write_overwrites_nothing(store: Store) -> None:
     store.put(RESULT, b"of an earlier try")
     first = taken(store)
     look, second = first.look, []
@@ -164,7 +166,7 @@ def test_one_that_stops_between_its_look_and_its_write_overwrites_nothing(store:
     assert store.get(RESULT) == b"right"
 
 
-def test_a_late_write_of_an_earlier_holder_does_not_keep_the_new_one_from_its_own(
+def test_a_late_write_of_an_earlier_holder_does_not_block_the_new_one(
     store: Store,
 ) -> None:
     second = taken(store, "second")
@@ -181,7 +183,7 @@ def test_a_late_write_of_an_earlier_holder_does_not_keep_the_new_one_from_its_ow
     assert store.get(RESULT) == b"right"
 
 
-def test_what_ended_is_in_the_way_of_none(store: Store) -> None:
+def test_a_run_that_has_ended_blocks_no_other(store: Store) -> None:
     taken(store).release()
     time = Time()
     lease(store, "second", time=time).take()
@@ -189,7 +191,7 @@ def test_what_ended_is_in_the_way_of_none(store: Store) -> None:
     assert of(store)["attempt"] == "second"
 
 
-def test_a_store_that_was_away_costs_no_lease_that_none_took(store: Store) -> None:
+def test_a_store_outage_does_not_end_a_lease_that_no_other_run_took(store: Store) -> None:
     away = Away(store)
     held = taken(away)  # type: ignore[arg-type]
     away.is_away = True
@@ -201,7 +203,7 @@ def test_a_store_that_was_away_costs_no_lease_that_none_took(store: Store) -> No
     held.look()
 
 
-def test_a_renewal_whose_answer_was_lost_costs_no_lease(store: Store) -> None:
+def test_a_renewal_whose_response_was_lost_does_not_end_the_lease(store: Store) -> None:
     away = Away(store)
     held = taken(away)  # type: ignore[arg-type]
     away.loses_answers = True
@@ -213,7 +215,7 @@ def test_a_renewal_whose_answer_was_lost_costs_no_lease(store: Store) -> None:
     assert of(store)["attempt"] == "first"
 
 
-def test_a_lease_that_was_deleted_is_there_again(store: Store) -> None:
+def test_a_deleted_lease_is_written_again_by_its_holder(store: Store) -> None:
     held = taken(store)
     store.delete(KEY)
     held.renew()
@@ -253,7 +255,7 @@ def test_what_is_no_lease_is_refused(store: Store, content: bytes) -> None:
         lease(store).take()
 
 
-def test_of_two_at_the_same_moment_one_trains(store: Store) -> None:
+def test_only_one_of_two_simultaneous_launches_trains(store: Store) -> None:
     came, over, ended = threading.Barrier(2), threading.Event(), []
 
     def train(attempt: str) -> None:
@@ -276,7 +278,7 @@ def test_of_two_at_the_same_moment_one_trains(store: Store) -> None:
     assert len(ended) == 1
 
 
-def test_while_it_is_renewed_its_loss_is_said_at_once(
+def test_background_renewal_reports_at_once_that_the_lease_was_taken(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aerotrain.lease.RENEWED_EVERY", 0.01)
@@ -301,7 +303,7 @@ def take_at_once(store: Store) -> None:
     store.put(KEY, json.dumps(content).encode())
 
 
-def test_a_lease_that_was_never_taken_fences_nothing(store: Store) -> None:
+def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
     free = lease(store)
     free.look()
     free.put(RESULT, b"of a step that needs none")

@@ -34,7 +34,7 @@ def said_by(words, folder, environment=None):
     return said
 
 
-def test_one_device_computes_the_losses_that_fit_of_tf_keras_does(digits, tmp_path):
+def test_one_device_computes_the_same_losses_as_fit_of_tf_keras(digits, tmp_path):
     said = said_by([str(HERE / "support" / "legacy_steps.py"), digits.data], tmp_path)
     assert said.count("the same as fit") == 2
 
@@ -166,7 +166,7 @@ for refused in (
 """
 
 
-def test_what_is_not_done_for_tf_keras_is_refused_with_the_way_out(tmp_path):
+def test_unsupported_features_of_tf_keras_are_refused_with_an_alternative(tmp_path):
     lines = said_by(["-c", REFUSALS], tmp_path).splitlines()
     for line, words in zip(
         [line for line in lines if line.startswith("refused: ")],
@@ -186,7 +186,9 @@ def test_what_is_not_done_for_tf_keras_is_refused_with_the_way_out(tmp_path):
         assert words in line
 
 
-def test_without_the_variable_a_tf_keras_model_is_refused_with_the_way_out(monkeypatch, tmp_path):
+def test_without_the_environment_variable_a_tf_keras_model_is_refused_with_a_solution(
+    monkeypatch, tmp_path
+):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS")
     build = (
         "from aerotrain.training.model.code import UserCode\n"

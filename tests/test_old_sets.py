@@ -20,7 +20,9 @@ HOUR = 3600.0
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
 
 
-def test_a_training_goes_on_when_another_follows_it_after_its_start_deadline(world: World) -> None:
+def test_a_training_continues_when_a_new_follower_begins_after_its_start_deadline(
+    world: World,
+) -> None:
     """Follow it for longer than its start deadline, then replace the follower."""
     start = 5.0 if world.double else 60.0
     job = world.job(
@@ -51,20 +53,20 @@ class TestAnHourOld:
         made.age(HOUR)
         return made
 
-    def test_who_begins_to_follow_it_leaves_it_as_it_is(self, old: ImaginedSet) -> None:
+    def test_a_new_follower_does_not_replace_its_pods(self, old: ImaginedSet) -> None:
         before = old.uids()
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
         assert old.uids() == before
 
-    def test_nothing_is_decided_before_all_pods_were_seen(self, old: ImaginedSet) -> None:
+    def test_the_controller_decides_nothing_before_all_pods_were_seen(
+        self, old: ImaginedSet
+    ) -> None:
         old.double.fail(503, verb="list", resource="pods", times=3)
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
 
-    def test_one_replica_that_comes_back_has_the_whole_start_deadline(
-        self, old: ImaginedSet
-    ) -> None:
+    def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedSet) -> None:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
         old.double.delete("pods", "job-worker-1", old.namespace)
         old.followed().until_life(1, "worker-1")
@@ -73,7 +75,9 @@ class TestAnHourOld:
         old.become(statuses.exited(0))
         assert [each.state for each in old.ends()] == [State.SUCCEEDED] * 2
 
-    def test_one_that_has_waited_for_too_long_ends_it(self, own: KubernetesDouble) -> None:
+    def test_a_replica_that_has_waited_beyond_its_start_deadline_ends_it(
+        self, own: KubernetesDouble
+    ) -> None:
         old = ImaginedSet(own, {"worker-1": statuses.unschedulable()}, replicas=SERVED)
         old.age(HOUR)
         ended = old.followed().end()
@@ -83,7 +87,7 @@ class TestAnHourOld:
 
 
 @pytest.mark.process
-def test_a_deadline_that_passes_while_the_api_is_away_is_judged_by_what_is_then_seen(
+def test_a_deadline_that_passes_during_an_api_outage_is_checked_against_the_pods_after_it(
     own: KubernetesDouble,
 ) -> None:
     young = ImaginedSet(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})

@@ -57,7 +57,7 @@ def pipelines() -> DagBag:
 
 
 @pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
-def test_the_value_and_the_lines_of_pods_are_the_tasks(
+def test_the_value_and_the_log_lines_of_pods_are_those_of_the_task(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
@@ -73,7 +73,7 @@ def test_the_value_and_the_lines_of_pods_are_the_tasks(
 
 
 @pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
-def test_a_job_that_fails_says_why_and_leaves_no_pod(
+def test_a_failed_job_has_a_reason_and_leaves_no_pod(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
@@ -86,7 +86,7 @@ def test_a_job_that_fails_says_why_and_leaves_no_pod(
     double.wait_for(lambda: not double.all("pods", namespace))
 
 
-def test_a_task_that_is_deferred_past_its_timeout_is_ended(
+def test_a_task_that_is_deferred_beyond_its_timeout_is_ended(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
@@ -99,7 +99,7 @@ def test_a_task_that_is_deferred_past_its_timeout_is_ended(
 
 
 @pytest.mark.parametrize(("holder", "left"), [("try-1", 0), ("try-2", 4)])
-def test_killing_a_deferred_task_ends_its_set_and_no_later_trys(
+def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_try(
     namespace: str, double: KubernetesDouble, holder: str, left: int
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")

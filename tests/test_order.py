@@ -45,7 +45,7 @@ def test_each_epoch_has_every_record_once(bounds):
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_what_begins_in_the_middle_plans_what_is_left(bounds):
+def test_a_training_that_starts_in_the_middle_plans_the_remaining_records(bounds):
     order = Order(shards=SHARDS, seed=0, **bounds)
     for epoch in range(2):
         windows = list(order.epoch(epoch))
@@ -57,7 +57,7 @@ def test_what_begins_in_the_middle_plans_what_is_left(bounds):
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_a_record_is_found_in_the_window_that_holds_it(bounds):
+def test_a_record_is_found_in_the_window_that_contains_it(bounds):
     order = Order(shards=SHARDS, seed=0, **bounds)
     numbers = [
         number
@@ -83,7 +83,7 @@ def test_what_fits_in_memory_is_one_window():
     assert window.records == RECORDS
 
 
-def test_more_and_more_shards_are_mixed_and_at_the_most_what_half_of_the_disk_holds():
+def test_groups_of_shards_grow_up_to_half_of_the_disk_budget():
     shards = [Shard(file=f"{number}", records=10, bytes=1000, sha256="") for number in range(31)]
     for disk, groups in (
         (0, [1, 2, 4, MIXED, MIXED, MIXED]),

@@ -136,7 +136,7 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
 
 
-def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
+def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manifest(
     pipeline: Runs, store: Store, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "dags" / "models"))
@@ -186,7 +186,7 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_secon
     assert not alive, f"{len(gone)} gone"
 
 
-def test_scheduler_triggerer_and_task_are_killed_at_once_and_the_run_has_trained_once(
+def test_a_run_trains_once_although_scheduler_triggerer_and_task_are_killed_at_once(
     stack: Stack, home: Home
 ) -> None:
     training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 300})
@@ -197,13 +197,13 @@ def test_scheduler_triggerer_and_task_are_killed_at_once_and_the_run_has_trained
     assert not outcome.left
 
 
-def test_a_conf_key_that_no_param_has_is_refused_with_the_nearest(pipeline: Runs) -> None:
+def test_an_unknown_conf_key_is_refused_and_the_nearest_param_suggested(pipeline: Runs) -> None:
     run = pipeline.trigger({"eppochs": 3})
     assert pipeline.end_of(run) == "failed"
     assert "did you mean 'epochs'?" in pipeline.errors(run)
 
 
-def test_a_param_out_of_its_range_is_refused_as_it_is_triggered(pipeline: Runs) -> None:
+def test_a_param_out_of_its_range_is_refused_at_the_trigger(pipeline: Runs) -> None:
     with pytest.raises(FinalError, match="strategy"):
         pipeline.trigger({"strategy": "parameter_sever"})
 

@@ -140,7 +140,7 @@ def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str)
     return datetime.fromisoformat(told()[0].split()[0])
 
 
-def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
+def test_the_time_to_the_first_step_is_compared_with_kubectl_apply_of_the_same_pods(
     digits: Runs,
     core: kubernetes.client.CoreV1Api,
     namespace: str,
@@ -176,7 +176,7 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
     until("the end of all pods", lambda: not uids(core, namespace))
 
 
-def test_ten_jobs_train_at_once_where_one_task_may_run(stack: Stack) -> None:
+def test_ten_jobs_run_at_once_although_only_one_task_may_run(stack: Stack) -> None:
     crowd = Runs(stack, "crowd")
     until("the DAG", lambda: "crowd" in stack.api.parsed())
     run = crowd.trigger({})
@@ -184,7 +184,7 @@ def test_ten_jobs_train_at_once_where_one_task_may_run(stack: Stack) -> None:
     assert crowd.result(run, "job_0") == 10
 
 
-def test_a_deferred_training_that_is_marked_failed_is_gone_within_10_seconds(
+def test_the_pods_of_a_deferred_training_marked_failed_are_deleted_within_10_seconds(
     digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
 ) -> None:
     run = digits.trigger({"resources": SMALL, "epochs": 100_000})
@@ -196,7 +196,7 @@ def test_a_deferred_training_that_is_marked_failed_is_gone_within_10_seconds(
     assert time.monotonic() - marked < 10
 
 
-def test_killing_triggerer_and_scheduler_costs_the_training_nothing(
+def test_killing_triggerer_and_scheduler_does_not_disturb_the_training(
     digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
 ) -> None:
     run = digits.trigger({"resources": SMALL, "epochs": 300})

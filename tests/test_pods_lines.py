@@ -24,13 +24,13 @@ def split(*pieces: bytes, longest: int = 8) -> tuple[list[Line], Line | None]:
         ([b"12345678", b"90"], [], Line(b"12345678", 2)),
     ],
 )
-def test_a_line_is_one_however_it_comes_and_no_longer_than_is_kept(
+def test_a_line_is_joined_from_any_pieces_and_cut_at_its_limit(
     pieces: list[bytes], lines: list[Line], rest: Line | None
 ) -> None:
     assert split(*pieces) == (lines, rest)
 
 
-def test_a_line_that_does_not_end_takes_no_more_memory_the_longer_it_is() -> None:
+def test_an_endless_line_takes_bounded_memory() -> None:
     splitter, piece = LineSplitter(1 << 16), b"x" * (1 << 16)
     tracemalloc.start()
     try:
@@ -55,5 +55,5 @@ def test_a_line_that_does_not_end_takes_no_more_memory_the_longer_it_is() -> Non
         (Line(b"1\xff345678", 10), "1\ufffd345678 [10 more bytes of this line were cut]"),
     ],
 )
-def test_what_was_cut_is_said(line: Line, text: str) -> None:
+def test_a_cut_line_states_how_many_bytes_were_cut(line: Line, text: str) -> None:
     assert readable(line, 8) == text

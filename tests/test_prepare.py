@@ -80,7 +80,7 @@ def test_every_split_has_as_many_shards_as_requested(tmp_path: Path, write_sourc
     assert all(5 <= count <= 6 for count in shards.values()), shards
 
 
-def test_the_same_input_again_writes_nothing_and_says_so(
+def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
     store_url: str, tmp_path: Path, write_source: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = write_source()
@@ -109,7 +109,7 @@ def test_the_same_input_again_writes_nothing_and_says_so(
         ("", "", {"splits": {"train": 0.8, "test": 0.2}}),
     ],
 )
-def test_another_input_is_another_data_set(
+def test_another_input_makes_another_data_set(
     tmp_path: Path, write_source: Write, replaced: str, by: str, arguments: dict[str, Any]
 ) -> None:
     first = prepare(tmp_path.as_uri(), tmp_path, write_source())
@@ -304,7 +304,7 @@ def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source:
         ),
     ],
 )
-def test_a_data_set_that_could_not_be_used_is_not_finalized(
+def test_an_unusable_data_set_is_not_finalized(
     tmp_path: Path,
     write_source: Write,
     replaced: str,

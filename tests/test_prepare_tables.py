@@ -284,7 +284,7 @@ def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_
         )
 
 
-def test_damaged_bytes_count_as_many_rejected_records_as_they_may_have_held(
+def test_damaged_bytes_count_as_the_most_records_that_they_may_have_held(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in").mkdir()

@@ -110,7 +110,9 @@ def saved_after(process, step):
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_a_training_killed_at_any_step_ends_as_an_uninterrupted_one(digits, whole, strategy):
+def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
+    digits, whole, strategy
+):
     name = f"killed-{strategy.replace('_', '-')}"
     with by_hand(digits, name, strategy) as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
@@ -121,7 +123,7 @@ def test_a_training_killed_at_any_step_ends_as_an_uninterrupted_one(digits, whol
     assert_never_ended(digits, name, whole(strategy))
 
 
-def test_a_gang_whose_member_is_killed_ends_as_an_uninterrupted_one(digits, whole):
+def test_a_gang_whose_member_is_killed_has_the_results_of_an_uninterrupted_one(digits, whole):
     with digits.cluster("killed-gang", **GANG) as processes:
         saved_after(processes["chief"], RANDOM.randrange(20, STEPS - 100))
         processes["worker-0"].kill()
@@ -170,7 +172,7 @@ def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy
         assert f"preempted after step {saved.step}, which is saved" in words
 
 
-def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(digits):
+def test_with_parameter_servers_a_preempted_chief_saves_and_a_preempted_worker_ends_at_once(digits):
     arguments = {"model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster("told-servers", **arguments) as processes:
         read_until(processes["chief"], "epoch 2 of")
@@ -234,7 +236,7 @@ def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, messa
     check_same_model("file:///c", about, {"strategy": "one_device"}, one)
 
 
-def test_a_training_may_go_on_under_another_strategy_and_says_what_changes(digits):
+def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(digits):
     run(digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2))
     with by_hand(digits, "elsewhere", "mirrored") as process:
         said = read_until(process, "the trained model is")

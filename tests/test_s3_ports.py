@@ -223,7 +223,7 @@ def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
     assert [stat.S_IMODE(each.stat().st_mode) for each in private] == [0o600, 0o600]
 
 
-def test_what_was_written_before_there_were_keys_is_read(tmp_path: Path) -> None:
+def test_objects_from_before_the_signing_keys_can_be_read(tmp_path: Path) -> None:
     with s3_server(tmp_path):
         pass  # it creates the credential
     (tmp_path / CERTIFICATE).unlink()
@@ -283,7 +283,7 @@ def composed(data: Path) -> Iterator[tuple[psutil.Process, S3Server]]:
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_other_containers_reach_s3_alone_and_that_with_a_credential(tmp_path: Path) -> None:
+def test_other_containers_reach_only_s3_and_only_with_a_credential(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with composed(tmp_path / "data") as (process, server):
         store = open_store("s3://kept", server.environment)

@@ -239,7 +239,7 @@ def test_files_are_read_by_name_where_listing_is_denied(
         assert read({"kind": "csv", "url": url})[0] == {"n": [1]}
 
 
-def test_a_name_that_leads_out_of_its_folder_is_refused(
+def test_a_name_outside_its_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [StoredObject("a/../../x.csv", 4, "etag")]  # which a bucket may contain
@@ -600,7 +600,7 @@ def test_invalid_options_of_a_source_are_refused(source: dict[str, Any], words: 
         read(source)
 
 
-def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_column_is_refused_and_the_nearest_name_suggested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("price,label\n1,2\n")
     pq.write_table(pa.table({"price": [1]}), tmp_path / "x.parquet")
     for kind in ("csv", "parquet"):

@@ -214,7 +214,7 @@ def test_values_are_counted_in_the_bin_that_they_lie_in() -> None:
         (np.arange(1000.0), np.array([1.0, np.inf] * 500)),
     ],
 )
-def test_any_numbers_that_moved_are_a_drift(before: Any, now: Any) -> None:
+def test_a_shift_of_any_numbers_is_a_drift(before: Any, now: Any) -> None:
     for one, other in ((before, now), (now, before)):
         [change] = changes(summed_up(one), summed_up(other), 0.25)
         assert change.what.startswith("drift of")
@@ -275,7 +275,7 @@ def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> 
         ({"price": pa.array([None] * 400 + [5.0] * 600)}, r"price +missing +0\.0% +40\.0%"),
     ],
 )
-def test_data_that_changed_stop_the_run_with_a_table(
+def test_drift_stops_the_run_with_a_table(
     tmp_path: Path, changed: dict[str, Any], words: str
 ) -> None:
     store = (tmp_path / "store").as_uri()

@@ -103,7 +103,7 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
     assert complete_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1].step == last
 
 
-def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
+def test_a_training_past_its_outage_deadline_ends_and_names_its_local_checkpoint(
     digits, s3_url, wire
 ):
     with train(digits, wire, s3_url, **{"store-timeout": 2}) as process:

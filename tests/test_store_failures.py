@@ -65,7 +65,7 @@ def test_a_full_disk_is_a_temporary_error_and_leaves_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_a_disk_that_is_full_refuses_a_download_and_keeps_nothing(
+def test_a_download_to_a_full_disk_fails_and_leaves_no_file(
     s3_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     store = open_store(s3_url)
@@ -96,7 +96,7 @@ def test_a_wrong_secret_is_refused(s3: S3Server, s3_url: str) -> None:
 
 
 @pytest.mark.process
-def test_a_bucket_that_is_not_there_is_named(s3: S3Server, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_named(s3: S3Server, tmp_path: Path) -> None:
     store = open_store("s3://no-such-bucket/x", s3.environment)
     (tmp_path / "x").touch()
     for use in (

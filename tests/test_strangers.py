@@ -32,7 +32,7 @@ def looks_like(pod: dict[str, Any], name: str, *command: str) -> dict[str, Any]:
     return made
 
 
-def test_pods_of_others_end_no_training_whatever_labels_they_have(world: World) -> None:
+def test_foreign_pods_end_no_training_whatever_their_labels(world: World) -> None:
     launcher = world.launcher()
     arguments = {"chief": "await_return", "awaited": {"test": 1}}
     job = world.job(replicas=ALONE, arguments=arguments)
@@ -65,7 +65,7 @@ def phases(world: World, *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["config_map", "service"])
-def test_what_has_a_jobs_name_and_is_anothers_stays_and_is_said_to_be_in_the_way(
+def test_a_foreign_object_with_the_name_of_a_job_is_kept_and_named_in_the_error(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "_GOING", 1.0)
@@ -101,7 +101,7 @@ class TestUnderOurNames:
         uid: str = of.double.create(pod, of.namespace)["metadata"]["uid"]
         return uid
 
-    def test_a_pod_that_took_the_name_of_a_lost_replica_is_not_deleted(
+    def test_a_foreign_pod_with_the_name_of_a_failed_replica_is_not_deleted(
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(renewal, "GOING", 1.0)
@@ -115,7 +115,7 @@ class TestUnderOurNames:
         assert f"there is a Pod job-chief in {ours.namespace} that is not" in ended.reason
         assert ours.pod()["metadata"]["uid"] == theirs
 
-    def test_the_next_try_deletes_only_what_the_last_one_made(
+    def test_the_next_try_deletes_only_objects_of_the_previous_one(
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lifecycle, "_GOING", 1.0)
@@ -126,7 +126,7 @@ class TestUnderOurNames:
         second.start(second.plan(another, "try-2"))
         assert ours.uids()["theirs"] == theirs
 
-    def test_an_owner_that_was_restored_from_a_copy_is_another_one(self, ours: ImaginedSet) -> None:
+    def test_an_owner_restored_from_a_copy_is_foreign(self, ours: ImaginedSet) -> None:
         owner = ours.double.find("configmaps", "job", ours.namespace)
         assert owner
         ours.double.delete("configmaps", "job", ours.namespace)
@@ -139,16 +139,14 @@ class TestUnderOurNames:
         ours.launcher.stop(ours.address)
         assert ours.double.find("configmaps", "job", ours.namespace)
 
-    def test_a_set_whose_uid_is_not_known_is_found_by_the_launch_that_made_it(
-        self, ours: ImaginedSet
-    ) -> None:
+    def test_a_group_without_a_known_uid_is_found_by_its_launch(self, ours: ImaginedSet) -> None:
         """As when a task is killed while it creates its replica group."""
         named = Address.parse(ours.address)
         assert named.uid
         ours.launcher.stop(str(Address(named.namespace, named.name, named.attempt)))
         ours.double.wait_for(lambda: not ours.double.all("pods", ours.namespace), "its end")
 
-    def test_what_was_said_of_an_earlier_pod_of_its_name_is_no_cause(
+    def test_events_of_an_earlier_pod_of_the_same_name_are_not_reported(
         self, ours: ImaginedSet, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
@@ -162,7 +160,7 @@ class TestUnderOurNames:
         assert "chief FailedMount: an old story" not in caplog.messages
 
 
-def test_an_owner_without_a_holder_was_made_by_no_task(world: World) -> None:
+def test_an_owner_without_a_holder_is_foreign(world: World) -> None:
     """As when ``kubectl apply`` creates one from a dry run."""
     launcher = world.launcher()
     plan = launcher.plan(world.job(), "try-1")

@@ -28,7 +28,7 @@ def dead():
 
 
 @pytest.mark.parametrize("name", ["local", "dead", "silent"])
-def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, request, name):
+def test_without_a_tpu_a_training_ends_within_30_seconds_with_the_reason(digits, request, name):
     address = name if name == "local" else request.getfixturevalue(name)
     code = (
         "from aerotrain.train import main\n"
@@ -45,6 +45,6 @@ def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, re
     assert "name one that this machine can reach" in said
 
 
-def test_the_time_that_a_tpu_has_to_answer_is_above_zero():
+def test_the_connection_timeout_of_a_tpu_must_be_above_zero():
     with pytest.raises(SpecError, match="tpu_seconds must be a number above 0, got 0"):
         TrainArguments(model="m", data="d", tpu_seconds=0)

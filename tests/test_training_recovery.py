@@ -133,7 +133,7 @@ def steps_of(lines: list[str]) -> list[int]:
     ],
     ids=["parameter_server", "multi_worker_mirrored", "one_device"],
 )
-def test_a_training_goes_on_and_ends_well_whichever_of_its_processes_is_killed(
+def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     training: Callable[..., Training],
     strategy: str,
     replicas: tuple[Copies, ...],
