@@ -9,7 +9,7 @@ from aerotrain_airflow.another_try import ThisTry
 
 
 class Airflow:
-    """Airflow's state of a task instance, and whether it still knows this try of it."""
+    """Airflow's state of a task instance, and whether this try is still its current one."""
 
     dag_id, run_id, task_id, id = "digits", "run", "train", "try-1"
 

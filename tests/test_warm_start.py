@@ -113,7 +113,7 @@ def test_a_forked_replica_has_the_same_environment_as_a_newly_run_one(
 
 
 def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
-    """The result of one replica that runs below a supervisor, itself forked or run."""
+    """Run a replica and its supervisor, both forked or neither; returns the job's result."""
     folder = root / described.name / "try-1"
     JobFolder.make(folder, described, {CHIEF: "127.0.0.1:20000"}, "try-1")
     server = WarmStart(root, *HOW)
