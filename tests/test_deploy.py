@@ -102,7 +102,7 @@ def test_the_example_of_a_pod_template_is_valid() -> None:
     assert {"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}} in pod["spec"]["volumes"]
 
 
-def test_the_charts_values_are_settings_of_ours_and_name_what_is_made_here() -> None:
+def test_the_helm_values_are_valid_settings_and_name_existing_objects() -> None:
     section = VALUES["config"]["aerotrain"]
     assert section.keys() <= {each.name for each in fields(Settings)}
     assert section["launcher"] == "kubernetes"

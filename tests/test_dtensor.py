@@ -182,7 +182,7 @@ def refusals(digits):
 
 
 @pytest.mark.parametrize("message", [message for _, message in REFUSED])
-def test_what_a_mesh_cannot_do_is_refused(refusals, message):
+def test_a_job_that_a_mesh_cannot_train_is_refused(refusals, message):
     assert message in refusals
 
 

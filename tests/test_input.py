@@ -90,7 +90,7 @@ def flat(batches):
     return list(chain.from_iterable(batches))
 
 
-def test_each_epoch_has_every_record_once_in_an_order_of_its_own(tmp_path, shards):
+def test_each_epoch_has_every_record_once_in_another_order(tmp_path, shards):
     batches = epochs_of(tmp_path, shards, 3)
     orders = [flat(batches[6 * epoch : 6 * epoch + 6]) for epoch in range(3)]
     assert [sorted(order) for order in orders] == [list(range(23))] * 3

@@ -249,7 +249,7 @@ def test_a_lease_of_an_earlier_version_counts_as_token_0(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"attempt": "x", "token": "high"}'])
-def test_what_is_no_lease_is_refused(store: Store, content: bytes) -> None:
+def test_an_invalid_lease_object_is_refused(store: Store, content: bytes) -> None:
     store.put(KEY, content)
     with pytest.raises(FinalError, match=r"lease\.json is no lease .*delete it"):
         lease(store).take()

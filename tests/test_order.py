@@ -78,7 +78,7 @@ def test_no_two_windows_are_shuffled_alike():
     assert len(set(seeds)) == 100
 
 
-def test_what_fits_in_memory_is_one_window():
+def test_records_that_fit_in_memory_are_one_window():
     [window] = Order(shards=SHARDS, seed=0, window_bytes=42 * RECORDS).epoch(0)
     assert window.records == RECORDS
 

@@ -436,7 +436,7 @@ def test_a_source_that_cannot_be_read_at_all_is_refused(
     ],
     ids=range(16),
 )
-def test_a_file_of_another_kind_is_refused_by_what_it_is(
+def test_a_file_of_another_kind_is_refused_and_its_kind_named(
     tmp_path: Path, kind: str, content: bytes, words: str
 ) -> None:
     (tmp_path / "x").write_bytes(content)

@@ -193,7 +193,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
         assert column["vocabulary"].keys() == {str(each) for each in np.unique(values)}
 
 
-def test_values_are_counted_in_the_bin_that_they_lie_in() -> None:
+def test_each_value_is_counted_in_its_bin() -> None:
     column = summed_up(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30))["x"]
     assert (
         column["histogram"]
