@@ -1,4 +1,4 @@
-"""An environment with Apache Beam, which ours is without, made for the time of a benchmark."""
+"""A temporary environment with Apache Beam, which this project's environment does not contain."""
 
 import os
 import shutil
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def make_environment(folder: Path) -> str:
-    """A Python in ``folder`` that has Beam; where it cannot be made, a sentence that says why."""
+    """A Python in ``folder`` that has Beam, or a sentence that says why it cannot be installed."""
     uv = os.environ.get("UV") or shutil.which("uv")
     if not uv:
         return "uv is not on the PATH, and UV does not name it"
     python = folder / "bin" / "python"
-    # Without its C checksum Beam would compute each in Python, 20 times as long.
+    # Without its C extension Beam computes each checksum in Python, which takes 20 times as long.
     wanted = ["apache-beam==2.77.*", "google-crc32c", "crcmod"]
     try:
         for words in (

@@ -1,6 +1,6 @@
 """Records a second that Beam writes: run in Beam's own environment, with a file and a number.
 
-The first so many records of the TFRecord file are written by pipelines of the local runner.
+Pipelines of the local runner write that number of records from the start of the TFRecord file.
 """
 
 import logging
@@ -14,7 +14,7 @@ from apache_beam.io.tfrecordio import WriteToTFRecord
 
 logging.disable(logging.WARNING)
 
-#: Pipelines that are timed; others' work on the machine only slows, so the quickest counts.
+#: Number of timed pipelines: other load on the machine only slows them, so the fastest counts.
 ROUNDS = 3
 
 
@@ -26,12 +26,12 @@ def main() -> None:
             (length,) = struct.unpack("<Q", file.read(12)[:8])
             records.append(file.read(length))
             file.read(4)
-    write(records[:10], path)  # what the first one loads is not counted
+    write(records[:10], path)  # the first one also loads modules, and is not counted
     print(len(records) / min(write(records, path) for _ in range(ROUNDS)))
 
 
 def write(records: list[bytes], path: Path) -> float:
-    """Seconds of one pipeline."""
+    """Run one pipeline; returns its seconds."""
     begin = time.monotonic()
     with beam.Pipeline(runner="DirectRunner") as pipeline:
         _ = pipeline | beam.Create(records) | WriteToTFRecord(str(path.with_name("beam")))

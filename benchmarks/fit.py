@@ -1,8 +1,8 @@
-"""One replica of a job that ``fit`` trains, as ``benchmarks.strategies`` starts it.
+"""One replica of a job that ``fit`` trains, started by ``benchmarks.strategies``.
 
-It reads the same job, model and records as a replica of ours, from the environment. The words
-are the numbers of steps per execution to train with, one after another; the chief says of each
-how many steps a second the second of two epochs took.
+It reads the same job, model and records as our replicas do, from the environment. The command line
+arguments are the numbers of steps per execution to train with, one after another. For each, the
+chief prints the steps a second of the second of two epochs.
 """
 
 import importlib
@@ -37,7 +37,7 @@ class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class Input:
-    """The records of a job, in batches, as TensorFlow's guide has them read and shuffled."""
+    """The records of a job, in batches, read and shuffled as TensorFlow's guide shows."""
 
     def __init__(self, data: str, dataset: Dataset, arguments: TrainArguments) -> None:
         split = dataset.splits[TRAIN_SPLIT]
@@ -48,7 +48,7 @@ class Input:
         self._arguments = arguments
 
     def batches(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """The share of one input pipeline: of every batch, or whole batches without context."""
+        """The batches of one input pipeline: its share of each, or whole ones without context."""
         count = context.num_input_pipelines
         batch_size = context.get_per_replica_batch_size(self._arguments.batch_size)
         files = tf.data.Dataset.from_tensor_slices(self.files[context.input_pipeline_id :: count])
@@ -76,7 +76,7 @@ def main() -> None:
             protocol="grpc",
         ).join()
     strategy = {
-        "one_device": tf.distribute.get_strategy,  # what `fit` does where nobody says
+        "one_device": tf.distribute.get_strategy,  # the default of `fit`
         "mirrored": lambda: tf.distribute.MirroredStrategy(
             [each.name for each in tf.config.list_logical_devices("CPU")]
         ),
@@ -92,7 +92,7 @@ def main() -> None:
 def steps_a_second(
     strategy: tf.distribute.Strategy, name: str, arguments: TrainArguments, per_execution: int
 ) -> float:
-    """Of the second epoch of two: the first also traces and compiles."""
+    """Steps a second in the second epoch of two: the first also traces and compiles."""
     dataset = load_dataset(arguments.data)
     given = Input(arguments.data, dataset, arguments)
     module = importlib.import_module(arguments.model)

@@ -1,12 +1,12 @@
-"""How fast records come to the step, beside the same tensors that are in memory already.
+"""The speed of the input pipeline, compared with the same tensors in memory.
 
-Read: batches of 28 × 28 pixels and a label, 838 bytes apiece in a file, in their order as an
-evaluation reads them, and shuffled as a training does, over ``from_tensor_slices`` through the
-same batch, shuffle and prefetch; in examples a second of the process's own time, of which other
-processes take nothing. Trained: a convolutional network, for the epochs that a training has by
-default, whose shards come from an S3 server meanwhile, over the same from memory; from the making
-of the model to the last step, in turn, after one that is not counted.
-Everything but the S3 server runs on one core, and files are kept in memory.
+Read: batches of 28 × 28 pixels and a label, 838 bytes each in a file, in file order as in an
+evaluation, and shuffled as in a training, over ``from_tensor_slices`` with the same batch, shuffle
+and prefetch. The unit is examples per second of this process's CPU time, which excludes other
+processes. Trained: a convolutional network, for the default number of epochs of a training, whose
+shards are downloaded from an S3 server meanwhile, over the same from memory. It is timed from the
+build of the model to the last step, in turn, after one uncounted round. Everything but the S3
+server runs on one core, and files are kept in memory.
 """
 
 import argparse
@@ -45,7 +45,7 @@ BATCH = 128
 SHARDS = 8
 EPOCHS = TrainArguments(model="", data="").epochs
 
-#: Batches that are taken in a round of reading: many more than may have been made ahead of it.
+#: Batches that one round of reading takes: many more than can have been prefetched.
 STEPS = 2000
 BUCKET = "input"
 SCHEMA = {"image": Feature("uint8", (28, 28)), "label": Feature("int64")}
@@ -126,14 +126,14 @@ class Data:
         return len(self.tensors["label"])
 
     def in_memory(self, *, shuffled: bool) -> tf.data.Dataset:
-        """Batches of the tensors, without end."""
+        """Endless batches of the tensors."""
         examples = tf.data.Dataset.from_tensor_slices(self.tensors)
         if shuffled:
             examples = examples.shuffle(self.records, seed=0)
         return examples.repeat().batch(BATCH)
 
     def feed(self, url: str, scratch: Path, model: str, epochs: int) -> InputPipeline:
-        """What a training on the data set at ``url`` is fed with."""
+        """The input pipeline of a training on the data set at ``url``."""
         arguments = {"model": model, "data": url, "batch_size": BATCH, "epochs": epochs}
         job = Job(
             name="input",
@@ -154,7 +154,7 @@ class Data:
 
 
 def rates_of_reading(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Examples that a step is given in a second of the core, of each way to read in turn."""
+    """Examples per second of CPU time, for each way to read in turn."""
     feed = data.feed(data.urls["file"], folder / "read", "untransformed", 1)
     with feed.supplied():
         ordered = every_record(
@@ -193,9 +193,9 @@ def taker() -> Callable[..., tf.Tensor]:
 
 
 def rates_of_training(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Examples a second of whole trainings; each from S3 has an empty disk to begin with."""
+    """Examples a second of whole trainings; each from S3 begins with an empty disk."""
     rates: dict[str, list[float]] = {"training from memory": [], "training from S3": []}
-    train(data, None, 1)  # the first one in a process pays for what all others find
+    train(data, None, 1)  # the first one in a process pays one-time costs
     for number in range(rounds):
         for name, scratch in (
             ("training from memory", None),
@@ -208,7 +208,7 @@ def rates_of_training(data: Data, folder: Path, rounds: int) -> dict[str, list[f
 
 
 def train(data: Data, scratch: Path | None, epochs: int) -> None:
-    """Train a new model, from the store where there is a ``scratch``, else from memory."""
+    """Train a new model, from the store if there is a ``scratch``, else from memory."""
     feed = data.feed(data.urls["s3"], scratch or Path(), "fashion", epochs)
     engine = ENGINES["one_device"]
     strategy = engine.build(feed.arguments)

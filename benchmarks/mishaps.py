@@ -1,8 +1,8 @@
-"""Trainings of local processes that something happens to, with a clock on what follows.
+"""Trainings of local processes with one injected fault, and measurements of the recovery.
 
-The fault is the caller's: a function that is given the live training. What is measured is what
-a user would notice: when the loss was seen, when training was at its full pace again, and how
-many steps were lost or done twice.
+The caller supplies the fault: a function of the live training. What is measured is what a user
+would notice: when the failure was detected, when training was at its full pace again, and how many
+steps were lost or repeated.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
 
 ROOT = Path(__file__).parent.parent
 
-#: Full pace is so much of the pace before the fault.
+#: Full pace is at least this share of the pace before the fault.
 FULL = 0.7
 
 
@@ -46,7 +46,7 @@ class Mark:
 
 
 class Training:
-    """A live training, watched in a thread; a context that leaves nothing behind."""
+    """A live training, watched in a thread; a context that stops it and removes its processes."""
 
     def __init__(self, launcher: Launcher[Any], job: Job, attempt: str = "1") -> None:
         self.launcher = launcher
@@ -67,7 +67,7 @@ class Training:
 
     def _watch(self) -> Ended:
         ended = self.launcher.watch(self.address, self._take, until=None)
-        assert ended is not None  # for it is watched without a limit
+        assert ended is not None  # it is watched without a time limit
         return ended
 
     def _take(self, line: LogLine) -> None:
@@ -78,7 +78,7 @@ class Training:
             self.marks.append(Mark(now, progress.step))
 
     def until(self, what: Callable[[], Any], seconds: float = 240.0) -> Any:
-        """What ``what`` gives once it gives something; None where the training ended before."""
+        """Poll until ``what`` returns something true; None if the training ended before."""
         until = time.monotonic() + seconds
         while not (found := what()):
             if self.end.done():
@@ -102,11 +102,11 @@ class Training:
         return self.launcher.ledger(self.address)
 
     def account(self) -> Goodput | None:
-        """Its ledger closed, once it has ended."""
+        """The goodput of its closed event log, once it has ended."""
         return close_ledger(self.ledger(), open_store(self.job.prefix), time.time())
 
     def pace(self, since: float, until: float) -> float:
-        """Steps a second: the median of what the progress lines of that time say."""
+        """Steps a second: the median over the progress lines of that time."""
         return median(self._paces(since, until) or [0.0])
 
     def _paces(self, since: float, until: float) -> list[float]:
@@ -118,7 +118,7 @@ class Training:
         ]
 
     def at_full_pace(self, since: float, before: float) -> float | None:
-        """When the training was first at full pace again after it was heard of anew."""
+        """When the training first reached full pace again, after its first progress since then."""
         marks = [each for each in self.marks if each.at > since]
         for mark, later in itertools.pairwise(marks):
             seconds = later.at - mark.at
@@ -129,9 +129,9 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What followed a fault. None is what did not happen, or could not be seen.
+    """The measured outcome of a fault. None is what did not happen, or could not be measured.
 
-    ``sets`` were started in all, and taken over by another try so often.
+    ``sets`` is how many replica groups were started, ``adoptions`` how often one was adopted.
     """
 
     state: State
@@ -157,9 +157,10 @@ def mishap(
     lines: int = 5,
     left: Callable[[Training], list[str]] | None = None,
 ) -> Outcome:
-    """Do ``harm`` once the training is under way, and follow it to its end.
+    """Inject ``harm`` once the training is under way, and follow it to its end.
 
-    ``left`` says what a set that was stopped has left behind; by default one of processes.
+    ``left`` lists what a stopped replica group has left behind; by default local processes and
+    files.
     """
     with training:
         training.until_under_way(lines)
@@ -167,7 +168,7 @@ def mishap(
         before = training.pace(begun, time.time())
         training.harmed = time.time()
         harm(training)
-        at = training.harmed  # later, where the harm was preceded by something
+        at = training.harmed  # later, if the fault had a preparation
         end = training.end.result(600)
         entries = training.ledger()
         detected = [each for each in entries if each.event is EventType.DETECT and each.at >= at]
@@ -197,7 +198,7 @@ def mishap(
 
 
 def _gaps(marks: Sequence[Mark], at: float) -> list[float]:
-    """Seconds between one progress line and the next, from the last before the fault."""
+    """Seconds between consecutive progress lines, from the last before the fault."""
     later = [each.at for each in marks if each.at >= at]
     first = [each.at for each in marks if each.at < at][-1:]
     times = first + later
@@ -205,26 +206,26 @@ def _gaps(marks: Sequence[Mark], at: float) -> list[float]:
 
 
 def _steps_lost(marks: Sequence[Mark]) -> int:
-    """By how much the step counter fell, where the chief came back."""
+    """By how much the step counter fell when the chief restarted."""
     falls = [mark.step - later.step for mark, later in itertools.pairwise(marks)]
     return max(0, *falls)
 
 
 def left_behind(training: Training) -> list[str]:
-    """Processes and files of a set that was stopped."""
+    """Processes and files of a stopped replica group."""
     folder = Path(training.address)
     processes = [f"process {pid}" for pid in processes_of(training.address)]
     return processes + [str(folder)] * folder.exists()
 
 
 def replica_pid(folder: str, name: str) -> int:
-    """The process of a local replica, as its supervisor recorded it."""
+    """The process id of a local replica, as its supervisor recorded it."""
     status = json.loads((Path(folder) / "status.json").read_text())
     return int(status["replicas"][name]["pid"])
 
 
 def processes_of(folder: str) -> list[int]:
-    """The live processes that work in a folder: by where they are, and where they write."""
+    """The live processes of a folder: by their working directory, and their output."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -238,7 +239,7 @@ def processes_of(folder: str) -> list[int]:
 
 
 def seconds_to_import() -> float:
-    """What a worker imports, in a process of its own, while nothing else trains."""
+    """Seconds of a worker's imports, in a process of its own, at the present load."""
     began = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tasks")}
     subprocess.run(

@@ -1,8 +1,8 @@
-"""What a narrow link costs: two workers that mirror, each in a network of its own.
+"""What a slow network costs: two workers that mirror, each in a network namespace of its own.
 
-The networks are joined by a pair of virtual interfaces that the kernel holds to a rate. Bytes
+The namespaces are joined by a pair of virtual interfaces that the kernel limits to a rate. Bytes
 are those that the chief's interface sent, from the counters of the kernel; the worker sends as
-many. They and the steps are counted between two progress lines, after everything is warm.
+many. They and the steps are counted between two progress lines, after warm-up.
 """
 
 import argparse
@@ -33,7 +33,7 @@ BATCH = 64
 INTERFACE = "wire"
 RECORDS = 1249  # of the digits' train split
 
-#: Modes by name: the arguments of the training that they differ in.
+#: Modes by name: the arguments of the training in which they differ.
 MODES: Mapping[str, Mapping[str, Any]] = {
     "plain": {"batch_size": BATCH},
     "16-bit gradients": {"batch_size": BATCH, "gradient_dtype": "bfloat16"},
@@ -43,7 +43,7 @@ MODES: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a training was at a moment: seconds, steps, and bytes that the chief had sent."""
+    """The state of a training at a moment: seconds, steps, and bytes that the chief had sent."""
 
     seconds: float
     step: int
@@ -137,7 +137,7 @@ def _row(
 
 
 def _marks(folder: Path, job: Job, megabits: int) -> list[Mark]:
-    """Train over a link of that rate; a mark for each progress line of the chief's."""
+    """Train over a link of that rate; one mark for each progress line of the chief."""
     addresses = {name: f"{_host(index)}:{PORT}" for index, name in enumerate(job.names())}
     with _namespaces(megabits) as spaces, ExitStack() as stack:
         counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
@@ -171,13 +171,13 @@ def _marks(folder: Path, job: Job, megabits: int) -> list[Mark]:
 
 
 def _host(index: int) -> str:
-    """An address that is for documentation alone, and so nobody's (RFC 5737)."""
+    """An address that is reserved for documentation, so it conflicts with none (RFC 5737)."""
     return f"192.0.2.{index + 1}"
 
 
 @contextmanager
 def _namespaces(megabits: int) -> Iterator[list[str]]:
-    """Two network namespaces, joined by a link that is held to ``megabits`` in each direction."""
+    """Two network namespaces, joined by a link of ``megabits`` a second in each direction."""
     spaces = [f"aerotrain-{os.getpid()}-{index}" for index in range(2)]
     with ExitStack() as stack:
         for space in spaces:

@@ -1,7 +1,7 @@
-"""What Airflow costs: the whole DAG run beside the sum of the same steps run bare.
+"""What Airflow costs: the whole DAG run, compared with the sum of the same steps without Airflow.
 
-Bare is the same jobs through the same launcher, one after another, with no Airflow. Airflow
-is warm: one run that is not counted goes before, unless ``--quick``.
+The steps are the same jobs through the same launcher, one after another. Airflow is warm: one
+uncounted run goes first, unless ``--quick``.
 """
 
 import argparse
@@ -42,7 +42,8 @@ def main() -> None:
                 _seconds_in_airflow(stack, conf)
             pairs = []
             for pair in range(1 if quick else 3):
-                # Another number of shards is another data set, which both have to prepare.
+                # A different number of shards makes a different data set, which both have to
+                # prepare.
                 own = {**conf, "shards": 5 + pair}
                 pairs.append((_seconds_in_airflow(stack, own), _steps_bare(stack, home, own)))
     rows = [
@@ -63,10 +64,10 @@ def _wait_until_parsed(stack: Stack) -> None:
 
 
 def _seconds_in_airflow(stack: Stack, conf: Mapping[str, Any]) -> float:
-    """From the start to the end of a DAG run, as Airflow itself counts them."""
+    """From the start to the end of a DAG run, by Airflow's own timestamps."""
     run = stack.api.trigger(DAG, conf)
     while (state := stack.api.run_state(DAG, run)) not in ("success", "failed"):
-        time.sleep(1)  # a question costs Airflow some of what is measured
+        time.sleep(1)  # each request slows down the measured Airflow a little
     if state == "failed":
         raise RuntimeError(f"{run} failed")
     tasks = stack.api.task_instances(DAG, run)
@@ -105,7 +106,7 @@ def _steps_bare(stack: Stack, home: Home, conf: Mapping[str, Any]) -> dict[str, 
 
 
 class _Bare:
-    """Runs jobs one after another, and counts the seconds of each step."""
+    """Runs jobs one after another, and measures the seconds of each step."""
 
     def __init__(self, stack: Stack, home: Home, run: str) -> None:
         self.seconds: dict[str, float] = {}

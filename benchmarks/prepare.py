@@ -1,10 +1,10 @@
-"""What preparing many bytes takes: memory, time, two parts at once, and a plan of many files.
+"""The cost of preparing much data: memory, time, two partitions at once, a plan of many files.
 
-A Parquet table is prepared part by part as Airflow maps them, each in a process of its own, first
-one at a time and then two. A process's memory is the most that it ever held of its own, its peak
-resident set (`VmHWM`): a limit on addresses would count files that Arrow maps and buffers
-nobody touched. The plan is of a million files, links to one that is small, from the listing to the
-last document of the plan. Where any process held more than 1 GiB the benchmark fails.
+A Parquet table is prepared partition by partition as Airflow maps them, each in a process of its
+own, first one at a time and then two. The memory of a process is its peak resident set (`VmHWM`): a
+limit on address space would count mapped files and untouched buffers of Arrow. The plan is of a
+million files, links to one small file, from the listing to the last document of the plan. If any
+process held more than 1 GiB, the benchmark fails.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from benchmarks.report import print_report
 
 GIB = 2**30
 
-#: The most memory that a process may hold.
+#: Most memory of a process.
 LIMIT = GIB
 
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def report(folder: Path, size: int, files: int, part_bytes: int) -> None:
-    """Measure all of it below ``folder``, and print it."""
+    """Measure everything below ``folder``, and print it."""
     write_table(folder / "table", size)
     rules = {"source": table_at(folder / "table"), "key": ["id"], "part_bytes": part_bytes}
     one = prepared(folder / "store", rules, at_once=1)
@@ -85,7 +85,7 @@ def table_at(folder: Path) -> dict[str, str]:
 
 
 def prepared(folder: Path, rules: dict[str, Any], at_once: int) -> dict[str, dict[str, Any]]:
-    """What each step takes, with so many partitions at a time; nothing is left in ``folder``."""
+    """The cost of each step, with so many partitions at a time; removes ``folder``."""
     store = folder.as_uri()
     plan = result(start(store, "plan", rules))
     begin = time.monotonic()
@@ -101,7 +101,7 @@ def prepared(folder: Path, rules: dict[str, Any], at_once: int) -> dict[str, dic
 
 
 def taken(ended: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What processes took, as columns of the table."""
+    """The cost of processes, as columns of the table."""
     return {
         "processes": len(ended),
         "seconds": sum(each["seconds"] for each in ended),
@@ -131,7 +131,7 @@ def write_table(folder: Path, size: int) -> None:
 
 
 def link_files(folder: Path, table: Path, count: int) -> None:
-    """So many names below ``folder`` for small Parquet files; a file takes only so many names."""
+    """So many names below ``folder`` for small Parquet files, as links per file are limited."""
     folder.mkdir()
     first = pq.ParquetFile(next(table.iterdir())).read_row_group(0).slice(0, 10)
     for number in range(count):
@@ -144,7 +144,7 @@ def link_files(folder: Path, table: Path, count: int) -> None:
 
 
 def mapped(store: str, partitions: Sequence[dict[str, Any]], at_once: int) -> list[dict[str, Any]]:
-    """What each partition took, so many of them at the same time."""
+    """The cost of each partition, with so many of them at the same time."""
     waiting, running, ended = list(partitions), [], []
     while waiting or running:
         while waiting and len(running) < at_once:
@@ -168,7 +168,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def run_step(work: dict[str, Any]) -> None:
-    """Run one step in this process, and print what it took."""
+    """Run one step in this process, and print its cost."""
     job = Job(
         name="benchmark",
         module=f"aerotrain.prepare.{work['step']}",
@@ -192,7 +192,7 @@ def run_step(work: dict[str, Any]) -> None:
 
 
 def most_bytes(status: str) -> int:
-    """The most that a process held of its own; `ru_maxrss` would count its parent's before it."""
+    """Peak resident set of the process; `ru_maxrss` would include the parent's before the exec."""
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 

@@ -1,9 +1,9 @@
-"""How fast records are written, beside TensorFlow's writer and Beam's, and beside the machine.
+"""How fast records are written, compared with TensorFlow's writer, Beam's, and the machine.
 
-Each writes the same records, 28 × 28 pixels and a label, 838 bytes apiece in a file, on one core.
-Ours and TensorFlow's read them from Parquet or from an array and encode them; Beam is given
-records that are encoded already, in the second pipeline that its process runs.
-The machine's own speed is what copying the bytes once, their CRC-32C, and the file take.
+Each writes the same records, 28 × 28 pixels and a label, 838 bytes each in a file, on one core.
+Ours and TensorFlow's read them from Parquet or from an array and encode them. Beam receives encoded
+records; the second pipeline of its process is timed. The machine's own speed is the time of copying
+the bytes once, of their CRC-32C, and of the file.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from benchmarks.report import print_report
 
 PIXELS = 28 * 28
 
-#: Files are kept in memory: what is measured is not the disk.
+#: Files are kept in memory, so that the disk is not measured.
 MEMORY = Path("/dev/shm")
 WRITE_WITH_BEAM = Path(__file__).with_name("beam_writer.py")
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer records and rounds")
     quick = parser.parse_args().quick
-    keep_freed_memory()  # as a mapped task does, for all contestants
+    keep_freed_memory()  # as a mapped task does, for all of them
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     records, rounds = (20_000, 3) if quick else (100_000, 7)
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
@@ -56,11 +56,11 @@ def main() -> None:
             for name, run in contestants.items():
                 rates[name].append(records / run())
         beam = beam_rate(folder, 5_000 if quick else 50_000)
-    report({name: max(each) for name, each in rates.items()}, beam)  # others' work only slows
+    report({name: max(each) for name, each in rates.items()}, beam)  # other load only slows
 
 
 def report(rates: dict[str, float], beam: float | str) -> None:
-    """Print what was measured; Beam's figure only where there is Beam."""
+    """Print the measurements; Beam's figure only if Beam is available."""
     kinds = ("parquet", "npy")
     over = [rates[f"ours, {kind}"] / rates[f"TFRecordWriter, {kind}"] for kind in kinds]
     figures = {
@@ -78,7 +78,7 @@ def report(rates: dict[str, float], beam: float | str) -> None:
 
 
 def write_inputs(folder: Path, records: int) -> dict[str, dict[str, object]]:
-    """The same records as Parquet and as arrays; the sources that read them."""
+    """Write the same records as Parquet and as arrays; returns the sources that read them."""
     random = np.random.default_rng(0)
     image = random.integers(0, 256, (records, PIXELS), np.uint8)
     label = random.integers(0, 10, records)
@@ -98,10 +98,10 @@ def write_inputs(folder: Path, records: int) -> dict[str, dict[str, object]]:
 
 
 def ours(description: dict[str, object], folder: Path) -> float:
-    """Seconds of reading a source, encoding its records and writing them."""
+    """Seconds for reading a source, encoding its records and writing them."""
     rules = PlanArguments(source=description)
     source = open_source(description)
-    schema = source.schema()  # a matter of the plan, once for all parts
+    schema = source.schema()  # part of the plan, once for all partitions
     begin = time.monotonic()
     with (folder / "ours.tfrecord").open("wb") as file:
         for fragment in source.fragments():
@@ -129,7 +129,7 @@ theirs = {"parquet": from_parquet, "npy": from_arrays}
 
 
 def with_tensorflow(folder: Path, rows: Iterator[tuple[bytes, int]]) -> float:
-    """Seconds of TensorFlow's own way: a message for each record, and its writer."""
+    """Seconds of TensorFlow's own way: one message per record, and its writer."""
     begin = time.monotonic()
     with tf.io.TFRecordWriter(str(folder / "theirs.tfrecord")) as writer:
         for image, label in rows:
@@ -143,7 +143,7 @@ def with_tensorflow(folder: Path, rows: Iterator[tuple[bytes, int]]) -> float:
 
 
 def machine(folder: Path) -> float:
-    """Seconds of the least that writing those bytes can be: once copied, once summed."""
+    """The least seconds for writing those bytes: one copy, one checksum."""
     content = (folder / "ours.tfrecord").read_bytes()
     begin = time.monotonic()
     copied = bytes(bytearray(content))

@@ -1,11 +1,11 @@
 """What failures cost: local trainings of the digits whose processes are killed.
 
 Replicas are forked from a process that has imported TensorFlow, as is the default; with ``--cold``
-each runs the interpreter. The import that figures are counted without is that of the process which
-came back: the chief notes its own, and that of a worker which is run is measured with the same
-training under way, just before the kill. The goodput is that of one training of 15 minutes, with a
-random process killed every 3. ``--quick`` kills one process a kind and leaves that run out: it
-projects its goodput from the kills.
+each runs a new interpreter. Some figures exclude the import of the restarted process: the chief
+measures its own, and that of a worker is measured in an extra process with the same training under
+way, just before the kill. The goodput is that of one training of 15 minutes, in which a random
+process is killed every 3 minutes. ``--quick`` kills one process of each kind and omits that run: it
+projects the goodput from the kills.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.workshop import Workshop
 
 SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
 
-#: Who is killed in which strategy, and in how many epochs of a training that outlives it.
+#: Which replica is killed in which strategy, and the epochs of a training that outlives it.
 KILLS = (
     (SERVED, "worker-1", 100),
     (SERVED, "ps-0", 100),
@@ -34,8 +34,8 @@ KILLS = (
     (ALONE, "chief", 250),
 )
 
-#: The long run: its seconds, those between two kills, and those between two checkpoints, which
-#: are Young's for what saving costs here (0.08 s) at that rate of failures.
+#: The long run: its seconds, those between two kills, and those between two checkpoints, by Young's
+#: formula for the cost of a checkpoint here (0.08 s) and that failure rate.
 WHOLE, BETWEEN, SAVED = 900.0, 180.0, 5.0
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="no warm start")
     options = parser.parse_args()
     quick, warm = options.quick, not options.cold
-    # Their sets outlive whoever started them; told to go, this ends them first.
+    # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
         workshop = Workshop.open(stack, warm=warm)
@@ -95,13 +95,13 @@ def killed(
 
 
 def _serves_again(training: Training, worker: str) -> float | None:
-    """Seconds from the kill until the worker's next life serves: the chief gives it work then."""
+    """Seconds from the kill until the restarted worker serves: then the chief gives it work."""
     times = [at for at, line in training.lines if line.endswith(f"{worker} serves")]
     return times[1] - training.harmed if len(times) > 1 else None
 
 
 def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What the issue asks for, of the rows."""
+    """The figures of ``rows``."""
 
     def median(column: str, **like: str) -> float | None:
         found = [

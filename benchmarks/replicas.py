@@ -1,4 +1,4 @@
-"""Replicas of one job, each a process of this machine, with what they say and what they need."""
+"""Replicas of one job, each a process of this machine, with their output and their memory."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ from pathlib import Path
 from aerotrain.contract.cluster import replica_environment, set_tf_config
 from aerotrain.contract.job import Job, ReplicaName, Role
 
-#: Has TensorFlow divide the CPU into as many devices as its first word says, and goes on as the
-#: module that its second names.
+#: Makes TensorFlow divide the CPU into as many devices as its first argument says, and then runs
+#: the module that the second one names.
 PRELUDE = """
 import runpy, sys
 devices, module, *sys.argv[1:] = sys.argv[1:]
@@ -30,7 +30,7 @@ runpy.run_module(module, run_name="__main__")
 
 @dataclass(frozen=True)
 class Said:
-    """A line of the chief's, and when it came, in seconds."""
+    """A line of the chief's output, and when it came, in seconds."""
 
     seconds: float
     line: str
@@ -38,7 +38,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Ended:
-    """What the chief said, and the most memory each replica held, in MiB, by its name."""
+    """The chief's output, and the peak memory of each replica, in MiB, by its name."""
 
     said: Sequence[Said]
     memory: Mapping[str, float]
@@ -58,7 +58,7 @@ def run_job(
     """Run ``module`` in a process for each replica until the chief ends; the others are stopped.
 
     Raises:
-        RuntimeError: the chief has failed and may not; the message is what it said.
+        RuntimeError: the chief has failed and may not; the message is its output.
     """
     addresses = free_addresses(job)
     root = Path(__file__).parent.parent
@@ -93,13 +93,13 @@ def run_job(
             raise RuntimeError(f"the chief of {job.run} has failed:\n{lines}")
         for other, process in processes.items():
             if other != "chief":
-                os.kill(process.pid, signal.SIGKILL)  # Popen's own would reap one that has ended
+                os.kill(process.pid, signal.SIGKILL)  # Popen.kill might reap it
                 memory[other] = _memory(process)
     return Ended(said, memory)
 
 
 def _memory(process: subprocess.Popen[str]) -> float:
-    """Wait for the process; the most memory that it held at once, in MiB."""
+    """Wait for the process; its peak memory in MiB."""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss / 1024

@@ -1,4 +1,4 @@
-"""How every benchmark ends: tables for people, then one JSON line of figures for programs."""
+"""The output of every benchmark: tables, then one JSON line of figures for programs."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Accuracy on Fashion-MNIST that workers reach who never wait for each other, over three seeds.
+"""The accuracy of asynchronous workers on Fashion-MNIST, over three seeds.
 
-The same network, data and number of steps under ``one_device`` and under ``parameter_server``
-with two workers; the accuracy is of records that were not trained on.
+The same network, data and number of steps are trained under ``one_device`` and under
+``parameter_server`` with two workers; the accuracy is of records that were not trained on.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def accuracy_of(job: Job, folder: Path) -> float:
-    """Of the validation split, when ``job`` has ended."""
+    """The accuracy on the validation split, once ``job`` has ended."""
     said = "".join(each.line for each in run_job(job, folder).said)
     [accuracy] = _ACCURACY.findall(said)
     return float(accuracy)

@@ -1,8 +1,8 @@
-"""What one step on one device takes, in ms: ``python -m benchmarks.shares``, in a job's replica.
+"""Milliseconds of one step on one device: ``python -m benchmarks.shares``, in a job's replica.
 
-The same steps are timed with records that are read, parsed and shuffled, with one batch that
-is at hand, and with one batch and one step per execution. Their differences are what input and
-what Python takes. With a word, a number of seconds, the first is timed alone, for so long.
+The same steps are timed in three ways: with records that are read, parsed and shuffled; with one
+batch in memory; and with one batch and one step per execution. The differences are the cost of
+input and of Python. With an argument, a number of seconds, only the first is timed, for so long.
 """
 
 import json
@@ -68,13 +68,13 @@ def main() -> None:
 
 
 def milliseconds(step_runner: LocalStepRunner, seconds: float = 0.0) -> float:
-    """Of one step, once it is traced and warm; over ``STEPS`` steps, or more, for ``seconds``."""
+    """Milliseconds of one warm step; over at least ``STEPS`` steps and ``seconds``."""
     for _ in step_runner.run(WARM_STEPS):
         pass
     begin, steps = time.monotonic(), 0
     while not steps or time.monotonic() < begin + seconds:
         *_, last = step_runner.run(STEPS)
-        last.sums[0].numpy()  # an execution is done when its values are there
+        last.sums[0].numpy()  # an execution is done when its values are available
         steps += STEPS
     return 1000 * (time.monotonic() - begin) / steps
 

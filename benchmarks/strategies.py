@@ -1,8 +1,8 @@
-"""Training as this project does it, beside ``fit`` of Keras 3 and of tf_keras.
+"""Training by this project, compared with ``fit`` of Keras 3 and of tf_keras.
 
-The same job, model, batches and number of replicas, in real processes of this machine, one
-after another, each training in processes of its own: steps a second of the second of two epochs.
-``fit`` is run with one step per execution, which is its default, and with as many as ours.
+The same job, model, batches and number of replicas, in real processes of this machine, one after
+another, each training in processes of its own: steps a second of the second of two epochs. ``fit``
+is run with one step per execution, which is its default, and with as many as ours.
 """
 
 import argparse
@@ -38,10 +38,10 @@ from benchmarks.workloads import (
 SAME = "same_steps_per_execution"
 WORKLOADS = (DENSE, CONVOLUTIONS, EMBEDDING, SHARDED)
 
-#: CPU devices by strategy, 1 where nothing is said: there are no others here to mirror on.
+#: Virtual CPU devices by strategy, 1 by default: there are no other devices here to mirror on.
 DEVICES = {"mirrored": 2, "central_storage": 2}
 
-#: Params of a training, each of which is measured beside the same job without it.
+#: Params of a training; each is measured against the same job without it.
 PARAMS: Sequence[Mapping[str, Any]] = (
     {"steps_per_execution": 1},
     {"jit_compile": True},
@@ -49,10 +49,10 @@ PARAMS: Sequence[Mapping[str, Any]] = (
     {"dtype_policy": "mixed_bfloat16"},
 )
 
-#: How often all is measured, by strategy: what takes more than a process is measured once.
+#: Rounds of measurement by strategy: trainings in more than one process are measured once.
 ROUNDS = {"one_device": 2}
 
-#: How long processes that compute side by side are watched.
+#: Seconds for which simultaneous processes are timed.
 ALONE_SECONDS = 10
 
 _PLANNED = re.compile(r"progress .*\bsteps=(\d+)")
@@ -118,7 +118,7 @@ class Bench:
         self._jobs = Jobs(folder)
 
     def flavours(self, strategy: str) -> list[str]:
-        """The Keras whose ``fit`` can be run beside ``strategy``."""
+        """The Keras versions whose ``fit`` supports ``strategy``."""
         known = [each for each in FIT_WORKS if strategy in FIT_WORKS[each]]
         return [each for each in known if each == "keras3" or self._tf_keras]
 
@@ -194,7 +194,7 @@ class Bench:
         return rate(1), rate(PER_EXECUTION)
 
     def shares(self, workload: Workload) -> dict[str, Any]:
-        """What a step on one device is made of."""
+        """The composition of a step on one device: compute, input and Python."""
         ended = run_job(self._jobs.train(workload, "one_device"), self._folder, "benchmarks.shares")
         taken = json.loads(ended.said[-1].line)
         each = (taken["one_by_one"] - taken["at_hand"]) / (1 - 1 / PER_EXECUTION)
@@ -210,13 +210,13 @@ class Bench:
         }
 
     def communication(self, workload: Workload, strategy: str) -> dict[str, Any]:
-        """What a step takes of replicas that train together, over one that nobody waits for.
+        """The step of replicas that train together, over a step without any waiting for others.
 
-        The latter is timed in as many processes, which compute side by side, each by itself.
+        The latter is timed in as many simultaneous processes that do not communicate.
         """
         job = self._jobs.train(workload, strategy)
         workers = job.count(Role.WORKER)
-        shared = strategy == "multi_worker_mirrored"  # by the chief, too
+        shared = strategy == "multi_worker_mirrored"  # the chief computes, too
         processes, size = (workers + 1, BATCH // (workers + 1)) if shared else (workers, BATCH)
         rate = self._ours(workload, strategy)
         step = 1000 / rate * (1 if shared else workers)
@@ -245,7 +245,7 @@ class Bench:
 
 
 def _medians(ours: Sequence[float], of_fit: Sequence[float]) -> tuple[Any, Any]:
-    """Of the rates of ``fit``, and of the ratios of ours to them, where ``fit`` did not fail."""
+    """Medians of the rates of ``fit``, and of our ratios to them, where ``fit`` did not fail."""
     pairs = [(one, other) for one, other in zip(ours, of_fit, strict=True) if other]
     if not pairs:
         return "–", "–"

@@ -1,4 +1,4 @@
-"""An environment with tf_keras, which ours is without, made for the time of a benchmark."""
+"""A temporary environment with tf_keras, which this project's environment does not contain."""
 
 import os
 import shutil
@@ -6,14 +6,14 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-#: tf_keras asks for the full TensorFlow on top of tensorflow-cpu; this keeps it out.
+#: tf_keras requires the full TensorFlow in addition to tensorflow-cpu; this prevents that.
 OVERRIDE = "tensorflow ; sys_platform == 'never'\n"
 
 
 def make_environment(folder: Path) -> tuple[str, dict[str, str]] | str:
-    """A Python in ``folder`` and the variables that have ``tf.keras`` mean tf_keras in it.
+    """A Python in ``folder``, and the environment variables that make ``tf.keras`` mean tf_keras.
 
-    Where it cannot be made, a sentence that says why.
+    If it cannot be installed, a sentence that says why.
     """
     uv = os.environ.get("UV") or shutil.which("uv")
     if not uv:

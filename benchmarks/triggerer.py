@@ -1,9 +1,9 @@
 """What following jobs costs a triggerer: ``python -m benchmarks.triggerer``.
 
-Each job has a chief, 500 workers and 2 ps. The cluster is the tests' stand-in, in a process of
-its own, with pods that are only imagined; all triggers run in the event loop of this process,
-as in a triggerer. An event is a pod whose container ended, an action the trigger's own event,
-from which Airflow takes the task up again; all logs are read in between.
+Each job has a chief, 500 workers and 2 ps. The cluster is the tests' double, in a process of its
+own, with pods that are only imagined. All triggers run in the event loop of this process, as in a
+triggerer. An event is a pod whose container ended; an action is the trigger's own event, on which
+Airflow resumes the task. All logs are read in between.
 """
 
 import argparse
@@ -37,20 +37,20 @@ PROJECT = Path(__file__).parent.parent
 CONN_ID = "triggerer_benchmark"
 WORKERS = 500
 
-#: What ends a job, in turn: the pod, its new state, and what the trigger makes of it.
+#: How jobs end, in turn: the pod, its new state, and the trigger's outcome.
 ENDS = (
     ("worker-17", "out_of_memory", [], "lost"),
     ("chief", "exited", [0], "succeeded"),
     ("ps-1", "exited", [65, "the label 7 is outside 0 to 3"], "failed"),
 )
 
-#: Seconds between two looks at whether the event loop answers.
+#: Seconds between two checks of whether the event loop responds.
 LOOK_EVERY = 0.02
 
 
 @dataclass
 class Double:
-    """The stand-in, in its own process."""
+    """The double, in its own process."""
 
     url: str
     kubeconfig: str
@@ -64,7 +64,7 @@ class Double:
 
 @dataclass
 class Loop:
-    """How long the event loop was busy with one thing at a time."""
+    """How long the event loop was blocked by one thing at a time."""
 
     longest: float = 0.0
 
@@ -75,7 +75,7 @@ class Loop:
             self.longest = max(self.longest, time.monotonic() - began - LOOK_EVERY)
 
     def take(self) -> float:
-        """The longest so far, forgotten from now on."""
+        """The longest block so far; resets it."""
         longest, self.longest = self.longest, 0.0
         return longest
 
@@ -146,7 +146,7 @@ def _seconds_to_plan() -> float:
 
 
 def _fill(double: Double, jobs: int) -> None:
-    """Make the objects of all jobs, without asking for each of them over HTTP."""
+    """Create the objects of all jobs, without an HTTP request for each of them."""
     for number in range(jobs):
         plan = _plan(number)
         double.do("create", owner=owner_of(plan, "try-1"), others=plan.others)
@@ -171,7 +171,7 @@ def _double() -> Iterator[Double]:
 
 
 async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
-    """Run the triggers of all jobs from their begin to their end."""
+    """Run the triggers of all jobs from start to end."""
     from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
     def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
@@ -185,7 +185,7 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     process = psutil.Process()
     loop = Loop()
     looking = asyncio.create_task(loop.look())
-    # A triggerer is not measured while it imports what its first trigger needs.
+    # The imports of a triggerer's first trigger are not measured.
     warm = follow(jobs)
     await watching(1)
     before = _memory(process)
@@ -220,7 +220,7 @@ async def _first_event(trigger: Any) -> tuple[float, Mapping[str, Any]]:
 
 
 async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:
-    """What it takes to wait."""
+    """The cost of waiting."""
     first = len(await asyncio.to_thread(double.do, "requests"))
     cpu, began = time.process_time(), time.monotonic()
     await asyncio.sleep(seconds)
@@ -237,7 +237,7 @@ async def _idle(double: Double, jobs: int, seconds: float) -> dict[str, float]:
 async def _end(
     double: Double, number: int, acted: asyncio.Task[tuple[float, Mapping[str, Any]]]
 ) -> float:
-    """End one job; the seconds until its trigger acted."""
+    """End one job; returns the seconds until its trigger acted."""
     pod, state, arguments, expected = ENDS[number % len(ENDS)]
     name = f"train-{number}-{pod}"
     happened = await asyncio.to_thread(

@@ -18,13 +18,13 @@ PER_EXECUTION = 50
 BATCH = 32
 EPOCHS = 2
 
-#: Arguments of the training that a strategy needs besides, to do on two devices what they do.
+#: More arguments of a training by strategy, for equal work on two devices.
 ALSO = {"dtensor": {"mesh": {"batch": 2}}}
 
-#: The shares of records: where speed is measured, nearly all are to train on.
+#: The shares of the splits: where speed is measured, nearly all records are to train on.
 SPLITS = {"train": 0.98, "test": 0.02}
 
-#: Strategies by the Keras whose ``fit`` works under them, of those that are compared.
+#: Of the compared strategies, those that each Keras's ``fit`` supports.
 FIT_WORKS = {
     "keras3": ("one_device", "mirrored"),
     "tf_keras": ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server"),
@@ -33,7 +33,7 @@ FIT_WORKS = {
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and its data, and the strategies that train it; ``suffix`` ends its figures."""
+    """A model, its data and its strategies; its figures' names end in ``suffix``."""
 
     name: str
     module: str
@@ -47,7 +47,7 @@ CONVOLUTIONS = Workload(
     "convolutions", "fashion", "_convolutions", ("one_device",), {"convolutions": True}
 )
 EMBEDDING = Workload("embedding", "words", "_embedding", ("one_device", "parameter_server"))
-#: The same model with our layer, beside ``fit`` with Keras's.
+#: The same model with our layer, compared with ``fit`` with Keras's layer.
 SHARDED = Workload(
     "sharded embedding", "words", "_sharded_embedding", ("parameter_server",), {"sharded": True}
 )
@@ -99,7 +99,7 @@ class Jobs:
         )
 
     def _prepared(self, module: str) -> str:
-        """The URL of the data set that ``module`` is the source of."""
+        """The URL of the data set whose source is ``module``."""
 
         def running(step: str, arguments: Mapping[str, Any]) -> Running:
             scratch = Path(tempfile.mkdtemp(dir=self._folder))

@@ -1,4 +1,4 @@
-"""Where trainings of the digits are made: a store with the data, and the folder of all sets."""
+"""The setting of trainings of the digits: a store with data, a folder of replica groups."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ REPLICAS: Mapping[str, tuple[Copies, ...]] = {
 
 
 def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True) -> Launcher[Any]:
-    """A launcher of local processes, with its sets in that folder."""
+    """A launcher of local processes whose replica groups are in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
     return Launcher(ProcessBackend(sets, environment, "mishaps", python, warm=warm))
@@ -40,7 +40,7 @@ def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True)
 
 @dataclass
 class Workshop:
-    """A store with the digits in it, and the folder of all sets."""
+    """A store with the digits in it, and the folder of all replica groups."""
 
     folder: Path
     store: str
@@ -63,17 +63,17 @@ class Workshop:
         store: str | None = None,
         launcher: Launcher[Any] | None = None,
     ) -> Self:
-        """One with its data prepared, its store and its local sets in ``folder`` by default."""
+        """A workshop with its data prepared; store and groups are in ``folder`` by default."""
         models, store = ROOT / "dags" / "models", store or (folder / "store").as_uri()
         code = publish_code(open_store(store), models)
         made = cls(folder, store, launcher or processes_in(folder / "sets"), code)
         sys.path.insert(0, str(models))
-        with redirect_stdout(sys.stderr):  # where the report will be nothing else is printed
+        with redirect_stdout(sys.stderr):  # stdout is for the report alone
             made.data = made._prepared()
         return made
 
     def _prepared(self) -> str:
-        """The digits as a sealed data set, by its URL."""
+        """The URL of the digits as a finalized data set."""
         source = {"kind": "python", "module": "digits"}
         planned = plan.run(self._alone("prepare.plan", {"source": source, "shards": 4}))
         for arguments in planned["partitions"]:
@@ -97,7 +97,7 @@ class Workshop:
         return Training(self.launcher, job)
 
     def again(self, job: Job) -> Training:
-        """The same job launched on another host, which knows of no set but its own."""
+        """The same job launched on another host, which only knows its own replica groups."""
         self.runs += 1
         launcher = processes_in(self.folder / f"host-{self.runs}")
         return Training(launcher, job, attempt=f"{self.runs}")

@@ -1,4 +1,4 @@
-"""The fixtures of all tests, by what they are fixtures of, and the order in which files are run."""
+"""Loads the fixtures of all tests, and orders the test files."""
 
 import pytest
 
@@ -11,8 +11,8 @@ pytest_plugins = [
     "support.live_sets",
 ]
 
-#: The files that take longest, the longest first: so the workers of ``make test``, each of which
-#: takes the next file, end at about the same time.
+#: The slowest files, slowest first: each worker of ``make test`` takes the next file, so that all
+#: workers end at about the same time.
 LONGEST = [
     "test_pipeline.py",
     "test_training_recovery.py",

@@ -1,4 +1,4 @@
-"""Whether a task that is told to go is tried again by Airflow, by what Airflow says of it."""
+"""Whether Airflow retries a task that was asked to end, according to Airflow's own state."""
 
 import threading
 from typing import Any
@@ -9,7 +9,7 @@ from aerotrain_airflow.another_try import ThisTry
 
 
 class Airflow:
-    """What Airflow says of a task instance, and whether it still knows this try of it."""
+    """Airflow's state of a task instance, and whether this try is still its current one."""
 
     dag_id, run_id, task_id, id = "digits", "run", "train", "try-1"
 
@@ -35,29 +35,29 @@ def is_followed(airflow: Airflow) -> bool:
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "up_for_retry"])
-def test_one_that_airflow_gave_up_by_itself_waits_for_its_next_try(state: str | None) -> None:
+def test_a_try_that_airflow_failed_by_itself_is_followed_by_another_try(state: str | None) -> None:
     assert is_followed(Airflow({"train": state}))
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "restarting", "running"])
-def test_one_that_somebody_has_ended_is_not_tried_again(state: str) -> None:
+def test_a_task_that_a_user_ended_is_not_retried(state: str) -> None:
     assert not is_followed(Airflow({"train": state}))
 
 
-def test_one_whose_next_try_runs_already_is_not_the_one_that_runs() -> None:
+def test_a_try_whose_successor_runs_already_is_followed_by_it() -> None:
     assert is_followed(Airflow({"train": "running"}, knows=False))
 
 
-def test_one_that_was_cleared_is_ended_though_its_next_try_has_an_id_already() -> None:
+def test_a_cleared_try_ends_its_job_although_its_successor_has_an_id() -> None:
     assert not is_followed(Airflow({"train": "restarting"}, knows=False))
 
 
-def test_each_instance_of_a_mapped_task_is_its_own() -> None:
+def test_each_instance_of_a_mapped_task_has_its_own_state() -> None:
     states = {"train_0": "failed", "train_1": "scheduled"}
     assert [is_followed(Airflow(states, index)) for index in (0, 1)] == [False, True]
 
 
-def test_without_an_answer_nothing_is_left_to_a_next_try() -> None:
+def test_without_a_response_of_airflow_no_next_try_is_expected() -> None:
     class Silent(Airflow):
         def get_task_states(self, **_: Any) -> dict[str, dict[str, Any]]:
             threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Models that classify no images, unchanged from a user's module to one that is served."""
+"""Models of other tasks than image classification, from a user's unchanged module to serving."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def pipeline_of(models, digits, tmp_path_factory):
-    """A function that prepares a module's data, and gives the pipeline that goes on with them."""
+    """A function that prepares a module's data, and returns the pipeline of the following steps."""
     known = {"own_step": digits}
 
     def prepared(module):
@@ -33,7 +33,7 @@ def pipeline_of(models, digits, tmp_path_factory):
 
 
 def measured_and_served(pipeline, model):
-    """What the test split comes to, and the signature of the SavedModel that is published."""
+    """The metrics of the test split, and the signature of the published SavedModel."""
     common = {"model": model, "data": pipeline.data}
     metrics = evaluate.run(pipeline.replica("evaluate", "measured", **common))
     url = export.run(pipeline.replica("export", "served", **common))
@@ -41,7 +41,7 @@ def measured_and_served(pipeline, model):
     return metrics, loaded.signatures["serving_default"]
 
 
-def test_lines_of_text(pipeline_of):
+def test_a_text_classifier_is_trained_evaluated_and_served(pipeline_of):
     pipeline = pipeline_of("text")
     model = train(pipeline.replica("train", "text", model="text", data=pipeline.data, epochs=8))
     metrics, served = measured_and_served(pipeline, model)
@@ -51,7 +51,7 @@ def test_lines_of_text(pipeline_of):
     assert list(given > 0.5) == [False, True, False]
 
 
-def test_lines_of_text_with_a_table_of_words_on_the_servers(pipeline_of):
+def test_a_text_classifier_trains_with_its_embedding_on_parameter_servers(pipeline_of):
     pipeline = pipeline_of("text")
     with pipeline.cluster("text-servers", model="text", epochs=16) as processes:
         read_until(processes["chief"], "epoch 16 of 16")
@@ -62,7 +62,7 @@ def test_lines_of_text_with_a_table_of_words_on_the_servers(pipeline_of):
     assert measured_and_served(pipeline, model)[0]["accuracy"] > 0.95
 
 
-def test_a_table_with_several_inputs_and_two_outputs(pipeline_of):
+def test_a_tabular_model_with_several_inputs_and_two_outputs_is_served(pipeline_of):
     pipeline = pipeline_of("tabular")
     model = train(
         pipeline.replica("train", "tabular", model="tabular", data=pipeline.data, epochs=12)
@@ -79,7 +79,7 @@ def test_a_table_with_several_inputs_and_two_outputs(pipeline_of):
     assert list(given["sold"].numpy().ravel() > 0.5) == [False, True]
 
 
-def test_a_model_with_a_train_step_of_its_own(pipeline_of):
+def test_a_model_with_its_own_train_step_is_evaluated_and_served(pipeline_of):
     pipeline = pipeline_of("own_step")
     model = train(
         pipeline.replica("train", "own-step", model="own_step", data=pipeline.data, epochs=4)

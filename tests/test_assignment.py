@@ -1,4 +1,4 @@
-"""Assignment of records to splits and shards: the key alone decides."""
+"""Assignment of records to splits and shards: it depends on the key alone."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def test_each_split_gets_its_share() -> None:
 
 
 def test_the_split_of_a_key_never_changes() -> None:
-    # A change of these would put records that a model was trained on into its test split.
+    # Changing these would move records that a model was trained on into its test split.
     splits = [split_of(f"digit-{number:04d}", SPLITS) for number in range(8)]
     assert splits == ["test", "train", "train", "train", "train", "train", "train", "train"]
 
@@ -48,7 +48,7 @@ def test_the_records_of_a_split_are_spread_over_all_shards() -> None:
     assert eighths.min() > 0.7 * eighths.max()
 
 
-def test_another_seed_is_another_order() -> None:
+def test_another_seed_gives_another_order() -> None:
     hashes = hashes_of(KEYS)
     orders = [np.argsort(order_of(hashes, seed)) for seed in (0, 1)]
     assert abs(np.corrcoef(*orders)[0, 1]) < 0.05

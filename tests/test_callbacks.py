@@ -1,4 +1,4 @@
-"""Callbacks: what they are told, what they may change, and what they remember."""
+"""Callbacks: which calls they receive, what they may change, and which state they keep."""
 
 import json
 
@@ -41,7 +41,7 @@ def weights_of(digits, trained, scratch):
 
 
 def fit(digits, callbacks, number, **hparams):
-    """What ``fit`` makes of the same batches: the model and its history."""
+    """The model that ``fit`` trains on the same batches, and its history."""
     dataset, user = load_dataset(digits.data), UserCode.load("calling")
     replica = digits.replica("train", f"fit-{number}", model="calling", data=digits.data)
     feed = input_pipeline_of(replica, dataset, user)
@@ -80,10 +80,10 @@ def test_early_stopping_ends_training_at_the_epoch_of_fit_with_the_best_weights(
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
     again = train(digits, "early", {"EarlyStopping": options}, epochs=12)
-    assert again.step == ours.step  # another try of a run that has stopped leaves it so
+    assert again.step == ours.step  # another try of a stopped run leaves it stopped
 
 
-def test_a_learning_rate_that_a_callback_reduces_is_that_of_the_next_step(digits, tmp_path):
+def test_a_learning_rate_that_a_callback_reduces_applies_from_the_next_step(digits, tmp_path):
     options = {"monitor": "loss", "patience": 1, "factor": 0.1, "min_delta": 0.3}
     ours = train(digits, "plateau", {"ReduceLROnPlateau": options}, epochs=6)
     model, _ = fit(digits, [keras.callbacks.ReduceLROnPlateau(**options)], 6)
@@ -92,7 +92,7 @@ def test_a_learning_rate_that_a_callback_reduces_is_that_of_the_next_step(digits
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_callbacks_are_told_of_every_execution_and_epoch(digits):
+def test_callbacks_are_called_for_every_execution_and_epoch(digits):
     import calling
 
     calling.TOLD.clear()
@@ -104,7 +104,7 @@ def test_callbacks_are_told_of_every_execution_and_epoch(digits):
     assert "val_loss" not in trained.metrics
 
 
-def test_what_callbacks_know_survives_the_end_of_a_process(digits, capsys, tmp_path):
+def test_the_state_of_callbacks_survives_the_end_of_a_process(digits, capsys, tmp_path):
     log = tmp_path / "log.csv"
     stop = {"monitor": "loss", "patience": 2, "min_delta": 100.0, "restore_best_weights": True}
     given = {"EarlyStopping": stop, "Telling": {}, "CSVLogger": {"filename": str(log)}}
@@ -112,7 +112,7 @@ def test_what_callbacks_know_survives_the_end_of_a_process(digits, capsys, tmp_p
     assert first.step == 2 * STEPS_PER_EPOCH
     assert "told of 2 epochs" in capsys.readouterr().out
     log.unlink()
-    # The first epoch is the best, and the third the second that is no better.
+    # The first epoch is the best, and the third is the second one without improvement.
     second = train(digits, "goes-on", given, epochs=9)
     assert second.step == 3 * STEPS_PER_EPOCH
     assert "told of 3 epochs" in capsys.readouterr().out
@@ -121,7 +121,7 @@ def test_what_callbacks_know_survives_the_end_of_a_process(digits, capsys, tmp_p
     assert [line.split(",")[0] for line in lines] == ["epoch", "0", "1", "2"]
 
 
-def test_validation_is_measured_where_it_is_asked_for(digits, capsys):
+def test_validation_metrics_are_computed_if_validate_is_set(digits, capsys):
     trained = train(digits, "validated", {}, epochs=1, validate=True)
     assert {"val_loss", "val_accuracy"} <= trained.metrics.keys()
     assert "val_accuracy=" in capsys.readouterr().out
@@ -181,7 +181,7 @@ def test_the_evaluator_sees_each_checkpoint_once_until_training_has_ended(tmp_pa
     assert list(names) == [Name(0, 120)]
 
 
-def test_an_evaluator_beside_a_cluster_leaves_metrics_of_each_checkpoint(digits):
+def test_the_evaluator_of_a_cluster_publishes_metrics_of_each_checkpoint(digits):
     with digits.cluster(
         "evaluated", evaluator=True, model="calling", epochs=16, checkpoint_interval=0.5
     ) as processes:

@@ -1,4 +1,4 @@
-"""The chaos tool's own word: its schedule, and what it calls wrong."""
+"""The chaos tool itself: its schedule, and which outcomes it reports as wrong."""
 
 import pytest
 from benchmarks.mishaps import Outcome
@@ -28,7 +28,7 @@ GOOD = {
 }
 
 
-def test_the_same_seed_is_the_same_schedule_and_every_fault_has_its_turn() -> None:
+def test_the_same_seed_gives_the_same_schedule_with_every_fault() -> None:
     runs = len(FAULTS) + 4
     assert schedule(runs, 7, FAULTS) == schedule(runs, 7, FAULTS)
     assert schedule(runs, 7, FAULTS) != schedule(runs, 8, FAULTS)
@@ -45,7 +45,9 @@ def test_the_same_seed_is_the_same_schedule_and_every_fault_has_its_turn() -> No
         ({"left": ["process 7"]}, "left behind: process 7"),
     ],
 )
-def test_what_differs_from_the_matrix_is_wrong(seen: dict[str, object], wrong: str) -> None:
+def test_an_outcome_that_differs_from_the_matrix_is_reported_as_wrong(
+    seen: dict[str, object], wrong: str
+) -> None:
     assert what_is_wrong(FAULT, Outcome(**{**GOOD, **seen})) == wrong
 
 
@@ -59,7 +61,9 @@ def test_what_differs_from_the_matrix_is_wrong(seen: dict[str, object], wrong: s
         ({"back": ["chief"]}, "who came back: chief"),
     ],
 )
-def test_a_run_whose_airflow_was_killed_trains_once(seen: dict[str, object], wrong: str) -> None:
+def test_a_run_whose_airflow_was_killed_must_have_trained_exactly_once(
+    seen: dict[str, object], wrong: str
+) -> None:
     outcome = Outcome(**{**GOOD, "back": [], "adoptions": 1, **seen})
     assert what_is_wrong_with_a_run(OF_RUN, outcome) == wrong
 
@@ -74,13 +78,13 @@ def test_a_run_whose_airflow_was_killed_trains_once(seen: dict[str, object], wro
         ([310], [], True),
     ],
 )
-def test_of_a_successor_the_last_checkpoints_have_to_be_there(
+def test_the_last_checkpoints_of_a_successor_must_be_in_the_store(
     published: list[int], names: list[tuple[int, int]], wrong: bool
 ) -> None:
     assert bool(unlike(published, [Name(*each) for each in names], keep=3)) is wrong
 
 
-def test_what_a_machine_cannot_do_is_a_row_and_no_failure() -> None:
+def test_a_fault_that_the_machine_cannot_inject_is_a_row_and_no_failure() -> None:
     row = row_of_none(3, FAULT, "has no nft (on Debian: apt install iproute2 nftables)")
     assert str(row["verdict"]).startswith("not done: this machine has no nft")
     assert row["wrong"] == "-"

@@ -1,4 +1,4 @@
-"""The matrix of recovery on a real cluster: pods that train are deleted and evicted."""
+"""The recovery matrix on a real cluster: pods of a training are deleted and evicted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +19,8 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
 
 
 @pytest.mark.parametrize("fault", POD_FAULTS, ids=lambda fault: f"{fault.strategy}: {fault.name}")
-def test_who_comes_back_and_that_nothing_is_left(pods: Pods, fault: PodFault) -> None:
+def test_exactly_the_promised_pods_restart_and_no_object_is_left(
+    pods: Pods, fault: PodFault
+) -> None:
     judged = pods.judge(fault, after=5)
     assert not judged.wrong, judged.tail

@@ -63,7 +63,7 @@ def test_large_data_in_the_code_folder_is_refused_by_name(
         pack(folder)
 
 
-def test_an_archive_that_leads_out_of_its_folder_is_refused(store: Store, tmp_path: Path):
+def test_an_archive_with_a_path_outside_its_folder_is_refused(store: Store, tmp_path: Path):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("../outside.py"))

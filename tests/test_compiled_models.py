@@ -1,4 +1,4 @@
-"""Whatever a compiled model carries trains as it does under ``fit``, or is refused."""
+"""Every option of a compiled model trains as it does under ``fit``, or is rejected."""
 
 import json
 import re
@@ -31,7 +31,7 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def batches(weighted=False, outputs=1):
-    """Twelve batches of made-up examples; the last is smaller."""
+    """Twelve batches of synthetic examples; the last is smaller."""
     draw = np.random.default_rng(7)
     x = draw.normal(size=(STEPS * 16 - 5, 8)).astype(np.float32)
     y = draw.integers(0, 3, len(x))
@@ -51,7 +51,7 @@ def optimized(kind, **options):
 
 
 class Adding(layers.Layer):
-    """Adds a loss, and counts what it has seen in a metric of its own."""
+    """Adds a loss, and keeps a metric of its own."""
 
     def __init__(self):
         super().__init__()
@@ -97,7 +97,7 @@ class OwnLoss(keras.Sequential):
 
 
 class OwnTraining(keras.Sequential):
-    """Adds noise to its gradients' loss, keeps one metric, and says one number beside it."""
+    """Has a train step of its own, which keeps one metric and also returns the loss."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -121,7 +121,7 @@ def frozen():
 
 
 def looked_up():
-    """A large table of four rows, each of which a batch looks up many times."""
+    """A large table, of which each batch looks up only four rows, many times."""
     model = keras.Sequential(
         [
             layers.Discretization([-1.0, 0.0, 1.0]),
@@ -165,7 +165,7 @@ MODELS = {
     "a scaled loss": lambda: classifier(
         optimizer=optimizers.LossScaleOptimizer(optimizers.Adam(), dynamic_growth_steps=3)
     ),
-    # The first scale is too great, so that the first steps are skipped and not counted.
+    # The first scale is too large, so the first steps are skipped and not counted.
     "a loss scaled too much": lambda: classifier(
         optimizer=optimizers.LossScaleOptimizer(optimizers.Adam(0.1), initial_scale=2.0**127)
     ),
@@ -239,7 +239,7 @@ def user_of(build):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_it_trains_as_fit_does_step_for_step(kind):
+def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
     user, data = user_of(MODELS[kind]), batches()
     assert_same(trained_by_us(user, data), trained_by_fit(user, data))
 
@@ -248,7 +248,7 @@ def test_it_trains_as_fit_does_step_for_step(kind):
     ("kind", "size"),
     [*((kind, packed_variables.PACKED_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
 )
-def test_what_a_worker_does_in_few_messages_is_a_step_of_fit(kind, size, monkeypatch):
+def test_a_worker_with_packed_variables_computes_the_steps_of_fit(kind, size, monkeypatch):
     monkeypatch.setattr(packed_variables, "PACKED_BYTES", size)
     user, data = user_of(MODELS[kind]), batches()
     assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
@@ -260,7 +260,7 @@ def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():
     assert_same(trained_by_us(user, data), trained_by_fit(user, data))
 
 
-def test_several_outputs_have_several_losses_with_weights():
+def test_several_outputs_train_with_weighted_losses_as_fit_does():
     user, data = user_of(two_outputs), batches(outputs=2)
     assert_same(trained_by_us(user, data), trained_by_fit(user, data))
 
@@ -278,7 +278,7 @@ def test_mixed_precision_trains_as_fit_does(dtype_policy):
 
 
 @pytest.mark.parametrize("labels", ["numbers", "one-hot"])
-def test_weights_of_classes_are_those_of_fit(labels):
+def test_class_weights_have_the_effect_that_they_have_in_fit(labels):
     loss = CROSS_ENTROPY
     data = batches()
     if labels == "one-hot":
@@ -290,7 +290,7 @@ def test_weights_of_classes_are_those_of_fit(labels):
     assert_same(ours, trained_by_fit(user, data, class_weight={0: 3.0, 1: 0.5, 2: 1.0}))
 
 
-def test_weights_of_classes_and_of_examples_exclude_each_other():
+def test_class_weights_and_sample_weights_together_are_refused():
     user = user_of(classifier).weighing({"0": 3.0})
     with pytest.raises(FinalError, match="weights of examples, and class_weight asks for others"):
         batches(weighted=True).map(lambda *batch: user.transform(batch))
@@ -303,7 +303,7 @@ def test_a_model_with_its_own_train_step_trains_as_fit_does():
     model, ours = trained_by_us(user, data)
     theirs, history = trained_by_fit(user, data)
     np.testing.assert_allclose([each["seen"] for each in ours], [each["seen"] for each in history])
-    # What is no metric is the mean so far, where fit has the last batch alone.
+    # For a value that is not a metric we log the mean so far, and fit the last batch alone.
     losses = np.cumsum([each["loss"] for each in history]) / np.arange(1, STEPS + 1)
     np.testing.assert_allclose([each["loss"] for each in ours], losses, rtol=1e-5)
     for our, their in zip(model.variables, theirs.variables, strict=True):
@@ -312,7 +312,7 @@ def test_a_model_with_its_own_train_step_trains_as_fit_does():
 
 @pytest.mark.parametrize("per_execution", [1, 5, STEPS])
 @pytest.mark.parametrize("model", [keras.Sequential, OwnTraining])
-def test_the_first_step_whose_loss_is_no_number_is_known(model, per_execution):
+def test_the_first_step_whose_loss_is_not_finite_is_reported(model, per_execution):
     def spoilt(number, batch):
         x, y = batch
         return tf.where(number == 7, np.nan, x), y
@@ -345,7 +345,7 @@ def ends(per_execution):
         (lambda: sharded(), "sets keras.distribution, which shards nothing under TensorFlow"),
     ],
 )
-def test_what_no_strategy_trains_is_refused(build, message):
+def test_a_model_that_no_strategy_can_train_is_refused(build, message):
     try:
         with pytest.raises(FinalError, match=message):
             user_of(build).build({}, batches().element_spec)
@@ -366,7 +366,7 @@ def sharded():
     return classifier()
 
 
-def test_run_eagerly_is_answered_with_a_sentence(capsys):
+def test_run_eagerly_is_refused_with_a_one_sentence_reason(capsys):
     user_of(lambda: classifier(run_eagerly=True)).build({}, batches().element_spec)
     assert "run_eagerly=True has no effect here" in capsys.readouterr().out
 
@@ -382,7 +382,7 @@ def test_run_eagerly_is_answered_with_a_sentence(capsys):
         ({"class_weight": {"1": -1.0}}, r"class_weight\['1'\] is -1.0"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(SpecError, match=message):
         TrainArguments.of({"model": "m", "data": "d", **arguments})
 
@@ -412,7 +412,7 @@ def test_a_model_of_mixed_precision_is_evaluated_and_exported(
 
 
 def exploding(digits, run_id, steps_per_execution):
-    """The chief of a training that explodes, and saves after each execution."""
+    """The chief of a training that diverges, and saves after each execution."""
     return digits.replica(
         "train",
         run_id,
@@ -424,7 +424,7 @@ def exploding(digits, run_id, steps_per_execution):
     )
 
 
-def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpoint(digits):
+def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_last_good_checkpoint(digits):
     replica = exploding(digits, "exploding", steps_per_execution=7)
     with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
         run(replica)
@@ -432,13 +432,13 @@ def test_a_loss_that_is_no_number_ends_training_and_leaves_the_last_good_checkpo
     assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0001-0000000054"
 
 
-def test_weights_that_a_last_gradient_spoilt_are_not_saved(digits):
+def test_weights_that_the_last_gradient_made_infinite_are_not_saved(digits):
     replica = exploding(digits, "spoilt", steps_per_execution=1)
     with pytest.raises(FinalError, match=r"is no finite number after step 60,.*00000000[1-5]\d$"):
         run(replica)
 
 
-def test_servers_stop_at_a_loss_that_is_no_number_too(digits):
+def test_training_with_parameter_servers_stops_at_a_loss_that_is_not_finite(digits):
     with digits.cluster("exploding-servers", model="exploding", epochs=4) as processes:
         said = read_until(processes["chief"], "error:")
         assert processes["chief"].wait(60) == ExitCode.FINAL
@@ -453,14 +453,14 @@ def test_servers_stop_at_a_loss_that_is_no_number_too(digits):
         ("accumulating", "accumulates gradients over 4 steps, and under 'parameter_server'"),
     ],
 )
-def test_what_servers_would_get_wrong_is_refused(digits, model, message):
+def test_a_model_that_parameter_servers_would_train_wrongly_is_refused(digits, model, message):
     with digits.cluster(f"refused-{model.replace('_', '-')}", model=model) as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.FINAL
     assert re.search(message, said)
 
 
-def test_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):
+def test_parameter_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):
     arguments = {"model": "laden", "epochs": 6, "class_weight": {"3": 2.0}, "validate": True}
     with digits.cluster("laden", **arguments) as processes:
         read_until(processes["chief"], "epoch 6 of 6")

@@ -1,4 +1,4 @@
-"""What is decided when replicas are lost: pure, a table and a few stories."""
+"""What the controller decides when replicas fail: pure, a table and a few sequences."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def lost(
 
 
 class Group:
-    """A job's group at a time of the test's own, without processes."""
+    """The replica group of a job at a time that the test sets, without processes."""
 
     def __init__(self, strategy: str = "parameter_server", **budgets: int) -> None:
         described = job(strategy, SERVED if strategy == "parameter_server" else GANG)
@@ -49,7 +49,7 @@ class Group:
         looked: float | None = None,
         **seen: Observation,
     ) -> Restart | Ended | Wait:
-        """The decision on what is seen now, its events kept; who is not named runs."""
+        """The decision on this observation; its events are kept, and unnamed replicas run."""
         all_seen: dict[ReplicaName, Observation] = dict.fromkeys(self.job.names(), RUNNING)
         all_seen |= {self.names[name.replace("_", "-")]: each for name, each in seen.items()}
         counted = {
@@ -58,14 +58,14 @@ class Group:
         }
         progress = None
         if step is not None:
-            # After whatever happened now: it trains.
+            # Progress after everything that has happened: the job trains.
             progress = Progress(step, self.now + 0.1 if trained is None else trained)
         decision = self.controller.decide(self.events, counted, self.now, progress, looked)
         self.events += decision.events
         return decision.action
 
     def restarts(self, step: int | None = 7, **seen: Observation) -> Restart:
-        """The restart after a loss, carried out when it is due; a quarter of an hour goes by."""
+        """The restart after a failure, carried out when due; then 15 minutes pass."""
         action = self.due(step, **seen)
         assert isinstance(action, Restart), action
         self.counts |= action.counts
@@ -73,7 +73,7 @@ class Group:
         return action
 
     def due(self, step: int | None = 7, **seen: Observation) -> Restart | Ended | Wait:
-        """What is decided once the wait for it is over."""
+        """The decision after its wait is over."""
         action = self.sees(step, **seen)
         while isinstance(action, Wait) and any(
             each.event is EventType.DETECT and each.at == self.events[-1].at
@@ -88,11 +88,11 @@ def names_of(decision: Restart) -> str:
     return " ".join(str(name) for name in sorted(decision.names))
 
 
-def test_every_kind_of_loss_has_a_rule() -> None:
+def test_every_failure_kind_has_a_rule() -> None:
     assert RULES.keys() == set(Loss)
 
 
-def test_while_all_run_there_is_nothing_to_do_before_the_deadline() -> None:
+def test_while_all_replicas_run_the_controller_waits_for_the_deadline() -> None:
     assert Group().sees() == Wait(1000 + 360_000)
 
 
@@ -107,7 +107,7 @@ def test_while_all_run_there_is_nothing_to_do_before_the_deadline() -> None:
         (Loss.START, "it comes back elsewhere (1 of 3 starts)", True, 1.0, False),
     ],
 )
-def test_a_lost_worker_is_restarted_alone_at_once(
+def test_a_failed_worker_is_restarted_alone_at_once(
     loss: Loss, says: str, avoids: bool, memory: float, force: bool
 ) -> None:
     of = Group()
@@ -121,13 +121,13 @@ def test_a_lost_worker_is_restarted_alone_at_once(
     )
 
 
-def test_a_loss_that_says_no_kind_counts_as_a_crash() -> None:
+def test_a_failure_without_a_kind_counts_as_a_crash() -> None:
     decision = Group().sees(worker_0=Observation(state=State.LOST, reason="is gone"))
     assert isinstance(decision, Restart)
     assert "1 of 3 crashes" in decision.because
 
 
-def test_the_chief_that_only_misses_its_ps_is_no_cause_and_both_are_restarted() -> None:
+def test_a_chief_that_failed_because_of_its_ps_is_restarted_but_is_not_the_cause() -> None:
     decision = Group().restarts(
         ps_0=lost(), chief=lost(Loss.TEMPORARY, "exited with 75: a process was lost", 75)
     )
@@ -135,7 +135,7 @@ def test_the_chief_that_only_misses_its_ps_is_no_cause_and_both_are_restarted() 
     assert "chief" not in decision.because
 
 
-def test_one_that_names_no_cause_waits_a_moment_until_it_shows() -> None:
+def test_a_failure_without_a_cause_is_decided_after_a_short_wait_for_the_cause() -> None:
     of = Group()
     missing = lost(Loss.TEMPORARY, "exited with 75: a process was lost", 75)
     early = of.sees(chief=missing)
@@ -149,7 +149,7 @@ def test_one_that_names_no_cause_waits_a_moment_until_it_shows() -> None:
     assert names_of(later) == "chief ps-0 ps-1"
 
 
-def test_a_gang_is_given_time_to_end_and_not_longer_than_it_needs() -> None:
+def test_a_gang_restarts_once_all_members_have_ended_or_their_time_is_over() -> None:
     of = Group("multi_worker_mirrored")
     assert of.sees(worker_1=lost()) == Wait(of.now + SETTLE)
     of.now += 1
@@ -159,13 +159,13 @@ def test_a_gang_is_given_time_to_end_and_not_longer_than_it_needs() -> None:
     assert names_of(all_gone) == "chief worker-0 worker-1"
 
 
-def test_a_gang_that_was_preempted_is_let_save_first() -> None:
+def test_a_preempted_gang_may_save_a_checkpoint_before_its_restart() -> None:
     of = Group("multi_worker_mirrored")
     preempted = lost(Loss.PREEMPTED, "was ended by signal 15", 143)
     assert of.sees(worker_1=preempted) == Wait(of.now + SETTLE_PREEMPTED)
 
 
-def test_preemptions_leave_the_budget_of_crashes_alone() -> None:
+def test_preemptions_do_not_count_against_the_budget_of_crashes() -> None:
     of = Group(crashes=1, preemptions=3)
     for _ in range(3):
         of.restarts(chief=lost(Loss.PREEMPTED, "was evicted", 143))
@@ -183,13 +183,13 @@ def test_a_budget_belongs_to_one_replica() -> None:
     assert isinstance(of.sees(worker_0=lost()), Ended)
 
 
-def test_a_budget_of_zero_leaves_it_to_airflow() -> None:
+def test_with_a_restart_budget_of_zero_airflow_retries_the_task() -> None:
     ended = Group(crashes=0).sees(worker_0=lost())
     assert isinstance(ended, Ended)
     assert ended.state is State.LOST
 
 
-def test_the_same_words_at_the_same_step_three_times_stop_for_good() -> None:
+def test_the_same_error_at_the_same_step_three_times_fails_the_job_for_good() -> None:
     of = Group(crashes=50)
     for _ in range(2):
         of.restarts(chief=lost(), step=40)
@@ -206,20 +206,22 @@ def test_the_same_words_at_the_same_step_three_times_stop_for_good() -> None:
     [(lost(), 41), (lost(reason="was ended by signal 6", code=134), 40)],
     ids=["another step", "other words"],
 )
-def test_what_differs_is_no_repetition(third: Observation, step: int) -> None:
+def test_different_errors_or_steps_do_not_count_as_a_repetition(
+    third: Observation, step: int
+) -> None:
     of = Group(crashes=50)
     for _ in range(2):
         of.restarts(chief=lost(), step=40)
     assert isinstance(of.due(chief=third, step=step), Restart)
 
 
-def test_a_replica_that_is_killed_three_times_at_a_step_is_not_to_blame() -> None:
+def test_a_replica_that_is_killed_three_times_at_one_step_is_restarted() -> None:
     of = Group(crashes=50)
     for _ in range(6):
         of.restarts(worker_0=lost(reason="was ended by signal 9", code=137), step=40)
 
 
-def test_losses_in_a_row_are_further_and_further_apart() -> None:
+def test_the_wait_before_a_restart_grows_with_consecutive_failures() -> None:
     of = Group(crashes=50)
     waits = []
     for step in range(8):
@@ -232,7 +234,7 @@ def test_losses_in_a_row_are_further_and_further_apart() -> None:
     assert isinstance(of.sees(chief=lost(), step=9), Restart)
 
 
-def test_a_loss_is_one_event_however_often_it_is_seen() -> None:
+def test_a_failure_is_recorded_once_however_often_it_is_observed() -> None:
     of = Group("multi_worker_mirrored")
     for _ in range(3):
         of.sees(worker_0=lost())
@@ -253,13 +255,13 @@ def test_a_restart_that_was_recorded_and_not_carried_out_is_carried_out_as_recor
     assert isinstance(of.sees(), Wait)
 
 
-def test_a_replica_that_was_there_from_the_first_and_is_gone_is_lost() -> None:
+def test_a_replica_that_has_run_and_no_longer_exists_has_failed() -> None:
     of = Group()
     gone = Observation(state=State.LOST, loss=Loss.NODE, reason="is gone", restarts=None)
     assert isinstance(of.sees(worker_1=gone), Restart)
 
 
-def test_a_loss_that_was_recorded_stands_though_the_replica_wakes_up() -> None:
+def test_a_recorded_failure_stands_although_the_replica_responds_again() -> None:
     of = Group("multi_worker_mirrored")
     stopped = replace(RUNNING, heartbeat_age=61.0)
     assert isinstance(of.sees(worker_0=stopped), Wait)
@@ -269,7 +271,7 @@ def test_a_loss_that_was_recorded_stands_though_the_replica_wakes_up() -> None:
     assert of.names["worker-0"] in awake.names
 
 
-def test_only_the_present_loss_says_which_node_to_avoid() -> None:
+def test_only_the_latest_failure_decides_which_node_to_avoid() -> None:
     of = Group()
     preempted = lost(Loss.PREEMPTED, "was evicted", 143, node="node-1")
     assert of.restarts(worker_1=preempted).avoid
@@ -287,7 +289,7 @@ def test_memory_grows_with_each_time_that_it_ran_out_and_never_shrinks_again() -
 @pytest.mark.parametrize(
     ("age", "trained", "is_ended"), [(59, True, False), (61, True, True), (61, False, False)]
 )
-def test_a_gang_that_forms_is_given_the_time_of_its_start(
+def test_a_gang_that_is_starting_has_the_timeout_of_a_start(
     age: float, trained: bool, is_ended: bool
 ) -> None:
     of = Group("multi_worker_mirrored")
@@ -302,7 +304,7 @@ def test_a_gang_that_forms_is_given_the_time_of_its_start(
         )
 
 
-def test_progress_from_before_a_restart_says_nothing_of_the_gang_that_forms_again() -> None:
+def test_progress_from_before_a_restart_does_not_count_for_the_restarted_gang() -> None:
     of = Group("multi_worker_mirrored")
     of.restarts(chief=lost(), worker_0=lost(), worker_1=lost())
     recorded = len(of.events)
@@ -311,19 +313,19 @@ def test_progress_from_before_a_restart_says_nothing_of_the_gang_that_forms_agai
     assert len(of.events) == recorded
 
 
-def test_a_served_worker_may_be_silent_for_the_patience_from_its_first_moment() -> None:
+def test_a_worker_of_parameter_servers_has_the_progress_timeout_from_its_start() -> None:
     of = Group()
     assert isinstance(of.sees(step=None, worker_0=replace(RUNNING, heartbeat_age=61.0)), Restart)
 
 
-def test_what_failed_for_good_comes_before_what_was_lost_to_it() -> None:
+def test_a_permanent_failure_takes_precedence_over_the_failures_that_it_caused() -> None:
     failed = Observation(state=State.FAILED, exit_code=65, reason="exited with 65: a bug")
     ended = Group().sees(worker_0=failed, chief=lost(Loss.TEMPORARY, "exited with 75", 75))
     assert isinstance(ended, Ended)
     assert (ended.state, ended.reason) == (State.FAILED, "worker-0 exited with 65: a bug")
 
 
-def test_a_chief_that_ended_well_ends_the_job_though_others_were_lost() -> None:
+def test_a_chief_that_succeeded_ends_the_job_although_others_failed() -> None:
     ended = Group().sees(chief=Observation(state=State.SUCCEEDED), worker_0=lost())
     assert isinstance(ended, Ended)
     assert ended.state is State.SUCCEEDED
@@ -337,7 +339,7 @@ def test_a_chief_that_ended_well_ends_the_job_though_others_were_lost() -> None:
         (["another-7"], "chief"),
     ],
 )
-def test_who_does_not_answer_the_chief_is_replaced_with_it_wherever_it_seems_to_run(
+def test_a_replica_unresponsive_to_the_chief_is_restarted_with_it_on_another_node(
     silent: list[str], back: str
 ) -> None:
     of = Group()
@@ -351,7 +353,7 @@ def test_who_does_not_answer_the_chief_is_replaced_with_it_wherever_it_seems_to_
     assert decision.avoid == dict.fromkeys(named, "node-3")
 
 
-def test_whom_a_replica_names_that_did_not_hang_is_left_alone() -> None:
+def test_a_peer_named_by_a_replica_that_did_not_hang_is_not_restarted() -> None:
     crashed = lost(Loss.CRASH, "raised OSError", 1, unresponsive=frozenset({"worker-0"}))
     assert names_of(Group().restarts(chief=crashed)) == "chief"
 
@@ -360,7 +362,7 @@ def waiting(since: float) -> Observation:
     return replace(FULL, waits_since=since)
 
 
-def test_a_replica_that_does_not_start_in_time_ends_the_job_and_has_no_place() -> None:
+def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind_start() -> None:
     of = Group()
     began = of.now
     assert of.sees(worker_1=waiting(began)) == Wait(began + 600)
@@ -382,20 +384,20 @@ def test_a_replica_that_is_restarted_late_has_as_long_to_start_in_a_group_of_any
     assert isinstance(of.sees(worker_1=waiting(of.now - 601)), Ended)
 
 
-def test_a_restart_that_nobody_can_carry_out_ends_by_the_start_deadline_too() -> None:
+def test_a_restart_that_cannot_be_carried_out_ends_by_the_start_deadline() -> None:
     of = Group()
     of.sees(worker_1=lost())
     of.now += 601
     assert isinstance(of.sees(worker_1=lost()), Ended)
 
 
-def test_a_replica_that_has_started_once_is_not_late_though_it_waits_again() -> None:
+def test_a_replica_that_has_started_once_does_not_miss_its_start_deadline() -> None:
     of = Group()
     of.now += 700
     assert isinstance(of.sees(worker_1=FULL), Wait)
 
 
-def test_who_began_to_wait_a_moment_ago_is_not_said_to_have_no_place() -> None:
+def test_a_replica_that_has_just_begun_to_wait_is_not_recorded_as_a_failed_start() -> None:
     of = Group()
     began = of.now
     of.now += 600
@@ -413,7 +415,7 @@ def test_a_start_is_late_only_if_that_was_seen_after_its_deadline() -> None:
     assert isinstance(of.sees(worker_1=waiting(began), looked=began + 600), Ended)
 
 
-def test_an_api_that_is_away_keeps_no_job_beyond_its_own_deadline() -> None:
+def test_an_unavailable_api_does_not_extend_the_deadline_of_a_job() -> None:
     of = Group()
     began = of.now
     of.now += 360_000
@@ -441,7 +443,7 @@ def test_the_timeout_of_the_task_ends_the_job() -> None:
         (dict.fromkeys(["chief", "worker_0", "worker_1", "ps_0", "ps_1"], lost()), False),
     ],
 )
-def test_a_group_is_adopted_that_can_still_come_to_a_good_end(
+def test_a_group_that_can_still_succeed_is_adopted(
     seen: dict[str, Observation], adopted: bool
 ) -> None:
     of = Group()
@@ -450,7 +452,7 @@ def test_a_group_is_adopted_that_can_still_come_to_a_good_end(
     assert of.controller.can_adopt([], all_seen, of.now) is adopted
 
 
-def test_a_group_is_adopted_whose_restart_was_recorded_and_not_carried_out() -> None:
+def test_a_group_with_a_recorded_restart_that_was_not_carried_out_is_adopted() -> None:
     of = Group("multi_worker_mirrored")
     gone = dict.fromkeys(["chief", "worker_0", "worker_1"], lost())
     of.sees(**gone)
@@ -464,7 +466,7 @@ def test_a_group_past_its_deadline_is_not_adopted() -> None:
     assert not of.controller.can_adopt([], running, of.now + 360_001)
 
 
-def test_a_log_of_any_number_of_restarts_is_bounded_and_decides_the_same() -> None:
+def test_a_log_of_any_number_of_restarts_is_bounded_without_changing_decisions() -> None:
     of = Group("multi_worker_mirrored", preemptions=10_000, crashes=3)
     of.restarts(worker_0=lost(reason="a crash " * 50))
     for step in range(300):

@@ -1,4 +1,4 @@
-"""The pipelines in dags/: they import, survive serialization, and say what they do."""
+"""The pipelines in dags/: they import, survive serialization, and are documented."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from aerotrain_airflow.steps import evaluate, export, train
 
 ROOT = Path(__file__).parent.parent
 
-#: What a strategy trains with that needs more than a chief, unless the form says otherwise.
+#: The replicas of a strategy that needs more than a chief, unless the form says otherwise.
 REPLICAS = {
     "multi_worker_mirrored": {"chief": 1, "worker": 1},
     "parameter_server": {"chief": 1, "worker": 2, "ps": 1},
@@ -38,7 +38,7 @@ def test_every_pipeline_imports(bag: DagBag) -> None:
     assert "digits" in bag.dags
 
 
-def test_digits_turned_on_early_on_a_sunday_waits_for_the_next_one(
+def test_digits_unpaused_early_on_a_sunday_first_runs_on_the_next_sunday(
     bag: DagBag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early = datetime(2026, 11, 22, 1, 22, tzinfo=UTC)
@@ -55,7 +55,7 @@ def test_every_pipeline_survives_serialization(bag: DagBag) -> None:
         assert DagSerialization.from_dict(once).task_ids == dag.task_ids
 
 
-def test_every_pipeline_is_documented_and_has_a_form_in_sections(bag: DagBag) -> None:
+def test_every_pipeline_is_documented_and_its_form_has_sections(bag: DagBag) -> None:
     for dag in bag.dags.values():
         assert dag.doc_md
         for name in dag.params:
@@ -79,7 +79,7 @@ def test_digits_reads_like_a_table_of_contents(bag: DagBag) -> None:
 @pytest.mark.parametrize(
     ("word", "replicas"), [(word, REPLICAS.get(word, {"chief": 1})) for word in STRATEGIES]
 )
-def test_one_word_of_the_form_is_all_that_a_strategy_needs(
+def test_a_strategy_needs_only_its_name_in_the_form(
     bag: DagBag, word: str, replicas: dict[str, int]
 ) -> None:
     dag: DAG = bag.dags["digits"]
@@ -103,7 +103,7 @@ def test_an_environment_reaches_every_replica_of_a_step() -> None:
         export(model, "file:///data", environment=wanted)
     jobs = [cast(JobOperator, task).job for task in dag.tasks]
     environments = [replica["environment"] for job in jobs for replica in job["replicas"]]
-    assert environments == [wanted] * 8  # training may have six roles
+    assert environments == [wanted] * 8  # a training may have six roles
 
 
 @pytest.mark.process

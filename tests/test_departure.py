@@ -1,4 +1,4 @@
-"""How a preempted replica ends, and how its heartbeat is seen."""
+"""How a preempted replica ends, and how its heartbeat is observed."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ from support.training_fixtures import read_until, start
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
-#: A module whose work says at each beat of its heart, and promises to look for the word to go
-#: if it is asked to. It never looks, so it stays for as long as it may.
+#: A module that prints a line at each heartbeat and, if its argument says so, promises to watch for
+#: the preemption notice. It never looks at it, so it runs until its grace period ends.
 MODULE = """
 import threading, time
 def run(replica):
@@ -35,7 +35,7 @@ def run(replica):
 
 
 class Left(Exception):  # noqa: N818 -- what befell the process of a test
-    """The process would have ended here."""
+    """The process would have exited here."""
 
 
 def leave() -> None:
@@ -47,7 +47,7 @@ def test_a_preempted_replica_that_saves_nothing_ends_at_once() -> None:
         PreemptionNotice(leave=leave).give()
 
 
-def test_a_replica_that_saves_is_ended_by_the_second_signal_not_the_first() -> None:
+def test_a_replica_that_promised_to_save_ends_at_the_second_signal() -> None:
     notice = PreemptionNotice(grace=3600, leave=leave)
     notice.promise()
     assert not notice.given()
@@ -57,7 +57,7 @@ def test_a_replica_that_saves_is_ended_by_the_second_signal_not_the_first() -> N
         notice.give()
 
 
-def test_when_its_grace_is_over_a_replica_leaves_whatever_it_does() -> None:
+def test_a_replica_exits_when_its_grace_period_is_over() -> None:
     left = threading.Event()
     notice = PreemptionNotice(grace=0.01, leave=left.set)
     notice.promise()
@@ -87,7 +87,7 @@ def process(tmp_path: Path, request: pytest.FixtureRequest):
 
 
 @pytest.mark.process
-def test_its_heart_beats_while_it_is_alive_and_not_while_it_is_stopped(process, tmp_path) -> None:
+def test_a_replica_sends_heartbeats_except_while_it_is_stopped(process, tmp_path) -> None:
     for _ in range(3):
         read_until(process, "beat")
     os.kill(process.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What ``deploy/`` gives a platform team fits Kubernetes, the launcher, and itself."""
+"""The files of ``deploy/`` for a platform team are consistent with Kubernetes and the launcher."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -22,7 +22,7 @@ MANIFESTS = sorted(
     if file.name not in ("kustomization.yaml", "helm-values.yaml")
 )
 
-#: Files that a team applies when it needs them.
+#: Files that a team applies only if it needs them.
 OPTIONAL = {"namespace.yaml", "volcano.yaml", "pod-template.yaml"}
 
 
@@ -49,7 +49,7 @@ def plan(**settings: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
-def test_kubernetes_knows_every_field_of(file: Path, version: str) -> None:
+def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, version: str) -> None:
     for manifest in documents(file.name):
         kubernetes_validate.validate(manifest, version, strict=True)
 
@@ -65,13 +65,13 @@ def test_the_role_grants_exactly_what_the_launcher_needs(
     assert len(granted) == len(table)
 
 
-def test_a_missing_right_is_named_as_kubectl_would() -> None:
+def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
     assert f"{Access('get', '', 'pods', 'log')}" == "get pods/log"
     assert f"{WITH_VOLCANO[0]}" == "create podgroups of scheduling.volcano.sh"
 
 
 @pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml"])
-def test_what_is_bound_is_there(file: str) -> None:
+def test_every_role_and_account_that_a_binding_names_exists(file: str) -> None:
     [binding] = [each for each in documents(file) if each["kind"] == "RoleBinding"]
     roles = [*documents("role.yaml"), *documents("volcano.yaml")]
     assert binding["roleRef"]["name"] in [each["metadata"]["name"] for each in roles]
@@ -81,28 +81,28 @@ def test_what_is_bound_is_there(file: str) -> None:
     assert here[0]["name"] in accounts
 
 
-def test_kustomize_takes_every_manifest_that_everybody_needs() -> None:
+def test_the_kustomization_contains_every_manifest_that_is_not_optional() -> None:
     assert {file.name for file in MANIFESTS} - OPTIONAL == set(KUSTOMIZATION["resources"])
     for file in KUSTOMIZATION["resources"]:
         for manifest in documents(file):
             assert manifest["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
 
 
-def test_the_network_policy_covers_every_pod_of_ours() -> None:
+def test_the_network_policy_covers_every_pod_of_a_job() -> None:
     [policy] = documents("networkpolicy.yaml")
     [*_, pod] = plan()
     selected = policy["spec"]["podSelector"]["matchLabels"]
     assert selected.items() <= pod["metadata"]["labels"].items()
 
 
-def test_the_example_of_a_pod_template_is_one() -> None:
+def test_the_example_of_a_pod_template_is_valid() -> None:
     [*_, pod] = plan(pod_template=read_template(DEPLOY / "pod-template.yaml"))
     kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
     assert pod["spec"]["containers"][0]["image"] == "a:1"
     assert {"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}} in pod["spec"]["volumes"]
 
 
-def test_the_charts_values_are_settings_of_ours_and_name_what_is_made_here() -> None:
+def test_the_helm_values_are_valid_settings_and_name_existing_objects() -> None:
     section = VALUES["config"]["aerotrain"]
     assert section.keys() <= {each.name for each in fields(Settings)}
     assert section["launcher"] == "kubernetes"

@@ -1,4 +1,4 @@
-"""Two runs of one job that is to be deterministic come to the same weights, to the last bit."""
+"""Two runs of one deterministic job reach the same weights, to the last bit."""
 
 import pytest
 from tensorflow.python.framework.config import disable_op_determinism, is_op_determinism_enabled
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def _alone():
-    """What a training sets for its whole process is gone after it; there is no public way back."""
+    """Undo the process-wide setting of a deterministic training: there is no public function."""
     yield
     disable_op_determinism()
 
 
 @pytest.mark.usefixtures("_alone")
-def test_noise_of_a_transform_and_all_weights_are_the_same_in_each_run(digits, tmp_path):
+def test_deterministic_runs_have_the_same_transform_noise_and_weights(digits, tmp_path):
     arguments = {"model": "noisy", "data": digits.data, "epochs": 2, "deterministic": True}
     urls = [run(digits.replica("train", name, **arguments)) for name in ("one", "other")]
     weights = [weights_of(digits, url, tmp_path) for url in urls]
@@ -45,7 +45,7 @@ def weights_of(digits, url, scratch):
         ("one_device", ("chief", "input", "dispatcher"), "where other replicas bring the input"),
     ],
 )
-def test_steps_that_have_no_order_are_refused(strategy, roles, words):
+def test_deterministic_training_with_unordered_steps_is_refused(strategy, roles, words):
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
     described = {**names, "strategy": strategy, "replicas": [{"role": role} for role in roles]}
     with pytest.raises(FinalError, match=f"deterministic cannot be {words}.*leave it out"):

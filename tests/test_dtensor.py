@@ -1,4 +1,4 @@
-"""DTensor: a mesh trains what one device does, in one process or several, and holds more."""
+"""DTensor: a mesh trains as one device does, in one process or several, and holds larger models."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from support.training_fixtures import CHIEF, DIGITS, free_addresses, read_until,
 
 pytestmark = pytest.mark.process
 
-STEPS = 45  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+STEPS = 45  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 #: The layouts of the models ``plain`` and ``wide``.
 PLAIN = {"dense/kernel": [None, "model"], "dense_1/kernel": ["model", None]}
@@ -25,7 +25,7 @@ WIDE = {"wide/kernel": [None, "model"], "wide/bias": ["model"], "top/kernel": ["
 
 @pytest.fixture(scope="module")
 def steps_of(digits):
-    """A function that runs steps in a process, and returns what they came to."""
+    """A function that runs steps in a process, and returns their results."""
 
     def run(strategy, **arguments):
         common = {"model": "plain", "data": digits.data, "steps_per_execution": 1}
@@ -44,7 +44,7 @@ def steps_of(digits):
 
 
 @pytest.mark.parametrize("model", ["plain", "laden"])
-def test_a_mesh_computes_what_one_device_does(steps_of, model):
+def test_a_mesh_computes_the_same_as_one_device(steps_of, model):
     alone = steps_of("one_device", model=model)
     layout = {"dense/kernel": ["batch", "model"], "dense_1/kernel": ["model", None]}
     cut = steps_of("dtensor", model=model, mesh={"batch": 2, "model": 2}, layout=layout)
@@ -108,7 +108,7 @@ def test_a_layer_that_does_not_fit_in_one_process_trains_in_two(digits):
             assert process.returncode == ExitCode.OK, said
 
 
-def test_a_lost_process_of_the_mesh_is_worth_another_try(digits):
+def test_a_failed_process_of_the_mesh_is_a_temporary_error(digits):
     arguments = {"model": "small", "epochs": 2000, "layout": {"dense/kernel": [None, "model"]}}
     arguments |= {"strategy": "dtensor", "checkpoint_interval": 0.5}
     with digits.cluster("lost-mesh", **arguments) as processes:
@@ -122,7 +122,7 @@ def test_a_lost_process_of_the_mesh_is_worth_another_try(digits):
         read_until(processes["chief"], "progress")
 
 
-#: What a job asks of a mesh of four devices, and what it is told.
+#: Invalid jobs on a mesh of four devices, and the error of each.
 REFUSED = [
     (
         {"layout": {"dens/kernel": [None, "model"]}},
@@ -152,7 +152,7 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def refusals(digits):
-    """What each job of ``REFUSED`` is told, all in one process of four devices."""
+    """The error of each job of ``REFUSED``, all in one process of four devices."""
     jobs = [
         digits.job(
             "train", "no", {"model": "plain", "data": digits.data, **arguments}, strategy="dtensor"
@@ -182,7 +182,7 @@ def refusals(digits):
 
 
 @pytest.mark.parametrize("message", [message for _, message in REFUSED])
-def test_what_a_mesh_cannot_do_is_refused(refusals, message):
+def test_a_job_that_a_mesh_cannot_train_is_refused(refusals, message):
     assert message in refusals
 
 
@@ -197,6 +197,6 @@ def test_what_a_mesh_cannot_do_is_refused(refusals, message):
     ],
     ids=str,
 )
-def test_a_mesh_or_layout_that_cannot_be_is_refused(arguments, message):
+def test_an_invalid_mesh_or_layout_is_refused(arguments, message):
     with pytest.raises(SpecError, match=message):
         TrainArguments.of({"model": "m", "data": "d", **arguments})

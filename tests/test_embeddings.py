@@ -1,4 +1,4 @@
-"""Embeddings train alike on one replica and on several, whatever the lengths of their batches."""
+"""Embeddings train alike on one replica and on several, whatever the sizes of their batches."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From a trained model to one that is proven, measured and published."""
+"""From a trained model to a verified, evaluated and published one."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def scans(digits):
 
 @pytest.fixture(scope="module")
 def predictions(digits, trained, scans, tmp_path_factory):
-    """What the trained model says of every test record."""
+    """The trained model's predictions for every test record."""
     user = UserCode.load("small")
     spec = batch_spec(load_dataset(digits.data).schema, user.transform)
     model = ModelManifest.load(trained).restore(user, spec, tmp_path_factory.mktemp("model"))
@@ -61,7 +61,7 @@ def test_every_record_counts_once(digits, trained, scans, predictions, batch_siz
         ({"acuracy": 0.5}, "'acuracy' is not a metric of the model, did you mean 'accuracy'"),
     ],
 )
-def test_a_model_that_does_not_pass_fails_and_leaves_its_metrics(
+def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept(
     digits, trained, thresholds, message
 ):
     replica = digits.replica(
@@ -75,17 +75,17 @@ def test_a_model_that_does_not_pass_fails_and_leaves_its_metrics(
     assert document["metrics"]["accuracy"] > 0.8
 
 
-def test_a_metric_that_is_no_number_passes_no_threshold():
+def test_a_metric_that_is_nan_passes_no_threshold():
     assert evaluate.shortfalls({"loss": float("nan")}, {"loss": 0.0})
 
 
-def test_a_split_that_is_not_there_is_refused_with_the_nearest(digits, trained):
+def test_a_missing_split_is_refused_and_the_nearest_name_suggested(digits, trained):
     replica = digits.replica("evaluate", "s", model=trained, data=digits.data, split="tests")
     with pytest.raises(FinalError, match="no split 'tests', did you mean 'test'"):
         evaluate.run(replica)
 
 
-#: What a user does who has TensorFlow and the model, but neither Keras nor this project.
+#: A user's program that has TensorFlow and the model, but neither Keras nor this project.
 USE = """
 import sys
 for name in ("keras", "tf_keras", "aerotrain"):
@@ -108,7 +108,7 @@ def exported(digits, trained):
     return export.run(digits.replica("export", "exported", model=trained, data=digits.data))
 
 
-def test_an_exported_model_needs_neither_keras_nor_us_nor_a_label(
+def test_an_exported_model_needs_no_keras_no_label_and_not_this_project(
     exported, scans, predictions, tmp_path
 ):
     serialized, features = scans
@@ -128,7 +128,7 @@ def without_label(serialized):
     return example.SerializeToString()
 
 
-def test_another_try_of_an_export_finds_what_is_published_and_does_not_touch_it(
+def test_a_retried_export_finds_the_published_model_and_does_not_change_it(
     digits, trained, exported
 ):
     before = {each.key: each.etag for each in open_store(exported.rpartition("/")[0]).list()}
@@ -141,9 +141,7 @@ def test_another_try_of_an_export_finds_what_is_published_and_does_not_touch_it(
     assert manifest["about"] == {"data": digits.data, "model": trained}
 
 
-def test_a_try_that_died_while_it_published_is_followed_by_one_with_another_version(
-    digits, trained
-):
+def test_a_retry_of_an_export_that_was_killed_uses_another_version(digits, trained):
     replica = digits.replica("export", "died", model=trained, data=digits.data)
     serving = open_store(digits.store).child("serving")
     description = export.description(replica.job, ExportArguments.of(replica.job.arguments))
@@ -153,7 +151,7 @@ def test_a_try_that_died_while_it_published_is_followed_by_one_with_another_vers
     assert [each.key for each in serving.list(str(died))] == [f"{died}/variables/variables.index"]
 
 
-def test_a_model_that_was_trained_again_is_another_export(digits, trained, tmp_path):
+def test_a_retrained_model_is_exported_as_another_version(digits, trained, tmp_path):
     folder, _, key = trained.rpartition("/")
     document = json.loads(open_store(folder).get(key))
     store = open_store(tmp_path.as_uri())
@@ -172,7 +170,7 @@ def test_a_model_that_was_trained_again_is_another_export(digits, trained, tmp_p
     assert described(b"first", step=document["step"] + 1) != first
 
 
-def test_bytes_that_predict_something_else_are_not_published(digits):
+def test_an_exported_model_with_different_predictions_is_not_published(digits):
     model = train(digits.replica("train", "waver", model="wavering", data=digits.data, epochs=1))
     serving = open_store(digits.store).child("serving")
     before = [each.key for each in serving.list()]

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, which a training can do without."""
+"""TensorBoard curves: a training works without them."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 
-# A limit of the size of files says what a full disk says, and to this process alone.
+# A limit of file sizes causes the error of a full disk, for this process alone.
 WRITE = """
 import resource, sys
 from pathlib import Path
@@ -23,7 +23,7 @@ print("the end")
 """
 
 
-def test_a_full_disk_costs_the_curves_and_says_so_once(tmp_path):
+def test_a_full_disk_drops_tensorboard_curves_with_one_warning(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WRITE, str(tmp_path)], capture_output=True, text=True, check=False
     )

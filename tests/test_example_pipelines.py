@@ -48,5 +48,5 @@ def test_a_pipeline_exports_a_model_that_is_good_enough(
     model = training.run(pipeline.replica("train", "r", **wanted))
     passed = {"model": model, "data": data, "thresholds": {"accuracy": threshold}}
     evaluate.run(pipeline.replica("evaluate", "r", **passed))
-    # Export proves the saved bytes against the trained model, statistics and all.
+    # Export compares the saved model with the trained one, including the statistics.
     assert export.run(pipeline.replica("export", "r", model=model, data=data)).endswith("/1")

@@ -1,4 +1,4 @@
-"""Each extra installs and works without the other."""
+"""Each extra can be installed and works without the other."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ Install = Callable[[str], Path]
 
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
-    """Make an environment of its own with one extra, and return its python."""
+    """Make an environment with one extra, and return its Python."""
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
         pytest.skip("uv is not on the PATH; `make test` brings it")
@@ -65,9 +65,10 @@ def test_tensorflow_alone_trains_by_hand(
 
 
 def _share_bytecode(python: Path) -> None:
-    """Give the new environment the bytecode of this one's, which takes a minute to compile.
+    """Copy this environment's bytecode into the new one, because it takes a minute to compile.
 
-    The files are those of one installer's cache, so Python finds it fits; if not, it compiles.
+    The files come from one installer's cache, so Python finds the bytecode valid; otherwise it
+    compiles.
     """
     [theirs], ours = python.parent.parent.glob("lib/*/site-packages"), Path(pytest.__file__)
     ours = ours.parent.parent
@@ -84,7 +85,7 @@ def _has(python: Path, package: str) -> bool:
 
 
 def _run(python: Path, *words: str, **environment: str) -> str:
-    """What an isolated interpreter prints, in a folder that holds nothing of ours."""
+    """What an isolated interpreter prints, in a folder that contains nothing of this project."""
     clean = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     done = subprocess.run(
         [python, *words],

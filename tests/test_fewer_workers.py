@@ -1,4 +1,4 @@
-"""A next try without the workers that found no place: pure, from the ledger of the earlier ones."""
+"""The next try omits workers that could not be scheduled: pure, from earlier event logs."""
 
 from dataclasses import replace
 
@@ -33,12 +33,12 @@ def back(replica: str) -> Event:
         ([START, without_place("worker-3"), back("worker-3")], 4),
         ([START, without_place("worker-3", Loss.CRASH)], 4),
         ([START, without_place("ps-0"), without_place("chief")], 4),
-        # Each set is one of fewer: its worker-0 is not the worker-0 of the one before.
+        # Each group has fewer workers: its worker-0 is not the worker-0 of the group before.
         ([START, without_place("worker-0"), START, without_place("worker-0")], 2),
         ([START, CHIEFS_START, *(without_place(f"worker-{index}") for index in range(4))], 2),
     ],
 )
-def test_a_next_try_asks_for_no_worker_that_found_no_place(
+def test_the_next_try_omits_workers_that_could_not_be_scheduled(
     ledger: list[Event], workers: int
 ) -> None:
     asked = replace(job("parameter_server", FOUR), min_workers=2)

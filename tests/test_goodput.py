@@ -1,4 +1,4 @@
-"""What a ledger adds up to: stories of trainings of 10 steps a second."""
+"""The goodput of an event log: examples of trainings with 10 steps a second."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ CALM = [
     entry(EventType.END, 90),
 ]
 
-#: Killed 10 s after its last checkpoint, back 10 s later.
+#: Killed 10 s after its last checkpoint, restarted 10 s later.
 KILLED = [
     entry(EventType.START, 0),
     entry(EventType.RESTORE, 10, step=0),
@@ -40,7 +40,7 @@ KILLED = [
 ]
 
 
-def test_a_calm_training_loses_its_start_and_its_stalls() -> None:
+def test_an_undisturbed_training_loses_only_its_start_and_its_stalls() -> None:
     found = goodput_of(CALM)
     assert found.goodput == pytest.approx(79.5 / 90, abs=0.01)
     assert found.lost["start-up"] == 10
@@ -48,7 +48,7 @@ def test_a_calm_training_loses_its_start_and_its_stalls() -> None:
     assert (found.lost["recovery"], found.steps_twice, found.restarts) == (0, 0, 0)
 
 
-def test_what_a_kill_costs_is_the_way_back_and_the_steps_done_twice() -> None:
+def test_a_kill_costs_the_restart_and_the_repeated_steps() -> None:
     found = goodput_of(KILLED)
     assert found.goodput == pytest.approx(80 / 110)
     assert found.lost == pytest.approx(
@@ -62,7 +62,9 @@ def test_what_a_kill_costs_is_the_way_back_and_the_steps_done_twice() -> None:
 
 
 @pytest.mark.parametrize(("stop", "other"), [(0, 0), (20, 20)])
-def test_a_pace_that_varies_is_no_loss_and_a_stop_is(stop: float, other: float) -> None:
+def test_a_varying_pace_does_not_lower_the_goodput_and_a_stop_does(
+    stop: float, other: float
+) -> None:
     seconds = [8, 8, 8, 8, 11, 12, 12, 10, 10 + stop]
     ledger, at = [entry(EventType.RESTORE, 0, step=0)], 0.0
     for number, each in enumerate(seconds, 1):
@@ -70,7 +72,7 @@ def test_a_pace_that_varies_is_no_loss_and_a_stop_is(stop: float, other: float) 
     assert goodput_of(ledger).lost["other"] == pytest.approx(other, abs=1)
 
 
-def test_of_two_stretches_the_faster_has_the_pace() -> None:
+def test_the_pace_is_that_of_the_fastest_stretch() -> None:
     ledger = [
         entry(EventType.RESTORE, 0, step=0),
         entry(EventType.TRAIN, 10, step=100, seconds=10),
@@ -79,7 +81,7 @@ def test_of_two_stretches_the_faster_has_the_pace() -> None:
     assert goodput_of(ledger).lost["other"] == pytest.approx(20)
 
 
-def test_a_worker_that_comes_back_beside_a_training_chief_is_no_outage() -> None:
+def test_a_worker_that_restarts_while_the_chief_trains_is_no_outage() -> None:
     worker = [
         entry(EventType.DETECT, 30, step=200, replica="worker-1"),
         entry(EventType.RESTART, 30, replica="worker-1"),
@@ -102,7 +104,9 @@ def test_a_job_that_does_not_train_has_no_goodput() -> None:
     assert str(found) == "3 s in all"
 
 
-def test_a_closed_ledger_holds_both_sides_and_what_an_earlier_try_has_left(tmp_path: Path) -> None:
+def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
+    tmp_path: Path,
+) -> None:
     store = open_store(tmp_path.as_uri())
     outside = [
         each
@@ -121,7 +125,7 @@ def test_a_closed_ledger_holds_both_sides_and_what_an_earlier_try_has_left(tmp_p
     assert len(whole["entries"]) == len(KILLED) + 2
 
 
-def test_a_step_that_does_not_train_and_to_which_nothing_happened_leaves_no_ledger(
+def test_a_step_without_training_and_failures_writes_no_event_log(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())

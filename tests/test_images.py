@@ -1,4 +1,4 @@
-"""The images and docker-compose.yaml, as far as files alone can tell."""
+"""The images and docker-compose.yaml, as far as their files alone can be tested."""
 
 import re
 import sys
@@ -14,10 +14,10 @@ ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "docker-compose.yaml"
 DOCKERFILES = sorted(ROOT.glob("images/*/Dockerfile"))
 
-#: Names of variables whose values are nobody's business.
+#: Name patterns of variables with secret values.
 SECRET = re.compile(r"PASSWORD|SECRET|FERNET_KEY|TOKEN")
 
-#: What compose replaces: ${NAME}, ${NAME:-default}, ${NAME:?}.
+#: Variables that compose replaces: ${NAME}, ${NAME:-default}, ${NAME:?}.
 VARIABLE = re.compile(r"\$\{(\w+)(:?[-?][^}]*)?\}")
 
 
@@ -33,7 +33,7 @@ def _example() -> dict[str, str]:
 
 
 def _instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
-    """Each instruction's name and its arguments, continued lines joined."""
+    """The name and the arguments of each instruction, with continued lines joined."""
     lines = [line for line in dockerfile.read_text().splitlines() if not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if line.strip():
@@ -42,7 +42,7 @@ def _instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
 
 
 def _stages(dockerfile: Path) -> dict[str, list[tuple[str, str]]]:
-    """The instructions of each stage, by its name; empty for one that has none."""
+    """The instructions of each stage by its name; the name is empty if the stage has none."""
     stages: dict[str, list[tuple[str, str]]] = {}
     for name, arguments in _instructions(dockerfile):
         if name == "FROM":
@@ -89,12 +89,12 @@ def test_defaults_are_those_of_the_example() -> None:
         assert otherwise == expected, name
 
 
-def test_no_secret_lies_in_a_file() -> None:
+def test_no_file_contains_a_secret() -> None:
     for name, value in _example().items():
         assert not (SECRET.search(name) and value), f"{name} has a value in .env.example"
     for service, description in _services().items():
         for name, value in description.get("environment", {}).items():
-            if SECRET.search(name) and not name.endswith("STORE_SECRET"):  # a Secret's name
+            if SECRET.search(name) and not name.endswith("STORE_SECRET"):  # the name of a Secret
                 assert ":?}" in value or value.startswith("/"), f"{name} of {service}"
     passwords = re.findall(r'"(?:password|admin)": "([^"]*)"', COMPOSE.read_text())
     assert len(passwords) == 2
@@ -107,7 +107,7 @@ def test_only_this_machine_reaches_the_ports() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
-def test_a_running_tasks_log_is_found_under_its_host_name() -> None:
+def test_the_log_of_a_running_task_is_found_under_its_host_name() -> None:
     services = _services()
     for name in ("scheduler", "scheduler-with-processes", "triggerer"):
         service = services[name]
@@ -140,7 +140,7 @@ def test_no_image_runs_as_root(dockerfile: Path) -> None:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_nothing_says_where_images_and_packages_come_from(dockerfile: Path) -> None:
+def test_no_file_names_a_registry_of_images_or_packages(dockerfile: Path) -> None:
     """A mirror is configured where the build runs; the base has a pinned default."""
     text = dockerfile.read_text()
     assert not re.search(r"(?<!s3)://", text)
@@ -185,7 +185,7 @@ def test_the_image_of_the_store_has_all_that_its_command_imports() -> None:
             assert module in installed, f"{source.name} imports {module}"
 
 
-def test_a_build_sees_only_what_is_named() -> None:
+def test_the_build_context_contains_only_listed_files() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     ignored = [line for line in lines if line and not line.startswith("#")]
     assert ignored[0] == "*"
@@ -200,7 +200,7 @@ def test_a_build_sees_only_what_is_named() -> None:
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
 
 
-def test_the_gpu_image_has_the_versions_of_every_other() -> None:
+def test_the_gpu_image_has_the_same_package_versions_as_the_others() -> None:
     ours, gpus = (_locked("requirements.lock"), _locked("images/training/gpu/requirements.lock"))
     assert gpus["tensorflow"] == ours["tensorflow-cpu"]
     assert {name: gpus[name] for name in ours.keys() & gpus} == {
@@ -218,7 +218,7 @@ def test_both_locks_hold_all_that_the_code_of_a_replica_imports() -> None:
 
 
 def _locked(lock: str) -> dict[str, set[str]]:
-    """The versions of each package in a lock; several, where it depends on the Python."""
+    """The versions of each package in a lock; several if they depend on the Python version."""
     found: dict[str, set[str]] = {}
     for name, version in re.findall(r"^(\S+)==([^ \\]+)", (ROOT / lock).read_text(), re.M):
         found.setdefault(name, set()).add(version)

@@ -1,4 +1,4 @@
-"""From shards to batches: every record once, in an order that can be had again."""
+"""From shards to batches: every record once, in an order that can be repeated."""
 
 import hashlib
 import threading
@@ -60,7 +60,7 @@ def written(folder: Path, numbers, schema=SCHEMA, **features) -> list[Shard]:
 def batches_from(
     tmp_path, shards, *, schema=SCHEMA, batch_size=4, begin=(0, 0), ends=True, **order
 ):
-    """Batches of the numbers in the shards of the folder ``store``, as lists, without end."""
+    """Endless batches of the numbers in the shards of the folder ``store``, as lists."""
     rows = layout_of(schema, shards)
     scratch = tmp_path / "scratch"
     supply = ShardCache(
@@ -90,7 +90,7 @@ def flat(batches):
     return list(chain.from_iterable(batches))
 
 
-def test_each_epoch_has_every_record_once_in_an_order_of_its_own(tmp_path, shards):
+def test_each_epoch_has_every_record_once_in_another_order(tmp_path, shards):
     batches = epochs_of(tmp_path, shards, 3)
     orders = [flat(batches[6 * epoch : 6 * epoch + 6]) for epoch in range(3)]
     assert [sorted(order) for order in orders] == [list(range(23))] * 3
@@ -98,16 +98,16 @@ def test_each_epoch_has_every_record_once_in_an_order_of_its_own(tmp_path, shard
     assert [len(batch) for batch in batches] == [4, 4, 4, 4, 4, 3] * 3
 
 
-def test_the_order_is_the_seed_s(tmp_path, shards):
+def test_the_seed_determines_the_order(tmp_path, shards):
     assert epochs_of(tmp_path, shards, 2, seed=7) == epochs_of(tmp_path, shards, 2, seed=7)
     assert epochs_of(tmp_path, shards, 2, seed=7) != epochs_of(tmp_path, shards, 2, seed=8)
 
 
-def test_what_begins_in_the_middle_goes_on_with_the_same_batches(tmp_path, shards):
+def test_a_pipeline_that_starts_in_the_middle_continues_with_the_same_batches(tmp_path, shards):
     bounds = {
         "window_bytes": 350,
         "shard_cache_bytes": 900,
-    }  # some windows, which batches go across
+    }  # some windows; batches cross their borders
     whole = epochs_of(tmp_path, shards, 2, **bounds)
     assert [sorted(flat(each)) for each in (whole[:6], whole[6:])] == [list(range(23))] * 2
     for step in (1, 4, 9):
@@ -116,7 +116,7 @@ def test_what_begins_in_the_middle_goes_on_with_the_same_batches(tmp_path, shard
         assert again[: 12 - step] == whole[step : step + 6]
 
 
-def test_records_that_are_not_equally_long_are_read_alike(tmp_path):
+def test_records_of_different_lengths_are_read_alike(tmp_path):
     schema = {**SCHEMA, "text": Feature("string")}
     numbers = [range(0, 3000, 300), range(10, 15)]
     shards = written(tmp_path / "store", numbers, schema, text=b"any")
@@ -126,7 +126,7 @@ def test_records_that_are_not_equally_long_are_read_alike(tmp_path):
 
 
 @pytest.mark.parametrize("bytes_each", [1, 300_000, 1_100_000])  # many at once, some, or one
-def test_for_evaluation_every_record_comes_once_in_its_order(tmp_path, bytes_each):
+def test_for_evaluation_every_record_is_read_once_in_file_order(tmp_path, bytes_each):
     schema = {**SCHEMA, "pixels": Feature("uint8", (bytes_each,))}
     numbers = [range(10), range(10, 15), range(15, 23)]
     pixels = np.zeros(bytes_each, np.uint8)
@@ -139,7 +139,7 @@ def test_for_evaluation_every_record_comes_once_in_its_order(tmp_path, bytes_eac
     assert np.concatenate(list(batches)).tolist() == list(range(23))
 
 
-def test_a_worker_reads_for_ever_in_full_batches(tmp_path, shards):
+def test_a_worker_reads_endless_full_batches(tmp_path, shards):
     own = [shards[0], shards[2]]
     with batches_from(tmp_path, own, batch_size=6, ends=False) as endless:
         batches = list(islice(endless, 6))
@@ -195,7 +195,7 @@ def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys)
     assert supply.failure is None
 
 
-def test_no_more_of_the_disk_is_taken_than_allowed(tmp_path):
+def test_the_shard_cache_stays_within_its_disk_budget(tmp_path):
     shards = written(tmp_path / "store", [range(10)] * 6)
     budget = 2 * shards[0].bytes
     with batches_from(tmp_path, shards, batch_size=10, shard_cache_bytes=budget) as batches:
@@ -204,7 +204,7 @@ def test_no_more_of_the_disk_is_taken_than_allowed(tmp_path):
             assert sum(size_of(file) for file in files) <= budget
 
 
-def test_a_job_whose_budget_of_the_disk_is_below_a_shard_is_refused(digits):
+def test_a_disk_budget_below_the_size_of_a_shard_is_refused(digits):
     replica = digits.replica(
         "train", "tight", model="small", data=digits.data, shard_cache_bytes=1000
     )
@@ -212,17 +212,17 @@ def test_a_job_whose_budget_of_the_disk_is_below_a_shard_is_refused(digits):
         FinalError, match=r"shard_cache_bytes is 1000, but the shard train-.*; give \d+"
     ):
         run(replica)
-    assert not list(replica.scratch.iterdir())  # nothing was brought
+    assert not list(replica.scratch.iterdir())  # nothing was downloaded
 
 
 def size_of(file):
     try:
         return file.stat().st_size
-    except FileNotFoundError:  # it was dropped since it was listed
+    except FileNotFoundError:  # it was deleted after it was listed
         return 0
 
 
-def test_training_begins_with_the_first_shards_and_stops_at_one_that_does_not_come(tmp_path):
+def test_training_begins_with_the_first_shards_and_fails_at_a_missing_one(tmp_path):
     shards = written(tmp_path / "store", [range(10)] * 6)
     bounds = {"window_bytes": 100, "shard_cache_bytes": 2 * shards[0].bytes}
     [*_, last] = Order(shards=shards, seed=0, **bounds).epoch(0)
@@ -233,7 +233,7 @@ def test_training_begins_with_the_first_shards_and_stops_at_one_that_does_not_co
             list(islice(batches, 6))
 
 
-def test_a_full_disk_is_waited_for(tmp_path, capsys):
+def test_a_reader_waits_while_the_disk_is_full(tmp_path, capsys):
     shards = written(tmp_path / "store", [range(10)] * 6)
     bounds = {"window_bytes": 100, "shard_cache_bytes": 2 * shards[0].bytes}
     read = []
@@ -253,7 +253,7 @@ def test_a_full_disk_is_waited_for(tmp_path, capsys):
     assert sorted(flat(read)) == sorted([*range(10)] * 6)
 
 
-def test_a_disk_that_is_full_from_the_beginning_is_told_at_once(tmp_path, shards):
+def test_a_disk_that_is_full_from_the_beginning_is_reported_at_once(tmp_path, shards):
     with (
         no_room(),
         batches_from(tmp_path, shards) as batches,
@@ -306,7 +306,7 @@ def test_records_of_another_order_of_features_are_parsed_all_the_same():
 
 
 @pytest.mark.parametrize("schema", [{"text": Feature("string")}, {"none": Feature("uint8", (0,))}])
-def test_what_is_not_always_as_long_has_no_layout(schema):
+def test_features_of_varying_length_have_no_layout(schema):
     assert Rows.of(schema) is None
 
 
@@ -315,7 +315,7 @@ def test_integers_that_need_more_than_a_byte_have_no_layout(tmp_path):
     assert layout_of(SCHEMA, written(tmp_path, [range(129)])) is None
 
 
-def test_an_index_finds_out_a_shard_that_is_not_its_records(tmp_path):
+def test_an_index_detects_a_shard_that_does_not_match_it(tmp_path):
     [shard] = written(tmp_path, [range(10)])
     with pytest.raises(FinalError, match=r"is not the 9 records in \d+ bytes that its manifest"):
         write_index(replace(shard, records=9), tmp_path / shard.file)
@@ -334,7 +334,7 @@ def test_an_index_finds_out_a_shard_that_is_not_its_records(tmp_path):
     ],
     ids=lambda value: str(value) if isinstance(value, Feature) else "",
 )
-def test_a_feature_comes_back_as_it_was_prepared(value, feature):
+def test_a_feature_is_read_back_as_it_was_prepared(value, feature):
     schema = {"feature": feature}
     [restored] = parse(encode(stacked([{"feature": value}], schema)).to_pylist(), schema)["feature"]
     assert restored.dtype.name == feature.dtype
@@ -342,7 +342,7 @@ def test_a_feature_comes_back_as_it_was_prepared(value, feature):
     assert np.array_equal(restored.numpy(), value)
 
 
-def test_without_a_transform_the_feature_label_is_learnt():
+def test_without_a_transform_the_feature_label_is_the_target():
     assert features_and_label({"image": 1, "label": 2}) == (1, 2)
     assert features_and_label({"a": 1, "b": 2, "label": 3}) == ({"a": 1, "b": 2}, 3)
     with pytest.raises(FinalError, match="no feature is called 'label' among image; write a"):

@@ -1,4 +1,4 @@
-"""Replicas that read and transform records for others, where they cannot begin."""
+"""Replicas that read and transform records for others, and failures of their start."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ FED = tuple(Copies(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DISPATCH
 
 
 @pytest.mark.parametrize("role", [Role.DISPATCHER, Role.INPUT])
-def test_a_port_that_is_taken_is_worth_another_try(digits, role, monkeypatch, tmp_path):
+def test_a_port_in_use_is_a_temporary_error(digits, role, monkeypatch, tmp_path):
     job = digits.job("train", "taken", {"model": "small", "data": digits.data}, replicas=FED)
     addresses = free_addresses(job)
     own = ReplicaName(role, 0)
@@ -36,7 +36,7 @@ def test_a_port_that_is_taken_is_worth_another_try(digits, role, monkeypatch, tm
     assert len(serving) == len(others)  # they served until here
 
 
-def test_input_does_not_wait_for_ever_for_its_dispatcher():
+def test_an_input_replica_waits_for_its_dispatcher_only_for_a_limited_time():
     with pytest.raises(
         TemporaryError, match=r"dispatcher at 127\.0\.0\.1:1 did not answer within 0\.3"
     ):

@@ -1,4 +1,4 @@
-"""The description of a job: what it holds, and what it refuses."""
+"""The description of a job: its fields and its checks."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def replicas(**counts: int | None) -> list[dict[str, Any]]:
     return [{"role": "chief"}, *({"role": role, "count": count} for role, count in counts.items())]
 
 
-def test_a_job_comes_back_equal_from_its_json() -> None:
+def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
     described = job(
         arguments={"epochs": 3, "hparams": {"learning_rate": 0.1}},
         replicas=[
@@ -113,18 +113,18 @@ def test_a_job_comes_back_equal_from_its_json() -> None:
         ),
     ],
 )
-def test_what_cannot_run_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_job_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=re.escape(sentence)) as refusal:
         job(**changes)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_job_that_lacks_a_field_is_told_which() -> None:
+def test_a_missing_field_of_a_job_is_named() -> None:
     with pytest.raises(SpecError, match="missing: store, run, task"):
         Job.from_dict({"name": "a", "module": "m"})
 
 
-def test_a_count_of_null_is_the_strategys_own_and_zero_leaves_the_role_out() -> None:
+def test_a_count_of_null_means_the_default_of_the_strategy_and_zero_omits_the_role() -> None:
     form = replicas(worker=None, ps=None)
     assert [str(name) for name in job(replicas=form).names()] == [
         "chief",
@@ -136,7 +136,7 @@ def test_a_count_of_null_is_the_strategys_own_and_zero_leaves_the_role_out() -> 
     assert job(strategy="one_device", replicas=replicas(ps=0)).count(Role.PS) == 0
 
 
-def test_every_replica_is_told_the_whole_cluster_and_its_own_place_in_it() -> None:
+def test_every_replica_has_the_whole_cluster_and_its_own_task_in_tf_config() -> None:
     described = job()
     addresses = {name: f"{name}.train:2222" for name in described.names()}
     config = tf_config(cluster_of(described, addresses), ReplicaName(Role.WORKER, 1))
@@ -151,7 +151,7 @@ def test_every_replica_is_told_the_whole_cluster_and_its_own_place_in_it() -> No
     }
 
 
-def test_the_evaluator_is_no_member_of_the_cluster_it_is_told_about() -> None:
+def test_the_evaluator_is_no_member_of_the_cluster_in_its_tf_config() -> None:
     described = job(replicas=[*replicas(worker=1, ps=1), {"role": "evaluator"}])
     addresses = {name: str(name) for name in described.names()}
     assert set(cluster_of(described, addresses)) == {"chief", "worker", "ps"}
@@ -160,7 +160,7 @@ def test_the_evaluator_is_no_member_of_the_cluster_it_is_told_about() -> None:
     assert json.loads(environment["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
 
 
-def test_input_is_found_by_all_and_is_no_member_of_tensorflows_cluster() -> None:
+def test_input_replicas_are_known_to_all_but_not_part_of_tensorflows_cluster() -> None:
     roles = [*replicas(worker=1, ps=1), *replicas(input=2, dispatcher=1)[1:]]
     described = job(replicas=roles)
     addresses = {name: str(name) for name in described.names()}
@@ -173,14 +173,14 @@ def test_input_is_found_by_all_and_is_no_member_of_tensorflows_cluster() -> None
     assert tf_config(cluster, ReplicaName(Role.INPUT, 0)) is None
 
 
-def test_input_for_one_process_makes_no_cluster_of_it() -> None:
+def test_a_process_with_input_replicas_is_still_no_cluster() -> None:
     described = job(strategy="one_device", replicas=replicas(input=1, dispatcher=1))
     cluster = cluster_of(described, {name: str(name) for name in described.names()})
     assert cluster["dispatcher"] == ["dispatcher"]
     assert tf_config(cluster, ReplicaName(Role.CHIEF, 0)) is None
 
 
-def test_a_job_of_one_process_gets_no_tf_config_and_believes_none_that_was_there() -> None:
+def test_a_job_of_one_process_has_no_tf_config_and_ignores_an_inherited_one() -> None:
     alone = job(strategy="one_device", replicas=[{"role": "chief"}])
     chief = ReplicaName(Role.CHIEF, 0)
     environment = replica_environment(alone, chief, {chief: "a:1"}, "try")

@@ -1,4 +1,4 @@
-"""The stand-in for a Kubernetes cluster speaks as a real one does, to a real client."""
+"""The double of a Kubernetes cluster behaves as a real one does, towards a real client."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ async def client(cluster: KubernetesDouble) -> AsyncIterator[CoreV1Api]:
 
 
 def ask(cluster: KubernetesDouble, question: Ask) -> Any:
-    """What the client of the library makes of the answer."""
+    """The response as the client library parses it."""
 
     async def run() -> Any:
         async with client(cluster) as core:
@@ -47,7 +47,7 @@ def ask(cluster: KubernetesDouble, question: Ask) -> Any:
 
 
 def refusal(cluster: KubernetesDouble, question: Ask) -> tuple[int, str]:
-    """The code and the body of an answer that is none."""
+    """The code and the body of an error response."""
     with pytest.raises(ApiException) as refused:
         ask(cluster, question)
     return refused.value.status, refused.value.body
@@ -76,7 +76,7 @@ async def events(core: CoreV1Api, **query: Any) -> AsyncIterator[tuple[str, dict
 
 
 @pytest.mark.process
-def test_a_pod_is_a_process_that_comes_and_goes_as_in_a_real_cluster(
+def test_a_pod_is_a_process_with_the_states_of_a_real_cluster(
     cluster: KubernetesDouble,
 ) -> None:
     async def follow(core: CoreV1Api) -> list[str]:
@@ -107,7 +107,7 @@ def test_a_pod_is_a_process_that_comes_and_goes_as_in_a_real_cluster(
 
 
 @pytest.mark.process
-def test_with_the_owner_goes_what_it_owns_and_every_process_of_it(
+def test_deleting_an_owner_deletes_its_dependants_and_their_processes(
     cluster: KubernetesDouble,
 ) -> None:
     owner = cluster.create({"kind": "ConfigMap", "metadata": {"name": "owner"}, "data": {}})
@@ -122,13 +122,13 @@ def test_with_the_owner_goes_what_it_owns_and_every_process_of_it(
     ask(cluster, lambda core: core.delete_namespaced_config_map("owner", "default"))
     cluster.wait_for(lambda: "deletionTimestamp" in (cluster.pod("a") or owned)["metadata"])
     cluster.wait_for(lambda: cluster.pod("a") is None)
-    # Whoever takes in orphans may leave them as zombies.
+    # The process that adopts orphans may leave them as zombies.
     left = [child for child in children if child.is_running()]
     assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.process
-def test_names_of_pods_lead_to_them_and_configuration_reaches_them(
+def test_pods_are_reachable_by_name_and_receive_their_configuration(
     cluster: KubernetesDouble,
 ) -> None:
     cluster.create({"kind": "Secret", "metadata": {"name": "s"}, "stringData": {"KEY": "secret"}})
@@ -214,7 +214,7 @@ REFUSALS: dict[str, tuple[Ask, int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_it_refuses_in_the_words_of_a_real_cluster(cluster: KubernetesDouble, case: str) -> None:
+def test_errors_have_the_wording_of_a_real_cluster(cluster: KubernetesDouble, case: str) -> None:
     cluster.imagine("there", statuses.image_pull_back_off())
     cluster.create(pod("there"))
     cluster.create({"kind": "Secret", "metadata": {"name": "first"}})
@@ -232,7 +232,7 @@ def test_a_dry_run_is_checked_and_makes_nothing(cluster: KubernetesDouble) -> No
     assert cluster.pod("a") is None
 
 
-def test_lists_are_selected_and_come_in_parts(cluster: KubernetesDouble) -> None:
+def test_lists_support_selectors_and_pages(cluster: KubernetesDouble) -> None:
     for name in ("a", "b", "c"):
         cluster.imagine(name, statuses.running())
         cluster.create(pod(name))
@@ -247,7 +247,7 @@ def test_lists_are_selected_and_come_in_parts(cluster: KubernetesDouble) -> None
     assert ask(cluster, in_parts) == [["a"], ["c"]]
 
 
-def test_a_watch_goes_on_from_a_version_and_tells_what_leaves_the_selection(
+def test_a_watch_continues_from_a_version_and_reports_what_leaves_the_selection(
     cluster: KubernetesDouble,
 ) -> None:
     cluster.imagine("a", statuses.running())
@@ -270,7 +270,7 @@ def test_a_watch_goes_on_from_a_version_and_tells_what_leaves_the_selection(
     ]
 
 
-def test_a_version_that_is_too_old_is_gone(cluster: KubernetesDouble) -> None:
+def test_a_watch_from_a_version_that_is_too_old_fails_with_410(cluster: KubernetesDouble) -> None:
     cluster.imagine("a", statuses.running())
     version = cluster.create(pod("a"))["metadata"]["resourceVersion"]
     cluster.become("a", statuses.exited(0))
@@ -302,7 +302,7 @@ def test_a_watch_can_be_cut_in_the_middle_of_a_line(cluster: KubernetesDouble) -
     assert not read.endswith(b"\n")
 
 
-def test_failures_come_as_ordered_and_every_request_is_recorded(cluster: KubernetesDouble) -> None:
+def test_failures_occur_as_ordered_and_every_request_is_recorded(cluster: KubernetesDouble) -> None:
     cluster.fail(429, verb="list", resource="pods", retry_after=7)
     cluster.fail(500, verb="create", done=True)
 
@@ -323,7 +323,9 @@ def test_failures_come_as_ordered_and_every_request_is_recorded(cluster: Kuberne
     ]
 
 
-def test_it_can_be_away_and_comes_back_where_it_was(cluster: KubernetesDouble) -> None:
+def test_the_api_can_be_unavailable_and_return_at_the_same_address(
+    cluster: KubernetesDouble,
+) -> None:
     async def question(core: CoreV1Api) -> None:
         with cluster.away(), pytest.raises(aiohttp.ClientConnectorError):
             await core.list_namespaced_pod("default")
@@ -332,7 +334,9 @@ def test_it_can_be_away_and_comes_back_where_it_was(cluster: KubernetesDouble) -
     ask(cluster, question)
 
 
-def test_nobody_is_left_waiting_who_connects_as_it_goes_away(cluster: KubernetesDouble) -> None:
+def test_a_client_that_connects_as_the_api_goes_down_is_disconnected(
+    cluster: KubernetesDouble,
+) -> None:
     async def ask() -> None:
         with suppress(aiohttp.ClientError):
             async with (
@@ -359,7 +363,7 @@ def test_nobody_is_left_waiting_who_connects_as_it_goes_away(cluster: Kubernetes
         asking.result(30)
 
 
-def test_an_old_token_is_no_longer_taken(cluster: KubernetesDouble) -> None:
+def test_an_old_token_is_no_longer_accepted(cluster: KubernetesDouble) -> None:
     def question(core: CoreV1Api) -> Awaitable[Any]:
         return core.list_namespaced_pod("default")
 
@@ -371,7 +375,7 @@ def test_an_old_token_is_no_longer_taken(cluster: KubernetesDouble) -> None:
     ask(cluster, question)
 
 
-def test_a_log_is_followed_to_its_end_and_forgets_what_was_rotated(
+def test_a_log_is_followed_to_its_end_without_lines_that_were_rotated(
     cluster: KubernetesDouble,
 ) -> None:
     cluster.imagine("a", statuses.running())
@@ -398,7 +402,7 @@ def test_a_log_is_followed_to_its_end_and_forgets_what_was_rotated(
 
 @pytest.mark.process
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
-def test_kubectl_takes_it_for_a_cluster(cluster: KubernetesDouble) -> None:
+def test_kubectl_works_with_the_double(cluster: KubernetesDouble) -> None:
     def kubectl(*words: str, given: str = "") -> str:
         environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the launcher of pods does while the API fails in the ways that real ones do."""
+"""What the launcher of pods does while the API fails as real ones do."""
 
 import logging
 from dataclasses import replace
@@ -26,7 +26,7 @@ def followed(own: KubernetesDouble) -> ImaginedSet:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_an_api_that_is_busy_is_asked_again(own: KubernetesDouble, status: int) -> None:
+def test_a_request_to_a_busy_api_is_repeated(own: KubernetesDouble, status: int) -> None:
     own.fail(status, verb="create", resource="configmaps")
     own.fail(status, verb="create", resource="pods")
     own.fail(status, verb="list")
@@ -36,7 +36,7 @@ def test_an_api_that_is_busy_is_asked_again(own: KubernetesDouble, status: int) 
     assert followed.end().state is State.SUCCEEDED
 
 
-def test_a_creation_whose_answer_was_lost_makes_nothing_twice(own: KubernetesDouble) -> None:
+def test_a_creation_whose_response_was_lost_makes_no_duplicate(own: KubernetesDouble) -> None:
     own.fail(503, verb="create", resource="configmaps", done=True)
     own.fail(503, verb="create", resource="pods", done=True)
     followed = ImaginedSet(own).followed()
@@ -47,14 +47,14 @@ def test_a_creation_whose_answer_was_lost_makes_nothing_twice(own: KubernetesDou
 
 
 @pytest.mark.parametrize("trouble", ["cut_watches", "expire_watches"])
-def test_a_watch_that_breaks_is_taken_up_again(followed: ImaginedSet, trouble: str) -> None:
+def test_a_broken_watch_is_resumed(followed: ImaginedSet, trouble: str) -> None:
     getattr(followed.double, trouble)()
     followed.become(statuses.exited(65, message="the label 7 is outside 0 to 3"))
     ended = followed.end()
     assert (ended.state, "the label 7" in ended.reason) == (State.FAILED, True)
 
 
-def test_what_happens_while_the_api_is_away_is_seen_when_it_is_back(followed: ImaginedSet) -> None:
+def test_changes_during_an_api_outage_are_seen_after_it(followed: ImaginedSet) -> None:
     followed.say("before")
     followed.hears("before")
     with followed.double.away():
@@ -65,7 +65,7 @@ def test_what_happens_while_the_api_is_away_is_seen_when_it_is_back(followed: Im
     assert followed.end().state is State.SUCCEEDED
 
 
-def test_lines_come_once_though_their_stream_is_cut(followed: ImaginedSet) -> None:
+def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: ImaginedSet) -> None:
     followed.say("one", "two")
     followed.hears("one", "two")
     followed.double.cut_logs()
@@ -76,7 +76,7 @@ def test_lines_come_once_though_their_stream_is_cut(followed: ImaginedSet) -> No
     assert followed.lines == ["one", "two", "three"]
 
 
-def test_a_rotated_log_is_read_on(followed: ImaginedSet) -> None:
+def test_reading_continues_after_a_log_is_rotated(followed: ImaginedSet) -> None:
     followed.say("one")
     followed.hears("one")
     followed.double.rotate_log("job-chief", namespace=followed.namespace)
@@ -84,7 +84,9 @@ def test_a_rotated_log_is_read_on(followed: ImaginedSet) -> None:
     followed.hears("one", "two")
 
 
-def test_a_line_that_is_too_long_is_cut_and_the_next_ones_come_once(followed: ImaginedSet) -> None:
+def test_a_line_that_is_too_long_is_cut_and_later_lines_are_passed_on_once(
+    followed: ImaginedSet,
+) -> None:
     followed.say("before", "x" * (5 << 20), "after")
     followed.double.wait_for(lambda: "after" in followed.lines or followed.has_ended(), "the lines")
     followed.double.cut_logs()
@@ -96,7 +98,7 @@ def test_a_line_that_is_too_long_is_cut_and_the_next_ones_come_once(followed: Im
     assert long == "x" * LONGEST + f" [{(5 << 20) - LONGEST} more bytes of this line were cut]"
 
 
-def test_a_credential_that_is_renewed_in_the_middle_is_found(followed: ImaginedSet) -> None:
+def test_a_credential_that_is_renewed_during_a_job_is_used(followed: ImaginedSet) -> None:
     followed.say("one")
     followed.hears("one")
     followed.double.rotate_token("second")
@@ -108,7 +110,7 @@ def test_a_credential_that_is_renewed_in_the_middle_is_found(followed: ImaginedS
     assert followed.end().state is State.SUCCEEDED
 
 
-def test_what_kubernetes_says_of_a_failure_is_told(
+def test_events_of_kubernetes_about_a_failure_are_reported(
     followed: ImaginedSet, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -119,10 +121,10 @@ def test_what_kubernetes_says_of_a_failure_is_told(
     assert "chief FailedMount: the volume is busy" in caplog.messages
 
 
-def test_who_waits_asks_at_most_twelve_times_a_minute(
+def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixty times as fast: a watch of a second, and a list of all pods after five."""
+    """Sixty times as fast: a watch of one second, and a list of all pods every five."""
     monkeypatch.setattr(watching, "WATCH_SECONDS", 1)
     monkeypatch.setattr(watching, "RESYNC_SECONDS", 5)
     followed = ImaginedSet(own).followed()
@@ -137,7 +139,7 @@ def test_who_waits_asks_at_most_twelve_times_a_minute(
     assert followed.end().state is State.SUCCEEDED
 
 
-def test_a_pod_on_a_silent_node_does_not_keep_the_next_try_waiting(
+def test_a_pod_on_an_unresponsive_node_does_not_delay_the_next_try(
     followed: ImaginedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from aerotrain_airflow.backends.kubernetes import lifecycle
@@ -146,13 +148,13 @@ def test_a_pod_on_a_silent_node_does_not_keep_the_next_try_waiting(
     followed.double.hold("job-chief", followed.namespace)
     followed.double.delete("pods", "job-chief", followed.namespace)
     second = followed.launcher_of("try-2")
-    another = replace(followed.job, arguments={"another": "job"})  # one that takes over nothing
+    another = replace(followed.job, arguments={"another": "job"})  # one that adopts nothing
     address = second.start(second.plan(another, "try-2"))
     assert address.endswith("/try-2")
     assert followed.end().state is State.LOST
 
 
-def test_an_api_that_stays_away_fails_the_start_for_now(
+def test_an_api_that_stays_unavailable_fails_the_start_with_a_temporary_error(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "PATIENCE", 0.5)

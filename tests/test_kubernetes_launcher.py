@@ -1,4 +1,4 @@
-"""The launcher of pods, against a stand-in API and, marked ``cluster``, a real Kubernetes."""
+"""The launcher of pods, against a double of the API and, marked ``cluster``, a real Kubernetes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from aerotrain_airflow.controller.ended import Ended
 from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from support.kubernetes_worlds import ALONE, SECRET, World
 
-#: Seconds that a real cluster may take for what the double does in a moment.
+#: Timeout in seconds on a real cluster of what the double does at once.
 SECONDS = 60.0
 
 
 def watched(launcher: Launcher[Any], address: str) -> tuple[Ended, list[str]]:
-    """The end of the set, and every line that was passed on."""
+    """The end of the replica group, and every line that was passed on."""
     lines: list[str] = []
     ended = launcher.watch(address, lambda line: lines.append(str(line)), until=None)
     return ended, lines
@@ -35,7 +35,7 @@ def ended_by(launcher: Launcher[Any], address: str) -> Ended:
 
 
 def eventually(what: Callable[[], Any]) -> Any:
-    """What ``what`` gives once it gives something; the API calls nobody."""
+    """Poll until ``what`` returns something true, and return that."""
     until = time.monotonic() + SECONDS
     while not (found := what()):
         assert time.monotonic() < until, "this did not happen"
@@ -45,7 +45,7 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def running(world: World) -> Iterator[tuple[Launcher[Any], str]]:
-    """A set whose replicas all run and would do so for long."""
+    """A replica group whose replicas all run, and would for long."""
     launcher = world.launcher()
     address = launcher.start(launcher.plan(world.job(), "try-1"))
     eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
@@ -83,7 +83,7 @@ def test_replicas_find_each_other_and_the_job_leaves_nothing_but_its_result(worl
         ("chief", "vanish", State.LOST, "was ended by signal 11"),
     ],
 )
-def test_a_replica_that_ends_badly_says_why(
+def test_the_end_of_a_failed_replica_has_its_reason(
     world: World, role: str, does: str, state: State, reason: str
 ) -> None:
     launcher = world.launcher()
@@ -92,7 +92,7 @@ def test_a_replica_that_ends_badly_says_why(
     assert (ended.state, reason in ended.reason) == (state, True), ended
 
 
-def test_a_second_try_takes_over_what_still_runs_and_the_first_can_no_longer_end_it(
+def test_a_second_try_adopts_a_running_group_and_the_first_can_no_longer_end_it(
     world: World, running: tuple[Launcher[Any], str]
 ) -> None:
     first, address = running
@@ -105,7 +105,7 @@ def test_a_second_try_takes_over_what_still_runs_and_the_first_can_no_longer_end
     eventually(lambda: not world.pods())
 
 
-def test_a_set_that_lost_a_replica_meanwhile_is_taken_over_and_made_whole(
+def test_a_group_with_a_failed_replica_is_adopted_and_the_replica_restarted(
     world: World, running: tuple[Launcher[Any], str]
 ) -> None:
     _, address = running
@@ -123,7 +123,7 @@ def test_a_set_that_lost_a_replica_meanwhile_is_taken_over_and_made_whole(
         assert end.result(SECONDS)[0].state is State.LOST
 
 
-def test_a_set_that_lost_more_than_its_budget_is_made_anew(world: World) -> None:
+def test_a_group_with_more_failures_than_its_budget_is_launched_again(world: World) -> None:
     job = world.job(restarts={"preemptions": 0})
     first, second = world.launcher(), world.launcher("try-2")
     first.start(first.plan(job, "try-1"))
@@ -140,7 +140,7 @@ def test_a_set_that_lost_more_than_its_budget_is_made_anew(world: World) -> None
 
 
 @pytest.mark.usefixtures("running")
-def test_another_description_under_the_same_name_replaces_the_set(world: World) -> None:
+def test_another_description_under_the_same_name_replaces_the_group(world: World) -> None:
     second = world.launcher("try-2")
     changed = world.job(arguments={"chief": "serve"})
     address = second.start(second.plan(changed, "try-2"))
@@ -149,7 +149,9 @@ def test_another_description_under_the_same_name_replaces_the_set(world: World) 
 
 
 @pytest.mark.parametrize("victim", ["pod", "owner"])
-def test_what_is_deleted_by_hand_is_a_loss_that_says_so(world: World, victim: str) -> None:
+def test_a_pod_deleted_by_hand_is_a_failure_that_names_the_deletion(
+    world: World, victim: str
+) -> None:
     launcher = world.launcher()
     address = launcher.start(launcher.plan(world.job(restarts={"preemptions": 0}), "try-1"))
     eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
@@ -162,7 +164,7 @@ def test_what_is_deleted_by_hand_is_a_loss_that_says_so(world: World, victim: st
     assert "deleted" in ended.reason
 
 
-def test_every_line_is_told_once_though_the_one_who_tells_is_replaced(world: World) -> None:
+def test_every_line_is_passed_on_once_although_the_follower_is_replaced(world: World) -> None:
     launcher = world.launcher()
     job = world.job(replicas=ALONE, arguments={"chief": "count", "lines": 80})
     address = launcher.start(launcher.plan(job, "try-1"))
@@ -196,7 +198,7 @@ def test_a_line_that_is_too_long_is_cut_and_ends_no_job(world: World) -> None:
     ]
 
 
-def test_what_the_dry_run_shows_is_what_kubectl_apply_would_make(world: World) -> None:
+def test_the_dry_run_shows_the_objects_that_kubectl_apply_would_create(world: World) -> None:
     import yaml
 
     launcher = world.launcher()
@@ -221,7 +223,7 @@ def test_what_the_dry_run_shows_is_what_kubectl_apply_would_make(world: World) -
 
 
 class TestWhatCannotStart:
-    """Each is refused, or given back by its deadline, in a sentence."""
+    """Each is rejected, or ended by its deadline, with a one-sentence reason."""
 
     def test_a_namespace_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher(namespace="nowhere-to-be-found")
@@ -247,7 +249,7 @@ class TestWhatCannotStart:
         assert "did not start within 5 s" in ended.reason
         assert "nsufficient cpu" in ended.reason
 
-    def test_workers_that_no_node_has_room_for_are_left_out_of_the_next_try(
+    def test_workers_that_no_node_has_room_for_are_omitted_by_the_next_try(
         self, world: World
     ) -> None:
         launcher = world.launcher()
@@ -299,7 +301,7 @@ def image(name: str) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "replica", "image": name}]}}
 
 
-def test_memory_that_runs_out_is_said_to_be_memory(world: World) -> None:
+def test_an_out_of_memory_failure_is_reported_as_one(world: World) -> None:
     if world.double:
         pytest.skip("the double gives its processes all the memory there is")
     launcher = world.launcher()
@@ -309,7 +311,7 @@ def test_memory_that_runs_out_is_said_to_be_memory(world: World) -> None:
     assert "ran out of memory" in ended.reason
 
 
-def test_the_stores_credential_stands_in_no_object_that_we_make(world: World) -> None:
+def test_no_created_object_contains_the_credential_of_the_store(world: World) -> None:
     launcher = world.launcher()
     plan = str(launcher.plan(world.job(), "try-1"))
     secret = world.core.read_namespaced_secret(SECRET, world.namespace).data

@@ -1,4 +1,4 @@
-"""Replicas that come back as pods: against a stand-in API and, marked ``cluster``, a real one."""
+"""Restarts of pods: against a double of the API and, marked ``cluster``, a real one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,7 +29,7 @@ GANG = [{"role": "chief"}, {"role": "worker", "count": 2}]
         ("multi_worker_mirrored", GANG, "worker-0", {"chief", "worker-0", "worker-1"}),
     ],
 )
-def test_who_is_deleted_comes_back_with_those_it_needs_and_no_others(
+def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
     world: World, strategy: str, replicas: Any, victim: str, back: set[str]
 ) -> None:
     launcher = world.launcher()
@@ -62,7 +62,7 @@ def imagined(own: KubernetesDouble) -> ImaginedSet:
 
 
 @pytest.mark.process
-def test_a_budget_of_pods_ends_where_it_says(imagined: ImaginedSet) -> None:
+def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedSet) -> None:
     for life in (1, 2, 3):
         imagined.become(statuses.exited(130 + life))
         imagined.until_life(life)
@@ -73,7 +73,7 @@ def test_a_budget_of_pods_ends_where_it_says(imagined: ImaginedSet) -> None:
 
 
 @pytest.mark.process
-def test_a_follower_that_breaks_in_the_middle_leaves_the_rest_to_the_next(
+def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
     imagined: ImaginedSet,
 ) -> None:
     imagined.double.fail(403, verb="create", resource="pods", message="not now")
@@ -94,7 +94,7 @@ def test_a_follower_that_breaks_in_the_middle_leaves_the_rest_to_the_next(
 
 
 @pytest.mark.process
-def test_of_two_followers_one_decides(imagined: ImaginedSet) -> None:
+def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedSet) -> None:
     other = imagined.follow()
     imagined.double.wait_for(lambda: imagined.double.watching > 1, "another watch")
     for life in (1, 2):
@@ -108,7 +108,7 @@ def test_of_two_followers_one_decides(imagined: ImaginedSet) -> None:
 
 
 @pytest.mark.process
-def test_a_pod_on_a_silent_node_is_replaced_and_not_waited_for(
+def test_a_pod_on_an_unresponsive_node_is_replaced_without_waiting(
     imagined: ImaginedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewal, "GOING", 1.0)
@@ -119,7 +119,7 @@ def test_a_pod_on_a_silent_node_is_replaced_and_not_waited_for(
     assert imagined.end().state is State.SUCCEEDED
 
 
-def test_a_pod_comes_back_with_its_name_elsewhere_and_with_more_memory() -> None:
+def test_a_pod_restarts_under_its_name_on_another_node_with_more_memory() -> None:
     resources = {"memory": "3Gi"}
     replicas = [
         {"role": "chief"},

@@ -1,4 +1,4 @@
-"""Two chiefs that would train in one place of the store: one holds its lease, and is fenced."""
+"""Two chiefs in one place of the store: one holds its lease, the other is fenced."""
 
 import json
 import os
@@ -26,7 +26,7 @@ RESULT = "result.json"
 
 @dataclass
 class Time:
-    """A clock that goes on where somebody waits, and what else happens then."""
+    """A clock that advances with each pause, and runs ``meanwhile`` during it."""
 
     now: float = 0.0
     meanwhile: Callable[[], object] = field(default=lambda: None)
@@ -68,7 +68,7 @@ def of(store: Store) -> dict[str, object]:
     return dict(json.loads(store.get(KEY)))
 
 
-def test_each_that_takes_the_lease_has_a_higher_token(store: Store) -> None:
+def test_each_new_holder_of_the_lease_has_a_higher_token(store: Store) -> None:
     tokens = []
     for attempt in ("first", "second", "third"):
         held = taken(store, attempt)
@@ -78,9 +78,9 @@ def test_each_that_takes_the_lease_has_a_higher_token(store: Store) -> None:
     assert tokens == [1, 2, 3]
 
 
-def test_a_token_is_above_those_that_are_known_from_elsewhere(store: Store) -> None:
+def test_a_token_is_above_the_tokens_of_existing_checkpoints(store: Store) -> None:
     held = lease(store)
-    held.take(above=7)  # as of checkpoints that stay where somebody has deleted the lease
+    held.take(above=7)  # as left by checkpoints after the lease was deleted by hand
     assert held.token == 8
 
 
@@ -92,7 +92,7 @@ def test_a_place_in_use_by_another_live_run_is_refused_and_that_run_named(store:
     first.look()
 
 
-def test_the_lease_of_a_run_that_was_killed_lapses(
+def test_the_lease_of_a_killed_run_expires(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken(store)
@@ -104,13 +104,13 @@ def test_the_lease_of_a_run_that_was_killed_lapses(
     assert "launch first on here was the last to train here" in capsys.readouterr().out
 
 
-def test_a_reader_that_was_stopped_itself_counts_from_then_on(store: Store) -> None:
+def test_a_launch_that_was_suspended_itself_waits_for_the_whole_lease_again(store: Store) -> None:
     first, time = taken(store), Time()
     waited: list[float] = []
 
     def stand_still_once() -> None:
         if not waited:
-            time.now += 10 * LAPSES_AFTER  # both were stopped, as on one machine that slept
+            time.now += 10 * LAPSES_AFTER  # both were stopped, as on one suspended machine
         waited.append(time.now)
         if len(waited) == 3:
             first.renew()
@@ -120,7 +120,9 @@ def test_a_reader_that_was_stopped_itself_counts_from_then_on(store: Store) -> N
         lease(store, "second", time=time).take()
 
 
-def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: Store) -> None:
+def test_a_restart_of_the_same_launch_takes_the_lease_at_once_and_an_older_one_never(
+    store: Store,
+) -> None:
     old = taken(store)
     time = Time()
     new = lease(store, generation=1, time=time)
@@ -129,11 +131,11 @@ def test_the_same_launch_is_back_at_once_and_an_older_life_of_it_never(store: St
     with pytest.raises(SupersededError):
         old.look()
     with pytest.raises(SupersededError, match="launch first on here"):
-        taken(store)  # one that was stopped before it had the lease
+        taken(store)  # one that was stopped before it took the lease
     new.look()
 
 
-def test_one_that_was_stopped_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
+def test_a_holder_suspended_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
     first, second = taken(store), taken(store, "second")
     for use in (first.renew, first.look, lambda: first.put(RESULT, b"late")):
         with pytest.raises(SupersededError, match=r"launch second on here.*token 2.*had 1"):
@@ -147,7 +149,7 @@ def test_one_that_was_stopped_for_longer_than_its_lease_finds_it_taken(store: St
     assert store.get(RESULT) == b"right"
 
 
-def test_one_that_stops_between_its_look_and_its_write_overwrites_nothing(store: Store) -> None:
+def test_a_holder_suspended_between_read_and_write_overwrites_nothing(store: Store) -> None:
     store.put(RESULT, b"of an earlier try")
     first = taken(store)
     look, second = first.look, []
@@ -164,7 +166,7 @@ def test_one_that_stops_between_its_look_and_its_write_overwrites_nothing(store:
     assert store.get(RESULT) == b"right"
 
 
-def test_a_late_write_of_an_earlier_holder_does_not_keep_the_new_one_from_its_own(
+def test_a_late_write_of_an_earlier_holder_does_not_block_the_new_one(
     store: Store,
 ) -> None:
     second = taken(store, "second")
@@ -181,7 +183,7 @@ def test_a_late_write_of_an_earlier_holder_does_not_keep_the_new_one_from_its_ow
     assert store.get(RESULT) == b"right"
 
 
-def test_what_ended_is_in_the_way_of_none(store: Store) -> None:
+def test_a_run_that_has_ended_blocks_no_other(store: Store) -> None:
     taken(store).release()
     time = Time()
     lease(store, "second", time=time).take()
@@ -189,7 +191,7 @@ def test_what_ended_is_in_the_way_of_none(store: Store) -> None:
     assert of(store)["attempt"] == "second"
 
 
-def test_a_store_that_was_away_costs_no_lease_that_none_took(store: Store) -> None:
+def test_a_store_outage_does_not_end_a_lease_that_no_other_run_took(store: Store) -> None:
     away = Away(store)
     held = taken(away)  # type: ignore[arg-type]
     away.is_away = True
@@ -201,7 +203,7 @@ def test_a_store_that_was_away_costs_no_lease_that_none_took(store: Store) -> No
     held.look()
 
 
-def test_a_renewal_whose_answer_was_lost_costs_no_lease(store: Store) -> None:
+def test_a_renewal_whose_response_was_lost_does_not_end_the_lease(store: Store) -> None:
     away = Away(store)
     held = taken(away)  # type: ignore[arg-type]
     away.loses_answers = True
@@ -213,7 +215,7 @@ def test_a_renewal_whose_answer_was_lost_costs_no_lease(store: Store) -> None:
     assert of(store)["attempt"] == "first"
 
 
-def test_a_lease_that_was_deleted_is_there_again(store: Store) -> None:
+def test_a_deleted_lease_is_written_again_by_its_holder(store: Store) -> None:
     held = taken(store)
     store.delete(KEY)
     held.renew()
@@ -221,7 +223,7 @@ def test_a_lease_that_was_deleted_is_there_again(store: Store) -> None:
 
 
 class Away:
-    """A store that can be away, or lose its answers to what it has done."""
+    """A store that can be unavailable, or lose the responses to requests that it carried out."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -247,13 +249,13 @@ def test_a_lease_of_an_earlier_version_counts_as_token_0(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"attempt": "x", "token": "high"}'])
-def test_what_is_no_lease_is_refused(store: Store, content: bytes) -> None:
+def test_an_invalid_lease_object_is_refused(store: Store, content: bytes) -> None:
     store.put(KEY, content)
     with pytest.raises(FinalError, match=r"lease\.json is no lease .*delete it"):
         lease(store).take()
 
 
-def test_of_two_at_the_same_moment_one_trains(store: Store) -> None:
+def test_only_one_of_two_simultaneous_launches_trains(store: Store) -> None:
     came, over, ended = threading.Barrier(2), threading.Event(), []
 
     def train(attempt: str) -> None:
@@ -276,7 +278,7 @@ def test_of_two_at_the_same_moment_one_trains(store: Store) -> None:
     assert len(ended) == 1
 
 
-def test_while_it_is_renewed_its_loss_is_said_at_once(
+def test_background_renewal_reports_at_once_that_the_lease_was_taken(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aerotrain.lease.RENEWED_EVERY", 0.01)
@@ -296,12 +298,12 @@ def test_while_it_is_renewed_its_loss_is_said_at_once(
 
 
 def take_at_once(store: Store) -> None:
-    """What a lapse leads to, without the wait for it."""
+    """Take the lease over as after its expiry, without the wait."""
     content = {**of(store), "holder": "another", "attempt": "second", "token": 2}
     store.put(KEY, json.dumps(content).encode())
 
 
-def test_a_lease_that_was_never_taken_fences_nothing(store: Store) -> None:
+def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
     free = lease(store)
     free.look()
     free.put(RESULT, b"of a step that needs none")
@@ -312,7 +314,7 @@ def test_a_lease_that_was_never_taken_fences_nothing(store: Store) -> None:
 
 @contextmanager
 def chief(digits: Pipeline, attempt: str) -> Iterator[subprocess.Popen[str]]:
-    """The only replica of a training's launch: the same job, however often it is launched."""
+    """The only replica of a launch of a training: always the same job."""
     arguments = {"model": "small", "data": digits.data, "epochs": 4000, "checkpoint_interval": 0.5}
     job = digits.job("train", "frozen", {**arguments, "steps_per_execution": 10})
     scratch = digits.folder / "scratch" / f"frozen-{attempt}"

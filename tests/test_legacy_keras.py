@@ -1,6 +1,6 @@
-"""tf_keras: what the loop does with it, and what it refuses, each in a process of its own.
+"""tf_keras: what the loop supports and what it rejects, each in a process of its own.
 
-The Keras is chosen by TF_USE_LEGACY_KERAS when TensorFlow and the loop are imported.
+TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported.
 """
 
 import sys
@@ -16,7 +16,7 @@ from support.training_fixtures import CHIEF, MODELS, start, steps_of_replicas
 pytestmark = pytest.mark.process
 
 HERE = Path(__file__).parent
-STEPS = 45  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+STEPS = 45  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 
 @pytest.fixture(autouse=True)
@@ -27,21 +27,21 @@ def _legacy(monkeypatch):
 
 
 def said_by(words, folder, environment=None):
-    """What a process says that ends well."""
+    """The output of a process that must succeed."""
     with start([sys.executable, *words], folder, environment) as process:
         said = process.communicate(timeout=200)[0]
     assert process.returncode == 0, said
     return said
 
 
-def test_one_device_computes_the_losses_that_fit_of_tf_keras_does(digits, tmp_path):
+def test_one_device_computes_the_same_losses_as_fit_of_tf_keras(digits, tmp_path):
     said = said_by([str(HERE / "support" / "legacy_steps.py"), digits.data], tmp_path)
     assert said.count("the same as fit") == 2
 
 
 @pytest.fixture(scope="module")
 def steps_of(digits):
-    """A function that runs steps under a strategy, and returns what each replica came to."""
+    """A function that runs steps under a strategy, and returns the results of each replica."""
 
     def run(strategy, devices=1, workers=0, **arguments):
         common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}
@@ -166,7 +166,7 @@ for refused in (
 """
 
 
-def test_what_is_not_done_for_tf_keras_is_refused_with_the_way_out(tmp_path):
+def test_unsupported_features_of_tf_keras_are_refused_with_an_alternative(tmp_path):
     lines = said_by(["-c", REFUSALS], tmp_path).splitlines()
     for line, words in zip(
         [line for line in lines if line.startswith("refused: ")],
@@ -186,7 +186,9 @@ def test_what_is_not_done_for_tf_keras_is_refused_with_the_way_out(tmp_path):
         assert words in line
 
 
-def test_without_the_variable_a_tf_keras_model_is_refused_with_the_way_out(monkeypatch, tmp_path):
+def test_without_the_environment_variable_a_tf_keras_model_is_refused_with_a_solution(
+    monkeypatch, tmp_path
+):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS")
     build = (
         "from aerotrain.training.model.code import UserCode\n"

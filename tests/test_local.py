@@ -1,4 +1,4 @@
-"""A whole Airflow from the command line: what a person sees of it, and what it leaves behind."""
+"""A complete Airflow from the command line: its output, and what it leaves behind."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Start a command of ``aerotrain_airflow.local`` in the project; afterwards nothing may run."""
+    """Start a command of ``aerotrain_airflow.local`` in the project; no process may outlive it."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
     }
@@ -134,7 +134,9 @@ def test_ctrl_c_in_the_middle_of_training_leaves_no_process(start: Start, projec
 
 
 @pytest.mark.process
-def test_a_run_that_is_ended_while_it_starts_leaves_no_process(start: Start, project: Path) -> None:
+def test_a_run_that_is_terminated_while_it_starts_leaves_no_process(
+    start: Start, project: Path
+) -> None:
     run = start("run", "--dag", "small")
     assert run.stdout is not None
     next(line for line in run.stdout if "starting" in line)
@@ -145,7 +147,7 @@ def test_a_run_that_is_ended_while_it_starts_leaves_no_process(start: Start, pro
 
 
 @pytest.mark.process
-def test_what_went_up_says_where_it_is_and_runs_pipelines_until_it_goes_down(
+def test_up_prints_its_address_and_runs_pipelines_until_down(
     start: Start, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with reserved_ports(1) as ports:
@@ -184,7 +186,7 @@ def test_what_went_up_says_where_it_is_and_runs_pipelines_until_it_goes_down(
 def assert_a_run_that_fails_ends_with_its_error(
     url: str, password: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What ``run`` would say and exit with, on an Airflow that is up already."""
+    """Check the output and exit code of ``run``, on an Airflow that is up already."""
     up = Stack(api=AirflowApi(url, password), s3=None, password=password, components=[])
     await_dag(up.api, "small", datetime.min.replace(tzinfo=UTC), up.check)
     code = run_once(up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic())
@@ -195,7 +197,7 @@ def assert_a_run_that_fails_ends_with_its_error(
 
 
 @pytest.mark.process
-def test_a_port_that_is_taken_is_named_in_one_sentence(start: Start) -> None:
+def test_a_port_in_use_is_named_in_one_sentence(start: Start) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         up = start("up", "--port", str(port))
@@ -253,18 +255,20 @@ ENDED = "2026-01-01T12:00:04Z"
         ),
     ],
 )
-def test_all_instances_of_a_task_make_one_row(
+def test_all_instances_of_a_task_are_shown_in_one_row(
     instances: list[dict[str, Any]], row: TaskRow
 ) -> None:
     assert task_rows(["part"], instances, NOW) == [row]
 
 
-def test_tasks_are_shown_after_those_that_they_follow() -> None:
+def test_tasks_are_shown_in_the_order_of_their_dependencies() -> None:
     tasks = {"export": [], "evaluate": ["export"], "train": ["evaluate", "export"]}
     assert in_order(tasks) == ["train", "evaluate", "export"]
 
 
-def test_the_callers_database_wins_and_another_airflows_folders_do_not(tmp_path: Path) -> None:
+def test_the_callers_database_is_kept_and_folders_of_another_airflow_are_ignored(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path)
     home.make()
     mine = {
@@ -278,7 +282,7 @@ def test_the_callers_database_wins_and_another_airflows_folders_do_not(tmp_path:
     assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(ROOT / "dags")
 
 
-def test_secrets_stay_the_same_and_are_for_this_user_alone(tmp_path: Path) -> None:
+def test_secrets_are_stable_and_only_readable_by_this_user(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.make()
     assert Secrets.of(home) == Secrets.of(home)
@@ -287,7 +291,7 @@ def test_secrets_stay_the_same_and_are_for_this_user_alone(tmp_path: Path) -> No
     assert json.loads(home.passwords.read_text()) == {"admin": Secrets.of(home).password}
 
 
-def test_a_report_says_how_good_the_model_is_where_it_lies_and_how_to_load_it() -> None:
+def test_a_report_has_the_metrics_the_url_and_an_example_of_loading_the_model() -> None:
     report = Report(
         dag="digits",
         run="manual",

@@ -1,4 +1,4 @@
-"""Metrics have the names and the values that ``fit`` gives them, or are refused before a step."""
+"""Metrics have the names and the values that ``fit`` gives them, or are rejected before a step."""
 
 import keras
 import pytest
@@ -30,7 +30,7 @@ def built(build, batch):
 
 @pytest.fixture(scope="module")
 def trained(digits):
-    """A training that a monitored metric of the validation split stops after two epochs."""
+    """A training that stops after two epochs because of a monitored validation metric."""
     stop = {"monitor": "val_auc", "mode": "max", "min_delta": 9, "patience": 1}
     arguments = {"model": "measuring", "data": digits.data, "epochs": 5}
     hparams = {"callbacks": {"EarlyStopping": stop}}
@@ -39,7 +39,7 @@ def trained(digits):
 
 @pytest.fixture(scope="module")
 def fit(digits):
-    """What ``fit`` makes of the same batches in two epochs: the model and its last logs."""
+    """The model and the last logs of ``fit`` on the same batches in two epochs."""
     dataset, user = load_dataset(digits.data), UserCode.load("measuring")
     replica = digits.replica("train", "fit-measuring", model="measuring", data=digits.data)
     feed = input_pipeline_of(replica, dataset, user)
@@ -63,18 +63,18 @@ def records_of(digits, dataset, user, name):
     return every_record(files, schema, transform, records=split.records, batch_size=32)
 
 
-def test_a_metric_of_validation_that_is_monitored_stops_training(trained):
+def test_a_monitored_validation_metric_stops_training(trained):
     assert ModelManifest.load(trained).step == 2 * STEPS_PER_EPOCH
 
 
-def test_metrics_of_training_and_validation_are_those_that_fit_logs(trained, fit):
+def test_metrics_of_training_and_validation_equal_those_that_fit_logs(trained, fit):
     metrics = ModelManifest.load(trained).metrics
     _, logs = fit
     assert {"auc", "val_auc", "f1_score", "right", "val_wrong", "seen", "largest"} < logs.keys()
     assert metrics == pytest.approx(numbers(logs), rel=1e-3)
 
 
-def test_an_evaluation_has_the_metrics_of_keras(digits, trained, fit):
+def test_an_evaluation_has_the_same_metrics_as_keras(digits, trained, fit):
     replica = digits.replica("evaluate", "measuring", model=trained, data=digits.data)
     measured = evaluate.run(replica)
     model, _ = fit
@@ -92,7 +92,7 @@ def outputs_without_names():
     return model
 
 
-def test_a_model_that_is_built_again_has_the_same_names():
+def test_a_model_that_is_built_again_has_the_same_metric_names():
     batch = (
         tf.TensorSpec([None, 4]),
         (tf.TensorSpec([None, 1]), tf.TensorSpec([None, 2])),
@@ -102,7 +102,7 @@ def test_a_model_that_is_built_again_has_the_same_names():
         assert {"dense_loss", "dense_auc", "dense_1_mae"} < set(names)
 
 
-def test_what_a_module_has_made_when_it_was_imported_keeps_its_names(tmp_path, monkeypatch):
+def test_layers_made_at_the_import_of_a_module_keep_their_names(tmp_path, monkeypatch):
     source = (
         "import keras\n"
         "shared = keras.layers.Dense(4)\n"
@@ -140,17 +140,17 @@ def callbacks(*given):
         (type("Mine", (keras.callbacks.EarlyStopping,), {}), "acc", "Mine of .* monitors 'acc'"),
     ],
 )
-def test_a_callback_that_monitors_what_is_never_logged_is_refused(kind, monitor, message):
+def test_a_callback_that_monitors_a_name_that_is_never_logged_is_refused(kind, monitor, message):
     with pytest.raises(FinalError, match=message):
         callbacks(kind(monitor)).refuse_unlogged(LOGGED, LOGGED)
 
 
-def test_a_callback_that_monitors_what_is_logged_is_not_refused():
+def test_a_callback_that_monitors_a_logged_name_is_accepted():
     stop, reduce = keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau
     callbacks(stop("val_auc"), reduce("auc"), stop("learning_rate")).refuse_unlogged(LOGGED, LOGGED)
 
 
-def test_a_callback_that_monitors_what_another_may_add_is_warned_of(capsys):
+def test_a_callback_that_monitors_a_name_that_another_may_add_causes_a_warning(capsys):
     class Adding(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs["f1"] = 0.5
@@ -162,11 +162,11 @@ def test_a_callback_that_monitors_what_another_may_add_is_warned_of(capsys):
         callbacks(stop, Adding()).refuse_unlogged(LOGGED, [])
 
 
-def test_a_model_with_a_test_step_of_its_own_may_log_anything_of_validation():
+def test_with_its_own_test_step_a_model_may_log_any_validation_metric():
     callbacks(keras.callbacks.EarlyStopping("val_mine")).refuse_unlogged(LOGGED, None)
 
 
-def test_a_monitored_name_is_refused_before_the_first_step(digits, capsys):
+def test_an_unknown_monitored_name_is_refused_before_the_first_step(digits, capsys):
     hparams = {"callbacks": {"EarlyStopping": {"monitor": "val_accurcy"}}}
     arguments = {"model": "calling", "data": digits.data, "hparams": hparams}
     with pytest.raises(FinalError, match=r"monitors 'val_accurcy'.*mean 'val_accuracy'"):
@@ -175,7 +175,7 @@ def test_a_monitored_name_is_refused_before_the_first_step(digits, capsys):
 
 
 class Kept(keras.metrics.Metric):
-    """One number, which ``state`` makes of the one before and a batch's."""
+    """A metric of one number, which ``state`` computes from the previous one and a batch's."""
 
     def __init__(self, state=lambda old, new: old + new, args=2):
         super().__init__(name="kept")
@@ -212,19 +212,19 @@ NO_SUMS = {
 
 
 @pytest.mark.parametrize("state", NO_SUMS)
-def test_a_metric_whose_state_is_no_sum_is_refused_where_states_are_added(state):
+def test_a_metric_whose_state_is_no_sum_is_refused_by_strategies_that_add_states(state):
     step = step_with("mae", Kept(NO_SUMS[state]))
     with pytest.raises(FinalError, match=r"'mirrored' adds up .* the state of kept is no sum"):
         check_additive_metrics("mirrored", step, BATCH)
 
 
-def test_metrics_whose_states_are_sums_are_not_refused():
+def test_metrics_whose_states_are_sums_are_accepted():
     metrics = [keras.metrics.AUC(), keras.metrics.R2Score(), keras.metrics.RootMeanSquaredError()]
     check_additive_metrics("mirrored", step_with("mae", *metrics, Kept()), BATCH)
 
 
 class Measured(keras.layers.Layer):
-    """Measures what it is given by a metric of its own."""
+    """Updates a metric of its own with its inputs."""
 
     def __init__(self, state, args):
         super().__init__()
@@ -245,13 +245,13 @@ def step_measured(state, args=1):
     return TrainStep(built(build, BATCH), tf.Variable(0, dtype=tf.int64))
 
 
-def test_a_metric_of_a_layer_is_tried_too():
+def test_a_metric_of_a_layer_is_checked_too():
     check_additive_metrics("parameter_server", step_measured(lambda old, new: old + new), BATCH)
     with pytest.raises(FinalError, match="state of kept is no sum"):
         check_additive_metrics("parameter_server", step_measured(keras.ops.maximum), BATCH)
 
 
-def test_a_metric_that_takes_no_batch_that_can_be_made_up_is_warned_of(capsys):
+def test_a_metric_that_cannot_be_checked_with_a_synthetic_batch_causes_a_warning(capsys):
     check_additive_metrics("mirrored", step_measured(lambda old, new: old + new, args=3), BATCH)
     assert "'kept' of Kept takes no batch that could be made up" in capsys.readouterr().out
 
@@ -263,11 +263,11 @@ def said(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", metric_models.MODELS)
-def test_two_replicas_measure_what_fit_does(said, name):
+def test_two_replicas_compute_the_same_metrics_as_fit(said, name):
     assert said[name] == "the same as fit"
 
 
-def test_two_replicas_of_tf_keras_measure_what_its_fit_does(tmp_path):
+def test_two_replicas_of_tf_keras_compute_the_same_metrics_as_its_fit(tmp_path):
     pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
     legacy = {"TF_USE_LEGACY_KERAS": "1"}
     said = said_of_shared_steps("support.metric_models", metric_models.MODELS, tmp_path, legacy)

@@ -1,4 +1,4 @@
-"""Names derived from those of Airflow."""
+"""Names derived from Airflow's names."""
 
 import re
 
@@ -64,5 +64,5 @@ def test_a_jobs_name_differs_by_dag_run_task_and_map_index() -> None:
 
 
 @pytest.mark.parametrize("task_id", ["2_train", "3", "2-2"])
-def test_the_name_of_a_job_begins_with_a_letter_as_a_services_does(task_id: str) -> None:
+def test_the_name_of_a_job_begins_with_a_letter_as_a_service_requires(task_id: str) -> None:
     assert re.fullmatch(r"job[a-z0-9-]*", job_name("digits", "run", task_id))

@@ -1,7 +1,7 @@
-"""Sets that are older than their start deadline when another process begins to follow them.
+"""Replica groups that are older than their start deadline when another process follows them.
 
-A set that trains is followed by one process after the other: a triggerer is upgraded, a task is
-tried again. What the next one decides may depend on the set alone.
+Several processes follow a training one after the other: a triggerer is upgraded, a task is retried.
+What the next one decides may depend on the replica group alone.
 """
 
 import time
@@ -20,8 +20,10 @@ HOUR = 3600.0
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps"}]
 
 
-def test_a_training_goes_on_when_another_follows_it_after_its_start_deadline(world: World) -> None:
-    """Followed for longer than its start deadline; then its follower is replaced."""
+def test_a_training_continues_when_a_new_follower_begins_after_its_start_deadline(
+    world: World,
+) -> None:
+    """Follow it for longer than its start deadline, then replace the follower."""
     start = 5.0 if world.double else 60.0
     job = world.job(
         arguments={"chief": "await_return", "awaited": {"test": 1}}, deadlines={"start": start}
@@ -43,7 +45,7 @@ def test_a_training_goes_on_when_another_follows_it_after_its_start_deadline(wor
 
 @pytest.mark.process
 class TestAnHourOld:
-    """A set of imagined pods that was made an hour ago, and has 600 s to start."""
+    """A group of imagined pods that was made an hour ago, with a start deadline of 600 s."""
 
     @pytest.fixture
     def old(self, own: KubernetesDouble) -> ImaginedSet:
@@ -51,29 +53,31 @@ class TestAnHourOld:
         made.age(HOUR)
         return made
 
-    def test_who_begins_to_follow_it_leaves_it_as_it_is(self, old: ImaginedSet) -> None:
+    def test_a_new_follower_does_not_replace_its_pods(self, old: ImaginedSet) -> None:
         before = old.uids()
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
         assert old.uids() == before
 
-    def test_nothing_is_decided_before_all_pods_were_seen(self, old: ImaginedSet) -> None:
+    def test_the_controller_decides_nothing_before_all_pods_were_seen(
+        self, old: ImaginedSet
+    ) -> None:
         old.double.fail(503, verb="list", resource="pods", times=3)
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
 
-    def test_one_replica_that_comes_back_has_the_whole_start_deadline(
-        self, old: ImaginedSet
-    ) -> None:
+    def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedSet) -> None:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
         old.double.delete("pods", "job-worker-1", old.namespace)
         old.followed().until_life(1, "worker-1")
-        old.follow()  # another one, which finds it waiting
+        old.follow()  # another follower, which finds it waiting
         old.become(statuses.running(), "worker-1")
         old.become(statuses.exited(0))
         assert [each.state for each in old.ends()] == [State.SUCCEEDED] * 2
 
-    def test_one_that_has_waited_for_too_long_ends_it(self, own: KubernetesDouble) -> None:
+    def test_a_replica_that_has_waited_beyond_its_start_deadline_ends_it(
+        self, own: KubernetesDouble
+    ) -> None:
         old = ImaginedSet(own, {"worker-1": statuses.unschedulable()}, replicas=SERVED)
         old.age(HOUR)
         ended = old.followed().end()
@@ -83,7 +87,7 @@ class TestAnHourOld:
 
 
 @pytest.mark.process
-def test_a_deadline_that_passes_while_the_api_is_away_is_judged_by_what_is_then_seen(
+def test_a_deadline_that_passes_during_an_api_outage_is_checked_against_the_pods_after_it(
     own: KubernetesDouble,
 ) -> None:
     young = ImaginedSet(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})

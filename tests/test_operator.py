@@ -1,4 +1,4 @@
-"""The operator in a real Airflow, in this process: a task's end, its log, its result."""
+"""The operator in a real Airflow, in this process: the end, the log and the result of a task."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def pipelines() -> DagBag:
     return DagBag(str(Path(__file__).parent / "dags"))
 
 
-def test_the_chiefs_value_is_the_tasks_result(
+def test_the_result_of_a_task_is_the_value_of_its_chief(
     pipelines: DagBag, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = pipelines.dags["small"].test(run_conf={"chief": "echo", "word": "bonjour"})
@@ -50,7 +50,7 @@ def test_the_chiefs_value_is_the_tasks_result(
         ({"word": "a", "eppochs": 3}, "did you mean 'epochs'?"),
     ],
 )
-def test_a_task_that_fails_says_why_in_one_sentence(
+def test_the_error_of_a_failed_task_is_one_sentence(
     pipelines: DagBag,
     conf: dict[str, Any],
     sentence: str,
@@ -68,7 +68,7 @@ def test_a_task_past_its_timeout_leaves_no_process(pipelines: DagBag, tmp_path: 
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_a_job_past_its_own_deadline_is_ended_and_says_so(
+def test_a_job_past_its_own_deadline_is_ended_with_that_reason(
     pipelines: DagBag, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = pipelines.dags["with_deadline"].test(run_conf={"chief": "serve"})
@@ -77,7 +77,7 @@ def test_a_job_past_its_own_deadline_is_ended_and_says_so(
     assert not processes_of(str(tmp_path))
 
 
-def test_a_try_after_one_that_found_no_place_for_a_worker_does_without_it(
+def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
     pipelines: DagBag,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -97,7 +97,7 @@ def test_a_try_after_one_that_found_no_place_for_a_worker_does_without_it(
     assert "starting 1 chief, 1 worker, 1 ps" in capfd.readouterr().out
 
 
-def test_what_a_replica_leaves_behind_is_gone_with_its_task(
+def test_the_scratch_folders_of_replicas_are_removed_with_their_task(
     pipelines: DagBag, tmp_path: Path
 ) -> None:
     pipelines.dags["small"].test()
@@ -123,7 +123,7 @@ def test_a_replica_never_sees_airflows_own_secrets(
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),
     ],
 )
-def test_what_a_later_task_would_refuse_is_refused_by_the_first(
+def test_invalid_params_of_any_task_are_refused_by_the_first_task(
     pipelines: DagBag,
     dag_id: str,
     conf: dict[str, Any],
@@ -136,7 +136,7 @@ def test_what_a_later_task_would_refuse_is_refused_by_the_first(
     assert sentence in "".join(capfd.readouterr())
 
 
-def test_a_store_that_does_not_answer_is_named_before_anything_starts(
+def test_an_unresponsive_store_is_named_before_anything_starts(
     pipelines: DagBag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", "s3://bucket")

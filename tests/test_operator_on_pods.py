@@ -1,4 +1,4 @@
-"""Tasks whose jobs are pods, each run as Airflow runs it, against the stand-in API."""
+"""Tasks whose jobs are pods, each run as Airflow runs it, against the double of the API."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("airflow_database")]
 def namespace(
     double: KubernetesDouble, s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Where the pods of the test run, with an Airflow that is set to run them there."""
+    """The namespace of the test's pods, with an Airflow that is configured to run them there."""
     namespace = make_namespace(person(Path(double.kubeconfig)), s3.environment)
     store = {
         "conn_type": "aws",
@@ -46,7 +46,7 @@ def namespace(
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks defer, and triggers fire, without waiting for Airflow's scheduler: there is none."""
+    """Defer tasks and fire triggers at once, because these tests run no scheduler."""
     monkeypatch.setattr(operator, "DEFER_AFTER", 0.0)
     monkeypatch.setattr(trigger, "FIRE_AFTER", 0.0)
 
@@ -57,7 +57,7 @@ def pipelines() -> DagBag:
 
 
 @pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
-def test_the_value_and_the_lines_of_pods_are_the_tasks(
+def test_the_value_and_the_log_lines_of_pods_are_those_of_the_task(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
@@ -73,7 +73,7 @@ def test_the_value_and_the_lines_of_pods_are_the_tasks(
 
 
 @pytest.mark.parametrize("dag_id", ["pods", "waiting_pods"])
-def test_a_job_that_fails_says_why_and_leaves_no_pod(
+def test_a_failed_job_has_a_reason_and_leaves_no_pod(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
@@ -86,7 +86,7 @@ def test_a_job_that_fails_says_why_and_leaves_no_pod(
     double.wait_for(lambda: not double.all("pods", namespace))
 
 
-def test_a_task_that_is_deferred_past_its_timeout_is_ended(
+def test_a_task_that_is_deferred_beyond_its_timeout_is_ended(
     pipelines: DagBag,
     namespace: str,
     double: KubernetesDouble,
@@ -99,7 +99,7 @@ def test_a_task_that_is_deferred_past_its_timeout_is_ended(
 
 
 @pytest.mark.parametrize(("holder", "left"), [("try-1", 0), ("try-2", 4)])
-def test_killing_a_deferred_task_ends_its_set_and_no_later_trys(
+def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_try(
     namespace: str, double: KubernetesDouble, holder: str, left: int
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")

@@ -1,4 +1,4 @@
-"""Options are declared once; form, checks, command line and docs are made from the declarations."""
+"""Options are declared once; form, checks, command line and docs are derived from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def test_values_inside_the_declaration_are_accepted():
     assert Few(size=9, rate=1, most=None, word="alpha", on=True, axes={"x": 2}).size == 9
 
 
-def test_options_come_in_the_order_of_the_sections_of_the_form():
+def test_options_are_in_the_order_of_the_sections_of_the_form():
     assert list(options_of(Few)) == ["rate", "size", "word", "most", "on", "axes"]
 
 
@@ -73,7 +73,7 @@ def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))
-def test_every_option_has_a_default_that_it_accepts_and_a_sentence_that_says_what_it_is(name):
+def test_every_option_has_a_valid_default_and_a_description(name):
     declared = OPTIONS[name]
     declared.option.check(name, declared.default)
     assert declared.option.title
@@ -89,5 +89,5 @@ def test_the_command_line_has_a_flag_for_every_option_of_the_training_step():
     assert all(hasattr(given, name) for name in options_of(TrainArguments))
 
 
-def test_the_reference_page_is_what_the_declarations_say():
+def test_the_reference_page_is_generated_from_the_declarations():
     assert (DOCS / "options.md").read_text() == reference(), "run `make docs`"

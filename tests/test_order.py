@@ -1,4 +1,4 @@
-"""The order in which a training reads its records: planned, and never read here."""
+"""The order in which a training reads its records: only planned here, not read."""
 
 from collections import Counter
 from itertools import islice
@@ -15,7 +15,7 @@ SHARDS = [
 ]
 RECORDS = sum(shard.records for shard in SHARDS)
 
-#: Bytes of memory and of the disk that make few, or many, windows and groups of the shards.
+#: Bytes of memory and of the disk that give few, or many, windows and groups of the shards.
 BOUNDS = [
     {},
     {"window_bytes": 42},
@@ -25,7 +25,7 @@ BOUNDS = [
 
 
 def records_of(windows):
-    """Each record that the windows hold, by its shard and its number."""
+    """Each record of the windows, by its shard and its number."""
     return [
         (piece.shard.file, number)
         for window in windows
@@ -45,7 +45,7 @@ def test_each_epoch_has_every_record_once(bounds):
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_what_begins_in_the_middle_plans_what_is_left(bounds):
+def test_a_training_that_starts_in_the_middle_plans_the_remaining_records(bounds):
     order = Order(shards=SHARDS, seed=0, **bounds)
     for epoch in range(2):
         windows = list(order.epoch(epoch))
@@ -57,7 +57,7 @@ def test_what_begins_in_the_middle_plans_what_is_left(bounds):
 
 
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_a_record_is_found_in_the_window_that_holds_it(bounds):
+def test_a_record_is_found_in_the_window_that_contains_it(bounds):
     order = Order(shards=SHARDS, seed=0, **bounds)
     numbers = [
         number
@@ -78,12 +78,12 @@ def test_no_two_windows_are_shuffled_alike():
     assert len(set(seeds)) == 100
 
 
-def test_what_fits_in_memory_is_one_window():
+def test_records_that_fit_in_memory_are_one_window():
     [window] = Order(shards=SHARDS, seed=0, window_bytes=42 * RECORDS).epoch(0)
     assert window.records == RECORDS
 
 
-def test_more_and_more_shards_are_mixed_and_at_the_most_what_half_of_the_disk_holds():
+def test_groups_of_shards_grow_up_to_half_of_the_disk_budget():
     shards = [Shard(file=f"{number}", records=10, bytes=1000, sha256="") for number in range(31)]
     for disk, groups in (
         (0, [1, 2, 4, MIXED, MIXED, MIXED]),

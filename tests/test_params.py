@@ -8,7 +8,7 @@ from aerotrain_airflow.run_params import RunParam, RunSwitch
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
-def test_a_switch_asks_for_one_replica_or_none(on, evaluators):
+def test_a_switch_means_one_replica_or_none(on, evaluators):
     count = RunSwitch("evaluator").resolve({"params": {"evaluator": on}})
     replicas = [{"role": "chief"}, {"role": "evaluator", "count": count}]
     names = {"name": "train", "module": "m", "store": "s3://b", "run": "r", "task": "t"}
@@ -16,7 +16,7 @@ def test_a_switch_asks_for_one_replica_or_none(on, evaluators):
 
 
 @pytest.mark.parametrize(("asked", "roles"), [(None, []), (0, []), (2, ["dispatcher", "input"])])
-def test_input_comes_with_its_dispatcher_or_not_at_all(asked, roles):
+def test_input_replicas_always_have_a_dispatcher(asked, roles):
     params = {"params": {"data_workers": asked}}
     replicas = [
         {"role": "chief"},
@@ -29,7 +29,7 @@ def test_input_comes_with_its_dispatcher_or_not_at_all(asked, roles):
     assert job.count(Role.INPUT) == (asked or 0)
 
 
-def test_a_switch_shows_in_a_rendered_template_as_what_it_is():
+def test_a_switch_is_shown_as_its_param_in_a_rendered_template():
     assert str(RunSwitch("evaluator")) == "{{ params.evaluator }}"
 
 

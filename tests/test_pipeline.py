@@ -28,7 +28,7 @@ from support.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
-#: Seconds between two looks at a store, which calls nobody, for something that is soon over.
+#: Seconds between two polls of the store for a short-lived state.
 _MOMENT = 0.01
 
 PROJECT = Path(__file__).parent.parent
@@ -54,9 +54,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 def stack(home: Home) -> Iterator[Stack]:
     since = utc_now()
     with pytest.MonkeyPatch.context() as patch:
-        # Airflow refuses most characters in a run id unless it is told to take them all.
+        # Airflow rejects most characters in a run id unless it is configured to allow all.
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
-        # How soon a task that was killed together with its worker is given up.
+        # Seconds after which Airflow fails a task that was killed together with its worker.
         patch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
         with running_stack(home, PROJECT, free_port(), print) as running:
             await_dag(running.api, DAG, since, running.check)
@@ -76,7 +76,7 @@ def pipeline(stack: Stack) -> Runs:
 
 @pytest.fixture(scope="module")
 def runs(pipeline: Runs) -> list[str]:
-    """Two runs at once: as the form has it, and in one process under a hostile name."""
+    """Two simultaneous runs: with the form's defaults, and in one process with a hostile name."""
     hostile = 'two words; $(id) "quoted" é'
     triggered = [
         pipeline.trigger({}),
@@ -136,11 +136,11 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
 
 
-def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
+def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manifest(
     pipeline: Runs, store: Store, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "dags" / "models"))
-    shards = 60  # so many objects of each part that it cannot be whole when the first is seen
+    shards = 60  # enough for each partition to be incomplete when the first is seen
     whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, DAG, shards=shards))
     before = {stored.key for stored in store.list("datasets")}
 
@@ -149,7 +149,7 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
     with _stopped(pipeline.stack.s3):
         killed = _under_way(pipeline, run, "prepare.partition")
         for task in killed.values():
-            psutil.Process(task).kill()  # Airflow's first, which would bring the part's back
+            psutil.Process(task).kill()  # Airflow's first, which would restart the partition
         parts = processes_of(str(home.scratch))
         for part in parts:
             psutil.Process(part).kill()
@@ -158,7 +158,7 @@ def test_parts_that_were_killed_half_written_are_retried_to_the_same_manifest(
 
     ended = (*ENDED, "upstream_failed")
     until("the end of finalize", lambda: pipeline.states(run)["prepare.finalize"] in ended)
-    pipeline.api.fail_run(DAG, run)  # what comes then is other tests' matter
+    pipeline.api.fail_run(DAG, run)  # other tests cover what follows
     sealed = pipeline.result(run, "prepare.finalize")
     assert sealed, pipeline.errors(run)
     again = open_store(sealed, pipeline.stack.s3.environment)
@@ -186,7 +186,7 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_secon
     assert not alive, f"{len(gone)} gone"
 
 
-def test_scheduler_triggerer_and_task_are_killed_at_once_and_the_run_has_trained_once(
+def test_a_run_trains_once_although_scheduler_triggerer_and_task_are_killed_at_once(
     stack: Stack, home: Home
 ) -> None:
     training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 300})
@@ -197,26 +197,26 @@ def test_scheduler_triggerer_and_task_are_killed_at_once_and_the_run_has_trained
     assert not outcome.left
 
 
-def test_a_conf_key_that_no_param_has_is_refused_with_the_nearest(pipeline: Runs) -> None:
+def test_an_unknown_conf_key_is_refused_and_the_nearest_param_suggested(pipeline: Runs) -> None:
     run = pipeline.trigger({"eppochs": 3})
     assert pipeline.end_of(run) == "failed"
     assert "did you mean 'epochs'?" in pipeline.errors(run)
 
 
-def test_a_param_out_of_its_range_is_refused_as_it_is_triggered(pipeline: Runs) -> None:
+def test_a_param_out_of_its_range_is_refused_at_the_trigger(pipeline: Runs) -> None:
     with pytest.raises(FinalError, match="strategy"):
         pipeline.trigger({"strategy": "parameter_sever"})
 
 
 def shards_but(known: set[str], store: Store) -> list[str]:
-    """The shards in the store that are not known yet."""
+    """The shards in the store that are not among ``known``."""
     keys = [each.key for each in store.list("datasets")]
     return [key for key in keys if key.endswith(".tfrecord") and key not in known]
 
 
 @contextmanager
 def _stopped(server: S3Server) -> Iterator[None]:
-    """Nothing comes into the store or out of it: whoever wants to is held where it is."""
+    """Stop the store's server: clients block until it resumes."""
     server.process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -225,7 +225,7 @@ def _stopped(server: S3Server) -> Iterator[None]:
 
 
 def _under_way(pipeline: Runs, run: str, task: str) -> dict[int, int]:
-    """The process of each of a mapped task's instances that runs, by its map index."""
+    """The process id of each running instance of a mapped task, by its map index."""
     return {
         each["map_index"]: each["pid"]
         for each in pipeline.instances(run)

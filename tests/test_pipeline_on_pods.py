@@ -1,4 +1,4 @@
-"""The digits pipeline with every replica a pod: real Airflow components, a real Kubernetes."""
+"""The digits pipeline with a pod for every replica: real Airflow components, a real Kubernetes."""
 
 import os
 import time
@@ -31,7 +31,7 @@ from support.kubernetes_worlds import (
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parent.parent
-#: What the training asks for: a small node has room for all four of them.
+#: The training's resource requests: a small node has room for all four pods.
 ROLES = ("chief", "worker", "ps", "input", "dispatcher")
 SMALL = {role: {"cpu": 0.2, "memory": "1500Mi"} for role in ROLES}
 
@@ -43,7 +43,7 @@ def core() -> kubernetes.client.CoreV1Api:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This clone with the test's DAGs beside its own."""
+    """This clone with the test's DAGs in addition to its own."""
     project = tmp_path_factory.mktemp("project")
     (project / "dags").mkdir()
     for path in (*(PROJECT / "dags").iterdir(), PROJECT / "tests" / "dags" / "crowd.py"):
@@ -93,7 +93,7 @@ def namespace(stack: Stack) -> str:
 
 
 def uids(core: kubernetes.client.CoreV1Api, namespace: str) -> set[str]:
-    """The pods that train now."""
+    """The uids of the pods that train now."""
     pods = core.list_namespaced_pod(namespace, label_selector="aerotrain/job").items
     return {pod.metadata.uid for pod in pods if pod.metadata.name.startswith("train-")}
 
@@ -125,7 +125,7 @@ def test_the_pipeline_trains_evaluates_and_exports_on_pods(
 
 
 def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str) -> datetime:
-    """When the chief told of its first steps, by its node's clock."""
+    """When the chief reported its first steps, by its node's clock."""
 
     def told() -> list[str]:
         try:
@@ -133,14 +133,14 @@ def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str)
                 chief, namespace, timestamps=True, _preload_content=False
             )
         except kubernetes.client.ApiException:
-            return []  # it is not there yet, or its container is not
+            return []  # it does not exist yet, or its container does not
         return [line for line in answer.data.decode().splitlines() if "progress step=" in line]
 
     until("a line of progress", told)
     return datetime.fromisoformat(told()[0].split()[0])
 
 
-def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
+def test_the_time_to_the_first_step_is_compared_with_kubectl_apply_of_the_same_pods(
     digits: Runs,
     core: kubernetes.client.CoreV1Api,
     namespace: str,
@@ -176,7 +176,7 @@ def test_a_task_begins_to_train_and_kubectl_apply_of_the_same_pods_beside_it(
     until("the end of all pods", lambda: not uids(core, namespace))
 
 
-def test_ten_jobs_train_at_once_where_one_task_may_run(stack: Stack) -> None:
+def test_ten_jobs_run_at_once_although_only_one_task_may_run(stack: Stack) -> None:
     crowd = Runs(stack, "crowd")
     until("the DAG", lambda: "crowd" in stack.api.parsed())
     run = crowd.trigger({})
@@ -184,7 +184,7 @@ def test_ten_jobs_train_at_once_where_one_task_may_run(stack: Stack) -> None:
     assert crowd.result(run, "job_0") == 10
 
 
-def test_a_deferred_training_that_is_marked_failed_is_gone_within_10_seconds(
+def test_the_pods_of_a_deferred_training_marked_failed_are_deleted_within_10_seconds(
     digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
 ) -> None:
     run = digits.trigger({"resources": SMALL, "epochs": 100_000})
@@ -196,7 +196,7 @@ def test_a_deferred_training_that_is_marked_failed_is_gone_within_10_seconds(
     assert time.monotonic() - marked < 10
 
 
-def test_killing_triggerer_and_scheduler_costs_the_training_nothing(
+def test_killing_triggerer_and_scheduler_does_not_disturb_the_training(
     digits: Runs, core: kubernetes.client.CoreV1Api, namespace: str
 ) -> None:
     run = digits.trigger({"resources": SMALL, "epochs": 300})

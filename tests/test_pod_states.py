@@ -1,4 +1,4 @@
-"""What is made of a pod's status: every row of ``pod_states.yaml``."""
+"""The interpretation of a pod's status: every row of ``pod_states.yaml``."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ ROWS = yaml.safe_load((Path(__file__).parent / "pod_states.yaml").read_text())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["seen"] for row in ROWS])
-def test_a_pod_whose_replica(row: dict[str, Any]) -> None:
+def test_the_status_of_a_pod_is_interpreted_as_in_the_table(row: dict[str, Any]) -> None:
     metadata = {"name": "train-worker-0"}
     if row.get("deleted"):
         metadata["deletionTimestamp"] = "2026-11-21T10:00:00Z"
@@ -28,24 +28,24 @@ def test_a_pod_whose_replica(row: dict[str, Any]) -> None:
     )
 
 
-def test_a_pod_that_is_gone_is_lost() -> None:
+def test_a_pod_that_no_longer_exists_has_failed() -> None:
     seen = observe_pod(None)
     assert seen.state is State.LOST
     assert "deleted its pod" in seen.reason
 
 
-def test_a_phase_that_nobody_knows_is_an_error() -> None:
+def test_an_unknown_phase_is_an_error() -> None:
     pod = {"metadata": {"name": "train-chief"}, "status": {"phase": "Dreaming"}}
     with pytest.raises(FinalError, match="train-chief is in phase 'Dreaming'; this aerotrain"):
         observe_pod(pod)
 
 
-def test_no_reason_stands_in_the_table_twice() -> None:
+def test_no_reason_is_in_the_table_twice() -> None:
     assert len({(row.place, row.reason) for row in TABLE}) == len(TABLE)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[f"{row.place}-{row.reason}" for row in TABLE])
-def test_every_reason_of_the_table_is_found_where_it_stands(row: Any) -> None:
+def test_every_reason_of_the_table_is_recognized_in_its_field(row: Any) -> None:
     status: dict[str, Any] = {"phase": "Pending"}
     container = {"reason": row.reason, "exitCode": 137}
     if row.place is Place.POD:
@@ -65,7 +65,7 @@ def test_every_reason_of_the_table_is_found_where_it_stands(row: Any) -> None:
     assert seen.reason.endswith(row.todo)
 
 
-def test_whom_a_replica_names_as_it_ends_is_in_its_termination_message() -> None:
+def test_unresponsive_peers_are_read_from_the_termination_message() -> None:
     said = TerminationMessage(reason="no progress for 61 s", unresponsive=frozenset({"ps-0"}))
     ended = {"terminated": {"exitCode": 76, "message": said.to_text()}}
     status = {"phase": "Failed", "containerStatuses": [{"name": "replica", "state": ended}]}

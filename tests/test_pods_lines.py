@@ -1,4 +1,4 @@
-"""Lines of any length in a stream: what is kept, what is said of the rest, and how much is held."""
+"""Lines of any length in a stream: what is kept, the note on the rest, and the memory used."""
 
 import tracemalloc
 
@@ -24,13 +24,13 @@ def split(*pieces: bytes, longest: int = 8) -> tuple[list[Line], Line | None]:
         ([b"12345678", b"90"], [], Line(b"12345678", 2)),
     ],
 )
-def test_a_line_is_one_however_it_comes_and_no_longer_than_is_kept(
+def test_a_line_is_joined_from_any_pieces_and_cut_at_its_limit(
     pieces: list[bytes], lines: list[Line], rest: Line | None
 ) -> None:
     assert split(*pieces) == (lines, rest)
 
 
-def test_a_line_that_does_not_end_takes_no_more_memory_the_longer_it_is() -> None:
+def test_an_endless_line_takes_bounded_memory() -> None:
     splitter, piece = LineSplitter(1 << 16), b"x" * (1 << 16)
     tracemalloc.start()
     try:
@@ -50,10 +50,10 @@ def test_a_line_that_does_not_end_takes_no_more_memory_the_longer_it_is() -> Non
         (Line(b"12345678"), "12345678"),
         (Line(b"123456789"), "12345678 [1 more bytes of this line were cut]"),
         (Line(b"123456789", 1000), "12345678 [1001 more bytes of this line were cut]"),
-        # No letter is cut in the middle, and no byte is lost from the count.
+        # No character is split, and every byte is counted.
         (Line("1234567é".encode(), 10), "1234567 [12 more bytes of this line were cut]"),
         (Line(b"1\xff345678", 10), "1\ufffd345678 [10 more bytes of this line were cut]"),
     ],
 )
-def test_what_was_cut_is_said(line: Line, text: str) -> None:
+def test_a_cut_line_states_how_many_bytes_were_cut(line: Line, text: str) -> None:
     assert readable(line, 8) == text

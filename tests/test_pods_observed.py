@@ -1,4 +1,4 @@
-"""What is known of a set's replicas from what its pods have shown: pure."""
+"""What the states of its pods say about the replicas of a group: pure."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ CREATED = 1_800_000_000.0
 def pod(
     name: ReplicaName, *states: Edit, uid: str = "", generation: int = 0, created: float = CREATED
 ) -> dict[str, Any]:
-    """A pod as the API shows it."""
+    """A pod as the API returns it."""
     made: dict[str, Any] = {
         "metadata": {
             "name": f"job-{name}",
@@ -37,7 +37,7 @@ def pod(
 
 
 class Seen(ObservedSet):
-    """A chief and a worker, each of which came back as often as ``generations`` says."""
+    """A chief and a worker that have restarted as often as ``generations`` says."""
 
     def __init__(self) -> None:
         self.generations = {CHIEF: 0, WORKER: 0}
@@ -57,7 +57,7 @@ def seen() -> Seen:
     return Seen()
 
 
-def test_before_all_pods_were_seen_it_is_not_known_that_any_is_missing(seen: Seen) -> None:
+def test_before_the_first_list_no_pod_counts_as_missing(seen: Seen) -> None:
     assert (seen.states(), seen.looked) == ([], None)
     seen.take(pod(CHIEF, statuses.running()))
     assert (seen.states(), seen.looked) == (["running"], None)
@@ -65,7 +65,7 @@ def test_before_all_pods_were_seen_it_is_not_known_that_any_is_missing(seen: See
     assert (seen.states(), seen.looked) == (["running", "lost"], 5.0)
 
 
-def test_since_when_a_replica_waits_and_runs_is_what_its_pod_says(seen: Seen) -> None:
+def test_the_times_of_waiting_and_starting_are_those_of_the_pod(seen: Seen) -> None:
     seen.take(pod(CHIEF))
     assert seen.seen[CHIEF].waits_since == CREATED
     running = pod(CHIEF, statuses.running())
@@ -79,13 +79,13 @@ def test_since_when_a_replica_waits_and_runs_is_what_its_pod_says(seen: Seen) ->
     assert seen.seen[CHIEF].waits_since is None
 
 
-def test_what_cannot_be_started_has_not_started(seen: Seen) -> None:
+def test_a_container_that_could_not_be_started_has_no_start_time(seen: Seen) -> None:
     failed = statuses.terminated(128, "StartError", "no such file")
     seen.take(pod(CHIEF, statuses.scheduled(), failed))
     assert seen.replicas[CHIEF].started is None
 
 
-def test_the_first_end_is_the_true_one_until_the_replica_comes_back(seen: Seen) -> None:
+def test_the_first_observed_end_is_kept_until_the_replica_restarts(seen: Seen) -> None:
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     seen.take(pod(WORKER, statuses.exited(0)), gone=True)
     assert seen.seen[WORKER].exit_code == 139
@@ -96,7 +96,7 @@ def test_the_first_end_is_the_true_one_until_the_replica_comes_back(seen: Seen) 
     assert (seen.states(), seen.seen[WORKER].restarts) == (["running", "running"], 1)
 
 
-def test_a_pod_that_is_just_being_made_is_not_missed(seen: Seen) -> None:
+def test_a_pod_that_is_being_created_does_not_count_as_missing(seen: Seen) -> None:
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     seen.generations[WORKER] = 1
     seen.making({WORKER: 1}, 10.0)
@@ -104,13 +104,13 @@ def test_a_pod_that_is_just_being_made_is_not_missed(seen: Seen) -> None:
     assert seen.states() == ["running", "pending"]
     assert seen.seen[WORKER].waits_since == 10.0
     seen.made([WORKER], 12.0)
-    seen.lists(11.5, pod(CHIEF, statuses.running()))  # asked for before, answered after
+    seen.lists(11.5, pod(CHIEF, statuses.running()))  # requested before, answered after
     assert seen.states() == ["running", "pending"]
     seen.lists(13.0, pod(CHIEF, statuses.running()))
     assert seen.states() == ["running", "lost"]
 
 
-def test_of_one_that_was_to_be_restarted_while_it_was_not_followed_nothing_is_known(
+def test_a_pod_older_than_the_last_recorded_restart_has_no_restart_count(
     seen: Seen,
 ) -> None:
     seen.generations[WORKER] = 2
@@ -118,7 +118,7 @@ def test_of_one_that_was_to_be_restarted_while_it_was_not_followed_nothing_is_kn
     assert seen.seen[WORKER].restarts is None
 
 
-def test_a_replica_is_where_its_pod_is(seen: Seen) -> None:
+def test_the_node_of_a_replica_is_that_of_its_pod(seen: Seen) -> None:
     placed = pod(CHIEF, statuses.running())
     placed["spec"]["nodeName"] = "node-3"
     seen.take(placed)
@@ -135,7 +135,7 @@ def test_a_replica_is_where_its_pod_is(seen: Seen) -> None:
         {"ownerReferences": None},
     ],
 )
-def test_a_pod_is_the_sets_by_its_name_and_its_owner_and_by_no_label(
+def test_a_pod_belongs_to_a_group_by_its_name_and_owner_and_not_by_labels(
     seen: Seen, change: dict[str, Any]
 ) -> None:
     another = pod(CHIEF, statuses.exited(0))

@@ -1,7 +1,7 @@
-"""From a job to manifests: the whole of them, what Kubernetes says to them, what is refused.
+"""From a job to manifests: the complete manifests, their validity in Kubernetes, and rejected jobs.
 
-``tests/manifests`` holds what is expected. ``python tests/test_pods_plan.py`` writes it anew:
-read what became different before you commit it.
+``tests/manifests`` holds the expected manifests. ``python tests/test_pods_plan.py`` writes them
+again: review the differences before you commit them.
 """
 
 import re
@@ -19,12 +19,12 @@ from aerotrain_airflow.backends.kubernetes.template import merge, read_template
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
-#: The oldest Kubernetes that we plan for, and the newest whose schemas are to be had.
+#: The oldest supported Kubernetes, and the newest one with published schemas.
 VERSIONS = ("1.28", kubernetes_validate.latest_version())
 
 IMAGE = "registry.example/aerotrain-training:1"
 
-#: What a platform team may want of every pod...
+#: What a platform team may require of every pod...
 PLATFORM: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -49,7 +49,7 @@ PLATFORM: dict[str, Any] = {
     },
 }
 
-#: ...and a data scientist of the workers, on top of it.
+#: ...and a data scientist of the workers, in addition.
 OF_WORKERS: dict[str, Any] = {
     "spec": {
         "nodeSelector": {"accelerator": "h100"},
@@ -108,7 +108,7 @@ def templated() -> Job:
     )
 
 
-#: Jobs, each with the settings that it is planned under.
+#: Jobs, each with the settings of its plan.
 CASES: dict[str, tuple[Job, dict[str, Any]]] = {
     "digits": (job(), {"store_secret": "store"}),
     "alone": (job("one_device", {"role": "chief"}), {"service_account": "aerotrain-replica"}),
@@ -128,20 +128,22 @@ def test_a_job_becomes_exactly_these_manifests(case: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", CASES)
-def test_kubernetes_knows_every_field_of_every_manifest(case: str, version: str) -> None:
+def test_every_field_of_every_manifest_is_in_the_schema_of_kubernetes(
+    case: str, version: str
+) -> None:
     described, settings = CASES[case]
     for manifest in yaml.safe_load_all(str(plan(described, **settings))):
         if manifest["kind"] != "PodGroup":  # Volcano's own
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_what_is_printed_is_what_would_be_made() -> None:
+def test_the_printed_plan_has_the_manifests_that_would_be_created() -> None:
     planned = plan(templated(), pod_template=PLATFORM)
     assert list(yaml.safe_load_all(str(planned))) == [planned.owner, *planned.others]
     assert "&id" not in str(planned), "people read no anchors"
 
 
-def test_every_pod_of_a_job_of_500_workers_has_a_name_of_its_own() -> None:
+def test_every_pod_of_a_job_of_500_workers_has_a_unique_name() -> None:
     large = job("parameter_server", *_roles(chief=1, worker=500, ps=20))
     planned = plan(large, pod_template=PLATFORM)
     pods = [each for each in planned.others if each["kind"] == "Pod"]
@@ -150,7 +152,7 @@ def test_every_pod_of_a_job_of_500_workers_has_a_name_of_its_own() -> None:
     kubernetes_validate.validate(pods[500], VERSIONS[-1], strict=True)
 
 
-def test_every_replica_is_told_who_it_is_and_where_all_of_them_are() -> None:
+def test_every_replica_has_its_name_and_all_addresses_in_its_environment() -> None:
     planned = plan()
     [ps] = [each for each in planned.others if each["metadata"]["name"].endswith("-ps-0")]
     env = {each["name"]: each for each in ps["spec"]["containers"][0]["env"]}
@@ -170,7 +172,7 @@ def test_the_pods_have_the_names_under_which_the_service_finds_them() -> None:
         assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_every_launch_of_the_same_job_has_the_same_description_and_any_other_has_not() -> None:
+def test_launches_have_the_same_description_only_if_their_job_is_the_same() -> None:
     described = plan().description
     assert plan(attempt="try-2").description == described
     assert plan(queue="kueue:q").description == plan(queue="kueue:q", attempt="2").description
@@ -189,7 +191,7 @@ def test_a_variable_reaches_its_replica_as_it_was_written() -> None:
     environment = {"PATTERN": "$(HOME)/$x$$"}
     [*_, pod] = plan(job("one_device", {"role": "chief", "environment": environment})).others
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-    # Kubernetes reads $$ as $, and puts a variable only in the place of $(NAME).
+    # Kubernetes reads $$ as $, and only replaces $(NAME) by a variable.
     assert env["PATTERN"] == "$$(HOME)/$$x$$$$"
 
 
@@ -211,7 +213,7 @@ def test_pods_meet_the_restricted_pod_standard_unless_a_template_says_otherwise(
     assert allowed["allowPrivilegeEscalation"] is False
 
 
-def test_a_credential_is_named_and_never_shown() -> None:
+def test_a_credential_is_referenced_and_never_shown() -> None:
     text = str(plan(store_secret="store"))
     assert text.count("secretRef:") == 4
     assert "AWS_" not in text
@@ -245,7 +247,7 @@ def test_a_credential_is_named_and_never_shown() -> None:
         ),
     ],
 )
-def test_templates_are_merged_as_a_reader_would(
+def test_templates_are_merged_field_by_field(
     base: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]
 ) -> None:
     assert merge(base, over) == merged
@@ -289,7 +291,7 @@ def _in_container(**fields: Any) -> dict[str, Any]:
         ({"metadata": {"annotations": {"since": yaml.safe_load("2026-11-21")}}}, "in quotes"),
     ],
 )
-def test_a_template_that_sets_what_is_ours_is_refused_by_name(
+def test_a_template_that_sets_a_reserved_field_is_refused_by_its_name(
     template: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(SpecError, match=re.escape(sentence)) as of_all:
@@ -300,7 +302,7 @@ def test_a_template_that_sets_what_is_ours_is_refused_by_name(
         plan(job("parameter_server", {"role": "chief"}, workers, {"role": "ps"}))
 
 
-def test_a_template_may_be_what_kubectl_prints(tmp_path: Path) -> None:
+def test_a_template_may_be_output_of_kubectl(tmp_path: Path) -> None:
     printed = tmp_path / "pod.yaml"
     printed.write_text(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  creationTimestamp: null\n"
@@ -341,7 +343,7 @@ def test_a_file_that_holds_no_template_is_refused(
         ({"arguments": {"names": "x" * 200_000}}, {}, "put what is large in its arguments into"),
     ],
 )
-def test_what_cannot_run_as_pods_is_refused(
+def test_a_job_that_cannot_run_as_pods_is_refused(
     changes: dict[str, Any], settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(SpecError, match=re.escape(sentence)):

@@ -1,4 +1,4 @@
-"""Ports that are reserved: for one owner, on the whole machine, and by nothing that lies around."""
+"""Reserved ports: each has one owner on the whole machine, and stale files reserve nothing."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from aerotrain_airflow.backends.process.ports import PORTS, hold, release, reserve, reserved_ports
 
 
-def test_a_reserved_port_is_given_to_nobody_else() -> None:
+def test_a_reserved_port_has_only_one_owner() -> None:
     with reserved_ports(3) as ours, reserved_ports(3) as theirs:
         assert len({port.number for port in (*ours, *theirs)}) == 6
 
@@ -48,7 +48,7 @@ def test_two_users_never_have_the_same_port() -> None:
         assert os.waitpid(other, 0)[1] == 0
 
 
-def test_a_port_is_held_by_whatever_inherits_it() -> None:
+def test_a_port_stays_reserved_by_a_process_that_inherits_it() -> None:
     [port] = reserve(1, "a set")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=port.locks) as heir:
         release([port])

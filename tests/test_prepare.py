@@ -1,4 +1,4 @@
-"""Preparing data: the same input gives the same bytes, once, and a data set is whole or absent."""
+"""Preparing data: the same input gives the same bytes, and a data set is complete or absent."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ from aerotrain.dataset import Feature, load_dataset
 from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store
 from support.preparing import prepare, run_step
 
-#: A user's module of PARTS parts with 100 records each.
+#: A user's module with PARTS partitions of 100 records each.
 SOURCE = """
     import numpy as np
 
@@ -38,7 +38,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Writes a user's module, with some of its text replaced, where it can be imported."""
+    """Writes a user's module, with some of its text replaced, to an importable place."""
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
     names: list[str] = []
 
@@ -80,7 +80,7 @@ def test_every_split_has_as_many_shards_as_requested(tmp_path: Path, write_sourc
     assert all(5 <= count <= 6 for count in shards.values()), shards
 
 
-def test_the_same_input_again_writes_nothing_and_says_so(
+def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
     store_url: str, tmp_path: Path, write_source: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = write_source()
@@ -109,7 +109,7 @@ def test_the_same_input_again_writes_nothing_and_says_so(
         ("", "", {"splits": {"train": 0.8, "test": 0.2}}),
     ],
 )
-def test_another_input_is_another_data_set(
+def test_another_input_makes_another_data_set(
     tmp_path: Path, write_source: Write, replaced: str, by: str, arguments: dict[str, Any]
 ) -> None:
     first = prepare(tmp_path.as_uri(), tmp_path, write_source())
@@ -138,7 +138,7 @@ def test_a_record_keeps_its_split_for_any_order_and_number_of_shards(
 
 # --- killed
 
-#: Prepares once for each number of writes, and is killed when so many are done: each time in a
+#: Prepares once for each number of writes, and is killed after that many. Each time runs in a
 #: process of its own, forked when all is imported and nothing has run.
 _PREPARE_AND_DIE = """
     import os, sys
@@ -194,7 +194,7 @@ def test_a_run_after_a_kill_at_any_moment_completes_the_same_manifest(
 def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
     tmp_path: Path, write_source: Write
 ) -> None:
-    module = write_source("np.full(3,", "np.full(20_000,")  # 8 MB in each part
+    module = write_source("np.full(3,", "np.full(20_000,")  # 8 MB in each partition
     whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, module))
     store = (tmp_path / "store").as_uri()
     source = {"kind": "python", "module": module}
@@ -304,7 +304,7 @@ def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source:
         ),
     ],
 )
-def test_a_data_set_that_could_not_be_used_is_not_finalized(
+def test_an_unusable_data_set_is_not_finalized(
     tmp_path: Path,
     write_source: Write,
     replaced: str,

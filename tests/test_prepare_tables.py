@@ -25,7 +25,7 @@ from support.preparing import prepare_source, run_step
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Four Parquet files of 250 records each: typed columns, a value missing in two of them."""
+    """Four Parquet files of 250 records each: typed columns, with missing values in two of them."""
     folder = tmp_path / "table"
     folder.mkdir()
     for number in range(4):
@@ -48,7 +48,7 @@ def source(folder: Path, kind: str = "parquet") -> dict[str, Any]:
 
 
 def records(url: str, split: str) -> list[dict[str, Any]]:
-    """The records of a split as they are stored, values of scalars alone."""
+    """The records of a split as they are stored, scalars as plain values."""
     found = []
     store = open_store(url)
     for shard in load_dataset(url).splits[split].shards:
@@ -210,7 +210,7 @@ def test_stratified_splits_divide_each_class_by_the_shares(table: Path, tmp_path
 def test_equal_records_and_rare_classes_are_stratified_too(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """Ten files with a record of a rare class each, and with records that others have too."""
+    """Ten files, each with a record of a rare class and records that other files have too."""
     folder = tmp_path / "in"
     folder.mkdir()
     has_keys = "key" in options
@@ -284,7 +284,7 @@ def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_
         )
 
 
-def test_damaged_bytes_count_as_many_rejected_records_as_they_may_have_held(
+def test_damaged_bytes_count_as_the_most_records_that_they_may_have_held(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in").mkdir()

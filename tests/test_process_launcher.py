@@ -57,7 +57,7 @@ def test_the_plan_names_a_command_for_every_replica_and_starts_none(
     assert not plan.folder.exists()
 
 
-def test_the_job_ends_well_with_its_chief_and_every_line_was_passed_on(
+def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, chief="finish"), "try-1"))
@@ -85,7 +85,7 @@ def test_the_job_ends_well_with_its_chief_and_every_line_was_passed_on(
         ("chief", "vanish", State.LOST, "was ended by signal 9"),
     ],
 )
-def test_a_replica_that_ends_badly_says_why(
+def test_the_end_of_a_failed_replica_has_its_reason(
     launcher: Launcher[Any], tmp_path: Path, role: str, does: str, state: State, reason: str
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, **{role: does}), "try-1"))
@@ -94,7 +94,7 @@ def test_a_replica_that_ends_badly_says_why(
     assert reason in [each.reason for each in seen.values()]
 
 
-def test_stop_ends_the_whole_set_with_its_grandchildren_and_leaves_nothing(
+def test_stop_ends_the_whole_group_with_its_grandchildren_and_leaves_nothing(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
@@ -127,7 +127,7 @@ def test_stop_may_be_called_by_another_process_and_twice(
     assert not processes_of(address)
 
 
-def test_a_start_of_something_else_ends_what_the_first_left(
+def test_the_start_of_a_different_job_ends_the_earlier_replica_group(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
@@ -148,7 +148,7 @@ def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
     assert second.observe(address)[WORKER].state is State.RUNNING
 
 
-def test_a_set_that_cannot_start_in_whole_leaves_nothing(
+def test_a_group_that_cannot_start_completely_leaves_nothing(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     (tmp_path / "sets").write_text("where a folder should be")
@@ -175,7 +175,7 @@ def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
     assert launcher.observe(addresses[1])[WORKER].state is State.RUNNING
 
 
-def test_a_replica_that_vanished_with_its_reaper_is_lost(
+def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
@@ -188,7 +188,7 @@ def test_a_replica_that_vanished_with_its_reaper_is_lost(
     assert (seen.state, seen.loss) == (State.LOST, Loss.NODE)
 
 
-def test_a_supervisor_that_is_killed_takes_all_with_it_and_all_are_lost(
+def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     described = job(tmp_path, worker="leave_grandchildren")

@@ -1,4 +1,4 @@
-"""Recovery on local processes: who is killed, who comes back, and who takes a set over."""
+"""Recovery on local processes: which replicas are killed and restarted, and who adopts a group."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ ALONE = {"strategy": "one_device", "replicas": [{"role": "chief"}]}
 
 
 def job(folder: Path, formation: dict[str, Any], arguments: dict[str, Any], **more: Any) -> Job:
-    """A job whose chief ends well once those that ``awaited`` names have started so often."""
+    """A job whose chief succeeds once the replicas that ``awaited`` names have started so often."""
     return Job.from_dict(
         {
             "name": "job",
@@ -67,7 +67,7 @@ def job(folder: Path, formation: dict[str, Any], arguments: dict[str, Any], **mo
     ],
     ids=lambda each: each if isinstance(each, str) else None,
 )
-def test_who_is_killed_comes_back_with_those_it_needs_and_no_others(
+def test_a_killed_replica_is_restarted_with_those_it_needs_and_no_others(
     watched: Callable[..., Live],
     tmp_path: Path,
     formation: dict[str, Any],
@@ -91,7 +91,7 @@ def test_who_is_killed_comes_back_with_those_it_needs_and_no_others(
     assert lives == {name: 2 if name in back else 1 for name in before}
 
 
-def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
+def test_an_unresponsive_replica_is_ended_and_restarted(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(
@@ -106,7 +106,7 @@ def test_a_replica_that_gives_no_sign_of_life_is_ended_and_comes_back(
     assert loss.because == "gave no sign of life for 6 s, and was ended"
 
 
-def test_a_supervisor_that_is_killed_is_replaced_and_all_are_restarted_below_another(
+def test_a_killed_supervisor_is_replaced_and_all_its_replicas_restarted(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     everybody = ("chief", "worker-0", "worker-1")
@@ -120,7 +120,7 @@ def test_a_supervisor_that_is_killed_is_replaced_and_all_are_restarted_below_ano
     assert not set(before.values()) & set(live.pids().values())
 
 
-def test_a_budget_that_is_used_up_ends_the_job_and_says_so(
+def test_a_used_up_restart_budget_ends_the_job_with_that_reason(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     live = watched(job(tmp_path, ALONE, {"chief": "vanish"}, restarts={"crashes": 1}))
@@ -131,13 +131,13 @@ def test_a_budget_that_is_used_up_ends_the_job_and_says_so(
     )
 
 
-def test_a_users_bug_is_not_tried_again(watched: Callable[..., Live], tmp_path: Path) -> None:
+def test_a_bug_in_user_code_is_not_restarted(watched: Callable[..., Live], tmp_path: Path) -> None:
     live = watched(job(tmp_path, ALONE, {"chief": "crash"}))
     assert live.end.result(60).state is State.FAILED
     assert not live.entries(EventType.RESTART)
 
 
-def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
+def test_the_next_try_adopts_the_group_of_a_killed_task_and_passes_the_remaining_lines_on(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(tmp_path, SERVED, {"awaited": {"worker-1": 2}})
@@ -147,7 +147,7 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
         while sum("hello" in line for line in said) < 4:
             said.append(first.stdout.readline().strip())
         kept = JobFolder(Path(said[0].removeprefix("at ")))
-        # It notes how far it told right after it has told.
+        # It records its position just after it has passed a line on.
         wait_for("four positions", lambda: sum(map(bool, kept.positions().values())) == 4, 60)
         first.kill()
         first.wait()
@@ -165,7 +165,7 @@ def test_a_killed_task_leaves_its_set_to_the_next_try_which_tells_the_rest(
     assert live.pid("worker-0") == before["worker-0"]
 
 
-def test_what_was_lost_while_nobody_watched_comes_back(
+def test_a_replica_that_failed_while_unwatched_is_restarted(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
@@ -179,7 +179,7 @@ def test_what_was_lost_while_nobody_watched_comes_back(
     assert set(live.entries(EventType.RESTART)) == {"chief", "worker-0", "worker-1"}
 
 
-def test_who_still_watches_a_set_that_was_taken_over_is_told_so(
+def test_a_try_that_still_watches_an_adopted_group_gets_an_error(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(tmp_path, ALONE, {"chief": "serve"})
@@ -191,7 +191,7 @@ def test_who_still_watches_a_set_that_was_taken_over_is_told_so(
     assert "was ended from outside" in second.end.result(60).reason
 
 
-def test_of_two_tries_at_the_same_moment_one_starts_and_one_adopts(tmp_path: Path) -> None:
+def test_of_two_simultaneous_tries_one_starts_and_the_other_adopts(tmp_path: Path) -> None:
     described = job(tmp_path, GANG, {"chief": "serve"})
     holders = ("try-1", "try-2")
     with (
@@ -214,7 +214,7 @@ def _cluster_of(pid: int) -> str:
 
 
 class Unheard(JobOperator):
-    """A task whose supervisor was killed: the next line that it tells finds nobody."""
+    """A task whose Airflow worker was killed: writing its next line to the log fails."""
 
     @property
     def log(self) -> Any:
@@ -227,7 +227,7 @@ class Unheard(JobOperator):
         return Broken()
 
 
-def test_a_task_whose_worker_was_killed_leaves_its_set_to_the_next_try(
+def test_the_group_of_a_task_whose_airflow_worker_was_killed_is_adopted_by_the_next_try(
     watched: Callable[..., Live], tmp_path: Path
 ) -> None:
     described = job(tmp_path, ALONE, {"chief": "serve"})

@@ -1,4 +1,4 @@
-"""Publications of many files: whole or absent, and fetched as they were published."""
+"""Publications of many files: complete or absent, and fetched as they were published."""
 
 from pathlib import Path
 
@@ -17,7 +17,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_a_publication_is_fetched_as_it_was(store_url: str, folder: Path, tmp_path: Path) -> None:
+def test_a_publication_is_fetched_as_it_was_published(
+    store_url: str, folder: Path, tmp_path: Path
+) -> None:
     store = open_store(store_url)
     published = publish(store, folder, "serving/1", {"step": 7})
     fetched = fetch(store, "serving/1", tmp_path / "copy")

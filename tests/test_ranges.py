@@ -1,4 +1,4 @@
-"""Download of an object by ranges: the bytes match the manifest, or there is no file."""
+"""Download of an object by ranges: the bytes match the manifest, or no file is written."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CONTENT = bytes(range(256)) * (5 * RANGE // 512)  # two and a half ranges
 
 
 class AfterFirst(Executor):
-    """Runs each task at once; before the second task, something happens."""
+    """Runs each task at once, and a callback before the second task."""
 
     def __init__(self, happens: Any) -> None:
         self._happens = happens

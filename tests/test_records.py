@@ -1,4 +1,4 @@
-"""Records: bytes that TensorFlow reads back equal, and errors that name the feature."""
+"""Records: TensorFlow reads back equal values, and errors name the feature."""
 
 import io
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from aerotrain.records import (
     stacked,
 )
 
-#: One feature of every kind, with the values at which an encoding breaks.
+#: One feature of every kind, with edge cases of its encoding.
 RECORD: Mapping[str, Any] = {
     "image": np.arange(128, 192, dtype=np.uint8).reshape(8, 8),
     "turned": np.arange(6, dtype=np.uint8).reshape(2, 3).T,
@@ -63,7 +63,7 @@ SCHEMA = {
 
 
 def ragged_columns(count: int) -> dict[str, Column]:
-    """Records of many lengths, with every width of a varint among them."""
+    """Records of many lengths, which need varints of every width."""
     random = np.random.default_rng(0)
     numbers = random.integers(-(2**63), 2**63, (count, 3)) >> random.integers(0, 64, (count, 3))
     words = [random.bytes(length) for length in random.integers(0, 300, 2 * count)]
@@ -132,7 +132,7 @@ def head(length: int) -> bytes:
 
 
 def read_damaged(content: bytes) -> tuple[list[bytes], list[tuple[int, Damage]]]:
-    """The valid records of a file, and the damage in it with offsets."""
+    """The valid records of a file, and its damage with offsets."""
     found = list(read_frames(io.BytesIO(content)))
     return (
         [each for _, each in found if isinstance(each, bytes)],

@@ -1,4 +1,4 @@
-"""Who comes back when somebody is lost: every row of the matrix, and its twin in the docs."""
+"""Which replicas restart after a failure: every row of the matrix, and its copy in the docs."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def job(strategy: str, replicas: list[dict[str, Any]]) -> Job:
         ),
     ],
 )
-def test_who_comes_back(
+def test_each_failure_restarts_the_replicas_of_the_matrix(
     strategy: str, replicas: list[dict[str, Any]], lost: str, back: str
 ) -> None:
     described = job(strategy, replicas)
@@ -70,7 +70,7 @@ def test_the_documentation_has_the_same_table() -> None:
     assert "\n".join(rows) in text
 
 
-def test_a_ledger_comes_back_equal_and_a_cut_line_is_left_out() -> None:
+def test_an_event_log_is_read_back_equal_without_truncated_or_unknown_lines() -> None:
     entry = Event(
         event=EventType.RESTART, at=12.5, step=40, replica="worker-1", because="it crashed"
     )

@@ -1,4 +1,4 @@
-"""How a replica comes to life, whoever launched it."""
+"""How a replica starts, whichever launcher started it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
-#: A module of a user's that tells what it finds when it is imported, before it runs.
+#: A user's module that prints its environment when it is imported, before it runs.
 MODULE = """
 import os, tempfile
 FOUND = {"tf_config": os.environ.get("TF_CONFIG"), "temporary": tempfile.gettempdir()}
@@ -34,7 +34,7 @@ def life_in(
     stdout: int | IO[str] = subprocess.PIPE,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """How the chief's process has ended whose ``run`` is that of ``module``, finder.py."""
+    """The completed process of a chief that ran ``module`` as finder.py."""
     (folder / "code").mkdir()
     (folder / "code" / "finder.py").write_text(module)
     job = Job.from_dict(
@@ -69,7 +69,9 @@ def found_by(folder: Path, strategy: str, *roles: str, **environment: str) -> An
     return json.loads((folder / "store/runs/run/find/result.json").read_text())["value"]
 
 
-def test_its_module_finds_the_cluster_and_its_own_place_in_it(tmp_path: Path) -> None:
+def test_the_module_of_a_replica_has_the_cluster_and_its_own_task_in_tf_config(
+    tmp_path: Path,
+) -> None:
     found = found_by(tmp_path, "multi_worker_mirrored", "chief", "worker", TF_CONFIG="not this")
     assert json.loads(found["tf_config"]) == {
         "cluster": {"chief": ["chief.find:2222"], "worker": ["worker-0.find:2222"]},
@@ -77,13 +79,13 @@ def test_its_module_finds_the_cluster_and_its_own_place_in_it(tmp_path: Path) ->
     }
 
 
-def test_alone_it_is_in_no_cluster_and_its_temporary_files_have_a_folder(tmp_path: Path) -> None:
-    folder = str(tmp_path / "scratch" / "tmp")  # on a disk that came empty
+def test_a_single_replica_has_no_cluster_and_a_folder_for_temporary_files(tmp_path: Path) -> None:
+    folder = str(tmp_path / "scratch" / "tmp")  # on a disk that was empty at first
     found = found_by(tmp_path, "one_device", "chief", TF_CONFIG='{"cluster": {}}', TMPDIR=folder)
     assert found == {"tf_config": None, "temporary": folder}
 
 
-#: A module of a user's that fails in a function, by way of the standard library.
+#: A user's module that fails in a function, called by the standard library.
 FAILING = """
 import json
 def read():
@@ -93,7 +95,9 @@ def run(replica):
 """
 
 
-def test_of_an_exception_of_the_users_code_the_last_words_name_the_line(tmp_path: Path) -> None:
+def test_the_termination_message_of_an_exception_names_the_line_of_user_code(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "last-words"
     ended = life_in(tmp_path, FAILING, "one_device", "chief", AEROTRAIN_TERMINATION_LOG=str(log))
     assert ended.returncode == ExitCode.FINAL
@@ -102,7 +106,7 @@ def test_of_an_exception_of_the_users_code_the_last_words_name_the_line(tmp_path
     )
 
 
-def test_a_disk_that_has_no_room_for_its_log_is_not_its_end(tmp_path: Path) -> None:
+def test_a_full_disk_for_its_log_does_not_end_a_replica(tmp_path: Path) -> None:
     talker = "def run(replica):\n    for line in range(1000):\n        print(line, flush=True)\n"
     with Path("/dev/full").open("w") as full:
         ended = life_in(tmp_path, talker, "one_device", "chief", stdout=full)

@@ -1,4 +1,4 @@
-"""Nothing lost: a training that is ended at any step, by any means, goes on where it was."""
+"""A training that is ended at any step, in any way, resumes there and loses nothing."""
 
 import json
 import random
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 EPOCHS = 6
 STEPS = EPOCHS * 40
 
-#: How a gang trains here: it may be ended at any of its executions.
+#: How these tests train a gang: it may be ended at any execution.
 GANG = {
     "strategy": "multi_worker_mirrored",
     "model": "tallying",
@@ -34,7 +34,7 @@ GANG = {
     "checkpoint_interval": 0.05,
 }
 
-#: Steps after which a training is ended; drawn once, so that a failure can be had again.
+#: Steps after which a training is ended; drawn once, so that a failure can be reproduced.
 RANDOM = random.Random(5)
 
 
@@ -51,12 +51,12 @@ def weights_of(digits, name):
 
 
 def assert_never_ended(digits, name, whole):
-    """The run ``name`` has come to what the uninterrupted run ``whole`` came to."""
+    """Assert that the run ``name`` has the results of the uninterrupted run ``whole``."""
     one, other = (
         ModelManifest.load(f"{store_of(digits, each).url}/model.json") for each in (name, whole)
     )
     assert one.step == other.step == STEPS
-    # The tally is exact: each record of the last epoch was seen once, whoever saw it.
+    # The tally is exact: each record of the last epoch was read once, by whichever process.
     assert one.metrics["tally"] == other.metrics["tally"]
     assert one.metrics == pytest.approx(other.metrics, rel=1e-3)
     for mine, theirs in zip(weights_of(digits, name), weights_of(digits, whole), strict=True):
@@ -65,7 +65,7 @@ def assert_never_ended(digits, name, whole):
 
 @pytest.fixture(scope="module")
 def whole(digits):
-    """A function that gives the name of a run under a strategy that nobody has ended."""
+    """A function that returns the name of an uninterrupted run under a strategy."""
     done = {}
 
     def run(strategy):
@@ -85,7 +85,7 @@ def whole(digits):
 
 
 def by_hand(digits, name, strategy, **arguments):
-    """The process of a run by hand, on two devices where the strategy takes several."""
+    """The process of a manual run, on two devices if the strategy uses several."""
     given = {"checkpoint-interval": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
     words = ["--run", name, "--strategy", strategy, "--model", "tallying"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]
@@ -110,7 +110,9 @@ def saved_after(process, step):
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_a_training_killed_at_any_step_ends_as_an_uninterrupted_one(digits, whole, strategy):
+def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
+    digits, whole, strategy
+):
     name = f"killed-{strategy.replace('_', '-')}"
     with by_hand(digits, name, strategy) as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
@@ -121,7 +123,7 @@ def test_a_training_killed_at_any_step_ends_as_an_uninterrupted_one(digits, whol
     assert_never_ended(digits, name, whole(strategy))
 
 
-def test_a_gang_whose_member_is_killed_ends_as_an_uninterrupted_one(digits, whole):
+def test_a_gang_whose_member_is_killed_has_the_results_of_an_uninterrupted_one(digits, whole):
     with digits.cluster("killed-gang", **GANG) as processes:
         saved_after(processes["chief"], RANDOM.randrange(20, STEPS - 100))
         processes["worker-0"].kill()
@@ -170,7 +172,7 @@ def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy
         assert f"preempted after step {saved.step}, which is saved" in words
 
 
-def test_a_preempted_chief_of_servers_saves_and_a_preempted_worker_ends_at_once(digits):
+def test_with_parameter_servers_a_preempted_chief_saves_and_a_preempted_worker_ends_at_once(digits):
     arguments = {"model": "small", "epochs": 2000, "checkpoint_interval": 3600}
     with digits.cluster("told-servers", **arguments) as processes:
         read_until(processes["chief"], "epoch 2 of")
@@ -234,7 +236,7 @@ def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, messa
     check_same_model("file:///c", about, {"strategy": "one_device"}, one)
 
 
-def test_a_training_may_go_on_under_another_strategy_and_says_what_changes(digits):
+def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(digits):
     run(digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2))
     with by_hand(digits, "elsewhere", "mirrored") as process:
         said = read_until(process, "the trained model is")

@@ -1,4 +1,4 @@
-"""The S3 server's ports, tried without a credential."""
+"""The S3 server's ports, tested without a credential."""
 
 import http.client
 import itertools
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parent.parent
 SERVE = ROOT / "images" / "compose" / "serve-s3"
 
-#: What S3, the filer, the master and the volume server know, by HTTP: to list, read, replace, add
-#: and delete an object, to be given a place for a new one, and to change the servers themselves.
+#: Requests of S3, the filer, the master and the volume server, by HTTP: list, read, replace, add
+#: and delete an object, allocate a place for a new one, and change the servers themselves.
 REQUESTS = (
     ("GET", "/"),
     ("GET", "/buckets/kept/"),
@@ -66,7 +66,7 @@ REQUESTS = (
     ("DELETE", "/1,01637037d6"),
 )
 
-#: The same by gRPC. ``0a`` begins the first field, a string: of ListEntries it is the folder.
+#: The same by gRPC. ``0a`` begins the first field, a string: in ListEntries it is the folder.
 CALLS = {
     "/filer_pb.SeaweedFiler/ListEntries": b"\n\x08/buckets",
     "/filer_pb.SeaweedFiler/DeleteEntry": b"\n\x0d/buckets/kept\x12\x05model",
@@ -84,7 +84,7 @@ class Address(NamedTuple):
 
 
 def listening(process: psutil.Process) -> list[Address]:
-    """Where a process, and every process that it has started, takes connections."""
+    """The addresses on which a process and its descendants listen."""
     family = [process, *process.children(recursive=True)]
     found = {
         Address(each.laddr.ip, each.laddr.port)
@@ -96,7 +96,7 @@ def listening(process: psutil.Process) -> list[Address]:
 
 
 def answers(at: Address, tls: ssl.SSLContext | None) -> Iterator[str]:
-    """What a server does at requests that it should refuse."""
+    """A server's responses to requests that it should reject."""
     for method, path in REQUESTS:
         if tls is None:
             connection = http.client.HTTPConnection(*at, timeout=10)
@@ -109,12 +109,12 @@ def answers(at: Address, tls: ssl.SSLContext | None) -> Iterator[str]:
             continue
         finally:
             connection.close()
-        if status < 400 or status == 404:  # 404: it looked, and would have answered
+        if status < 400 or status == 404:  # 404: it looked, and would have sent the object
             yield f"{at.port}: {status} to {method} {path} {'over TLS' if tls else ''}"
 
 
 def grpc_answers(at: Address, credentials: grpc.ChannelCredentials | None) -> Iterator[str]:
-    """What a server says by gRPC besides that there is no speaking with it."""
+    """A server's gRPC responses, except UNAVAILABLE."""
     target, options = f"{at.host}:{at.port}", [("grpc.ssl_target_name_override", "localhost")]
     for method, request in CALLS.items():
         if credentials is None:
@@ -140,14 +140,14 @@ def without_certificate() -> ssl.SSLContext:
 
 
 def tried(at: Address) -> Iterator[str]:
-    """All that a stranger gets at one port, by HTTP and gRPC, without and with TLS."""
+    """All responses of a port without a credential, by HTTP and gRPC, with and without TLS."""
     yield from answers(at, None)
     yield from answers(at, without_certificate())
     yield from grpc_answers(at, None)
     try:
         theirs = ssl.get_server_certificate(at, timeout=10)
     except OSError:
-        return  # it knows no TLS
+        return  # it does not use TLS
     yield from grpc_answers(at, grpc.ssl_channel_credentials(theirs.encode()))
 
 
@@ -159,7 +159,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[S3Server]:
-    """A server that keeps a model of several chunks, so that it lies on the volume server."""
+    """A server with a model of several chunks, so that it is stored on the volume server."""
     with s3_server(folder) as server:
         server.make_bucket("kept")
         open_store("s3://kept", server.environment).put("model", MODEL)
@@ -182,7 +182,7 @@ def test_no_port_lists_reads_writes_or_deletes_without_a_credential(
 
 
 def test_a_certificate_alone_reads_and_writes_no_object(server: S3Server, folder: Path) -> None:
-    """The volume server and the filer ask for a token of a signing key besides."""
+    """The volume server and the filer also require a token from a signing key."""
     tls = ssl.create_default_context(cafile=folder / CERTIFICATE)
     tls.load_cert_chain(folder / CERTIFICATE)
     ports = dict(zip(PORT_FLAGS, server.ports, strict=True))
@@ -223,9 +223,9 @@ def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
     assert [stat.S_IMODE(each.stat().st_mode) for each in private] == [0o600, 0o600]
 
 
-def test_what_was_written_before_there_were_keys_is_read(tmp_path: Path) -> None:
+def test_objects_from_before_the_signing_keys_can_be_read(tmp_path: Path) -> None:
     with s3_server(tmp_path):
-        pass  # it makes the credential
+        pass  # it creates the credential
     (tmp_path / CERTIFICATE).unlink()
     with reserved_ports(len(PORT_FLAGS)) as held:
         ports = [each.number for each in held]
@@ -260,7 +260,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def composed(data: Path) -> Iterator[tuple[psutil.Process, S3Server]]:
-    """The command of the compose file's store, with 127.0.0.2 as what other containers reach."""
+    """The command of the compose file's store; other containers reach it at 127.0.0.2."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT / "plugins" / "aerotrain_airflow" / "local"),
@@ -283,14 +283,14 @@ def composed(data: Path) -> Iterator[tuple[psutil.Process, S3Server]]:
                     os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_other_containers_reach_s3_alone_and_that_with_a_credential(tmp_path: Path) -> None:
+def test_other_containers_reach_only_s3_and_only_with_a_credential(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with composed(tmp_path / "data") as (process, server):
         store = open_store("s3://kept", server.environment)
         store.put("model", MODEL)
         found = listening(process)
         assert {each.port for each in found} == set(server.ports)
-        # weed knows no S3 without a port for gRPC at the same address.
+        # weed serves S3 only with a gRPC port at the same address.
         assert {each.port for each in found if each.host != "127.0.0.1"} == set(server.ports[-2:])
         assert list(itertools.chain.from_iterable(map(tried, found))) == []
         assert [each.key for each in store.list()] == ["model"]
@@ -303,7 +303,7 @@ def test_other_containers_reach_s3_alone_and_that_with_a_credential(tmp_path: Pa
 
 
 def test_the_store_of_compose_ends_with_either_of_its_processes(tmp_path: Path) -> None:
-    """Then Docker starts it again."""
+    """Docker then restarts it."""
     (tmp_path / "data").mkdir()
     with composed(tmp_path / "data") as (process, _):
         family = process.children()

@@ -1,4 +1,4 @@
-"""The S3 server that `make run` and these tests start: a real one, which keeps what it takes."""
+"""The S3 server that `make run` and these tests start: a real one with persistent data."""
 
 from pathlib import Path
 
@@ -25,13 +25,13 @@ def test_a_server_keeps_its_objects_from_one_start_to_the_next(
 
 
 @pytest.mark.process
-def test_a_port_that_is_taken_is_said(s3: S3Server, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(s3: S3Server, tmp_path: Path) -> None:
     with pytest.raises(FinalError, match=f"port {s3.ports[-1]}, .* is taken"):
         start_s3_server(tmp_path, s3.ports[-1])
 
 
 @pytest.mark.process
-def test_a_key_in_the_shell_is_not_taken_for_the_servers_own(
+def test_credentials_in_the_environment_do_not_replace_those_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "aerotrain")

@@ -1,4 +1,4 @@
-"""Saving in the background: what waits, what stays, how often, and what is said of it."""
+"""Saving in the background: the queue, retention, frequency, and messages."""
 
 import json
 import threading
@@ -40,7 +40,7 @@ MANIFEST = json.dumps({"version": 1, "files": {}, "about": {}}).encode()
 
 
 class Gate:
-    """An errand that waits until it is opened, and notes that it ran."""
+    """An upload that blocks until it is opened, and records that it ran."""
 
     def __init__(self, ran, name="gate"):
         self.begun, self.opened, self.ran, self.name = (
@@ -56,7 +56,7 @@ class Gate:
         self.ran.append(self.name)
 
 
-def test_of_what_waits_under_one_name_only_the_newest_is_brought():
+def test_of_queued_uploads_of_one_name_only_the_newest_runs():
     ran = []
     uploader, first = Uploader(deadline=60), Gate(ran, "first")
     uploader.send("checkpoint", first)
@@ -69,7 +69,7 @@ def test_of_what_waits_under_one_name_only_the_newest_is_brought():
     assert ran == ["first", "third"]
 
 
-def test_what_a_store_that_is_away_does_not_take_is_brought_when_it_is_back(capsys):
+def test_an_upload_that_failed_in_a_store_outage_is_repeated_after_it(capsys):
     away, ran = [True], []
     tried = threading.Event()
 
@@ -90,7 +90,7 @@ def test_what_a_store_that_is_away_does_not_take_is_brought_when_it_is_back(caps
     assert said.count("warning: s3://digits did not answer; training goes on") == 1
 
 
-def test_past_its_deadline_a_store_that_is_away_is_an_error():
+def test_a_store_outage_beyond_its_deadline_is_an_error():
     now, tried = [0.0], threading.Semaphore(0)
 
     def errand():
@@ -109,7 +109,7 @@ def test_past_its_deadline_a_store_that_is_away_is_an_error():
     assert not uploader.wait(30)
 
 
-def test_what_no_other_try_can_mend_is_raised_where_training_is():
+def test_a_final_error_of_an_upload_is_raised_in_the_training_thread():
     def errand():
         raise FinalError("kernel is no finite number")
 
@@ -128,13 +128,13 @@ def test_what_no_other_try_can_mend_is_raised_where_training_is():
         ({40: 0.1, 10: 0.5}, {30, 40}),
     ],
 )
-def test_the_newest_checkpoints_stay_and_the_best(losses, names):
+def test_the_newest_checkpoints_and_the_best_one_are_kept(losses, names):
     found = [Name(1, step) for step in (40, 10, 30, 20)]
     losses = {Name(1, step): loss for step, loss in losses.items()}
     assert kept(found, losses, 2) == {Name(1, step) for step in names}
 
 
-def test_the_newest_checkpoint_is_that_of_the_highest_token_whatever_its_step(tmp_path):
+def test_the_newest_checkpoint_has_the_highest_token_whatever_its_step(tmp_path):
     store = open_store(tmp_path.as_uri())
     for name in ("0000000900", "0001-0000000500", "0002-0000000310", "10000-0000000001", "others"):
         store.put(f"checkpoints/{name}/manifest.json", b"{}")
@@ -145,7 +145,7 @@ def test_the_newest_checkpoint_is_that_of_the_highest_token_whatever_its_step(tm
     assert highest_token(store) == 10000
 
 
-def test_one_that_lost_its_lease_drops_nothing_of_its_successor(tmp_path, capsys):
+def test_a_chief_without_its_lease_deletes_no_checkpoint_of_its_successor(tmp_path, capsys):
     store = open_store(tmp_path.as_uri())
     for name in ("0001-0000000500", "0001-0000000600", "0002-0000000310", "0002-0000000320"):
         store.put(f"checkpoints/{name}/manifest.json", MANIFEST)
@@ -160,7 +160,7 @@ def test_one_that_lost_its_lease_drops_nothing_of_its_successor(tmp_path, capsys
     assert complete_checkpoints(store) == [Name(2, 320)]
 
 
-def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
+def test_a_chief_without_its_lease_publishes_no_checkpoint(tmp_path):
     store, folder = open_store((tmp_path / "store").as_uri()), tmp_path / "made"
     lease = Lease(store, attempt="first", generation=0, place="here")
     successor = Lease(store, attempt="first", generation=1, place="here")
@@ -174,7 +174,7 @@ def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
     assert complete_checkpoints(store) == [Name(1, 40)]
 
 
-def test_no_errand_runs_of_one_that_has_lost_its_lease():
+def test_an_uploader_without_its_lease_runs_no_upload():
     ran = []
 
     def look():
@@ -188,7 +188,7 @@ def test_no_errand_runs_of_one_that_has_lost_its_lease():
     assert not ran
 
 
-def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp_path, capsys):
+def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_path, capsys):
     store = open_store(tmp_path.as_uri())
     for step, loss in ((10, 0.4), (20, 0.2), (30, 0.3)):
         store.put(f"checkpoints/{step:010d}/manifest.json", MANIFEST)
@@ -209,9 +209,9 @@ def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp
     ("cost", "mtbf", "seconds"),
     [
         (0.1, 20_000, (2 * 0.1 * 20_000) ** 0.5),  # 63 s
-        (0.01, 300, 10),  # never more often than that
+        (0.01, 300, 10),  # at most this often
         (20, 600, 1000),  # at most 2 % of the time
-        (0.1, 1e9, 3600),  # never more seldom
+        (0.1, 1e9, 3600),  # at least this often
         (100, 1e9, 5000),
     ],
 )
@@ -219,7 +219,7 @@ def test_the_best_interval_follows_young_within_bounds(cost, mtbf, seconds):
     assert optimal_interval(cost, mtbf) == pytest.approx(seconds)
 
 
-def test_an_interval_that_is_not_fixed_follows_what_saving_costs():
+def test_an_interval_that_is_not_fixed_depends_on_the_cost_of_saving():
     now = [0.0]
     interval = OptimalInterval(lambda: now[0], mtbf=20_000)
     assert interval.seconds == 60
@@ -229,12 +229,12 @@ def test_an_interval_that_is_not_fixed_follows_what_saving_costs():
     assert interval.due()
 
 
-def test_failures_that_were_seen_shorten_the_time_between_them():
+def test_observed_failures_shorten_the_mean_time_between_failures():
     assert mean_time_between_failures(0, 0) == 6 * 3600
     assert mean_time_between_failures(3600, 6) == 3600
 
 
-def test_the_ledger_goes_on_after_what_an_earlier_process_has_left(tmp_path):
+def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path):
     store, now = open_store(tmp_path.as_uri()), [100.0]
     for generation in range(3):
         uploader = Uploader(deadline=60)
@@ -252,7 +252,7 @@ def test_the_ledger_goes_on_after_what_an_earlier_process_has_left(tmp_path):
     assert fresh.mean_time_between_failures() == (6 * 3600 + 150) / 3
 
 
-def test_random_numbers_go_on_where_they_were():
+def test_random_numbers_continue_after_a_restart():
     import random
 
     state = random_state()
@@ -261,7 +261,7 @@ def test_random_numbers_go_on_where_they_were():
     assert (random.random(), np.random.normal(), np.random.random()) == first
 
 
-def test_the_sums_of_an_epoch_go_on_unless_its_metrics_are_others(capsys):
+def test_the_metric_state_of_an_epoch_is_restored_unless_its_metrics_have_changed(capsys):
     sums = [np.float32(3.5), np.array([1.0, 2.0]), np.zeros(2)]
     zero = [np.zeros((), np.float32), np.zeros(2), np.zeros(2)]
     again = sums_of(sums_as_file(sums), zero)
@@ -279,18 +279,18 @@ def test_the_sums_of_an_epoch_go_on_unless_its_metrics_are_others(capsys):
         ({"store_timeout": -1}, "store_timeout must be a number above 0, got -1"),
     ],
 )
-def test_an_interval_that_cannot_be_is_refused(wrong, message):
+def test_an_invalid_interval_is_refused(wrong, message):
     with pytest.raises(SpecError, match=message):
         TrainArguments(model="m", data="d", **wrong)
 
 
-def test_a_fixed_interval_costs_what_it_costs():
+def test_a_fixed_interval_does_not_depend_on_the_cost_of_saving():
     interval = Interval(60, lambda: 0.0)
     interval.cost(10)
     assert interval.seconds == 60
 
 
-def test_a_checkpoint_with_an_argument_that_is_not_given_any_more_is_refused():
+def test_a_checkpoint_with_an_argument_that_the_training_no_longer_has_is_refused():
     was = {"data": "file:///d", "precision": "mixed_bfloat16"}
     with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
         check_same_recipe("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})

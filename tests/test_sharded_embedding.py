@@ -1,4 +1,4 @@
-"""The sharded embedding: the results of Keras's own, in variables that several ps hold."""
+"""The sharded embedding: the same results as Keras's own, in variables on several ps."""
 
 import json
 import re
@@ -28,7 +28,7 @@ OPTIMIZERS = {
 
 
 def losses_of(embedding, optimizer, **options):
-    """The losses of a model with a table of that class, on ids of which few are frequent."""
+    """The losses of a model with a table of that class, on ids of which a few are frequent."""
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [
@@ -55,14 +55,14 @@ def losses_of(embedding, optimizer, **options):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_it_trains_as_the_embedding_of_keras_does(optimizer):
+def test_a_sharded_embedding_trains_as_the_embedding_of_keras(optimizer):
     theirs = losses_of(keras.layers.Embedding, optimizer)
     for shards in (1, 3):
         ours = losses_of(ShardedEmbedding, optimizer, shards=shards)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
-def test_row_r_lies_in_shard_r_modulo_their_number():
+def test_row_r_is_in_shard_r_modulo_the_number_of_shards():
     keras.utils.set_random_seed(1)
     whole = keras.layers.Embedding(7, 2)
     whole.build()
@@ -76,13 +76,13 @@ def test_row_r_lies_in_shard_r_modulo_their_number():
     np.testing.assert_array_equal(sharded(ids), table[ids])
 
 
-def test_it_is_saved_and_made_again_with_all_its_arguments():
+def test_a_sharded_embedding_is_saved_and_loaded_with_all_its_arguments():
     layer = ShardedEmbedding(7, 2, "zeros", "l2", mask_zero=True, shards=3, name="table")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert again.get_config() == layer.get_config()
 
 
-def test_each_shard_of_a_large_table_draws_values_of_its_own(monkeypatch):
+def test_each_shard_of_a_large_table_has_its_own_random_values(monkeypatch):
     monkeypatch.setattr(layers, "WHOLE_BYTES", 64)
     keras.utils.set_random_seed(1)
     for initializer in ("uniform", keras.initializers.RandomNormal(0.0, 0.05, seed=5)):
@@ -104,7 +104,7 @@ def test_each_shard_of_a_large_table_draws_values_of_its_own(monkeypatch):
     ],
     ids=str,
 )
-def test_what_has_no_meaning_for_a_table_in_parts_is_refused(options, message):
+def test_options_without_meaning_for_a_sharded_table_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         ShardedEmbedding(7, 2, **options)
 
@@ -115,7 +115,7 @@ def test_a_large_table_whose_values_depend_on_its_shape_is_refused(monkeypatch):
         ShardedEmbedding(400, 4, "glorot_uniform").build()
 
 
-def test_a_partitioner_is_refused_with_the_way_out():
+def test_a_partitioner_is_refused_with_an_alternative():
     with pytest.raises(SpecError, match=r"'parameter_server' cannot partition.*ShardedEmbedding"):
         TrainArguments.of({"model": "m", "data": "d", "variable_partitioner": "min_size"})
 

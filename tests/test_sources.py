@@ -28,7 +28,7 @@ JPEG = b"\xff\xd8\xff\xe0" + bytes(40) + b"\xff\xd9"
 
 
 def read(description: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[Rejected]]:
-    """All records of a source, column by column, and those that do not parse.
+    """All records of a source, by column, and those that could not be parsed.
 
     The source and its fragments pass through JSON first, as between processes.
     """
@@ -239,10 +239,10 @@ def test_files_are_read_by_name_where_listing_is_denied(
         assert read({"kind": "csv", "url": url})[0] == {"n": [1]}
 
 
-def test_a_name_that_leads_out_of_its_folder_is_refused(
+def test_a_name_outside_its_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = [StoredObject("a/../../x.csv", 4, "etag")]  # which a bucket may hold
+    listed = [StoredObject("a/../../x.csv", 4, "etag")]  # which a bucket may contain
     monkeypatch.setattr(LocalStore, "list", lambda _store, _prefix="": iter(listed))
     with pytest.raises(SpecError, match=r"'a/../../x.csv' is not a valid key"):
         read({"kind": "csv", "url": tmp_path.as_uri()})
@@ -357,7 +357,7 @@ def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
 ) -> None:
     content = bytearray(framed(encode({"x": column_of("x", np.arange(100))})).content)
     size = len(content) // 100
-    for number in (0, 50):  # the schema usually comes from the first
+    for number in (0, 50):  # the schema is usually inferred from the first file
         content[number * size + place] ^= 1
     (tmp_path / f"x.tfrecord{suffix}").write_bytes(gzip.compress(content) if suffix else content)
     url = f"{tmp_path.as_uri()}/x.tfrecord{suffix}"
@@ -436,7 +436,7 @@ def test_a_source_that_cannot_be_read_at_all_is_refused(
     ],
     ids=range(16),
 )
-def test_a_file_of_another_kind_is_refused_by_what_it_is(
+def test_a_file_of_another_kind_is_refused_and_its_kind_named(
     tmp_path: Path, kind: str, content: bytes, words: str
 ) -> None:
     (tmp_path / "x").write_bytes(content)
@@ -537,7 +537,7 @@ def test_json_that_is_nested_too_deeply_is_rejected(tmp_path: Path, depth: int) 
 
 
 def npy(shape: tuple[int, ...]) -> bytes:
-    """A truncated file of an array."""
+    """A truncated array file."""
     file = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
@@ -600,7 +600,7 @@ def test_invalid_options_of_a_source_are_refused(source: dict[str, Any], words: 
         read(source)
 
 
-def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_column_is_refused_and_the_nearest_name_suggested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("price,label\n1,2\n")
     pq.write_table(pa.table({"price": [1]}), tmp_path / "x.parquet")
     for kind in ("csv", "parquet"):

@@ -1,4 +1,4 @@
-"""Statistics: correct, bounded, independent of order; and changed data stop the run."""
+"""Statistics: correct, bounded, independent of order; drift stops the run."""
 
 import json
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
     tmp_path: Path, part_bytes: int
 ) -> None:
     (tmp_path / "in").mkdir()
-    values = np.repeat(np.arange(10.0), 2000)  # in four files, so that each repeats in one of them
+    values = np.repeat(np.arange(10.0), 2000)  # in four files: each repeats in one of them
     for number, each in enumerate(np.array_split(values, 4)):
         pq.write_table(pa.table({"x": each}), tmp_path / "in" / f"{number}.parquet")
     source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
@@ -128,7 +128,7 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
 
 EXTREMES = np.iinfo(np.int64)
 
-#: Values at which arithmetic in floats breaks.
+#: Values at which floating-point arithmetic fails.
 NASTY: dict[str, Any] = {
     "a moment, always the same": np.full(1000, 1_700_000_000_000_000_000),
     "ids that floats do not distinguish": 1_700_000_000_000_000_000 + np.arange(1000),
@@ -193,7 +193,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
         assert column["vocabulary"].keys() == {str(each) for each in np.unique(values)}
 
 
-def test_values_are_counted_in_the_bin_that_they_lie_in() -> None:
+def test_each_value_is_counted_in_its_bin() -> None:
     column = summed_up(np.repeat(np.arange(30.0), 5) + np.tile([0, 0.1, 0.3, 0.5, 0.9], 30))["x"]
     assert (
         column["histogram"]
@@ -214,7 +214,7 @@ def test_values_are_counted_in_the_bin_that_they_lie_in() -> None:
         (np.arange(1000.0), np.array([1.0, np.inf] * 500)),
     ],
 )
-def test_any_numbers_that_moved_are_a_drift(before: Any, now: Any) -> None:
+def test_a_shift_of_any_numbers_is_a_drift(before: Any, now: Any) -> None:
     for one, other in ((before, now), (now, before)):
         [change] = changes(summed_up(one), summed_up(other), 0.25)
         assert change.what.startswith("drift of")
@@ -275,7 +275,7 @@ def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> 
         ({"price": pa.array([None] * 400 + [5.0] * 600)}, r"price +missing +0\.0% +40\.0%"),
     ],
 )
-def test_data_that_changed_stop_the_run_with_a_table(
+def test_drift_stops_the_run_with_a_table(
     tmp_path: Path, changed: dict[str, Any], words: str
 ) -> None:
     store = (tmp_path / "store").as_uri()

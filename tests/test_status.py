@@ -34,7 +34,7 @@ PS = ReplicaName(Role.PS, 0)
         (139, State.LOST, Loss.CRASH, "was ended by signal 11"),
     ],
 )
-def test_an_exit_code_says_whether_another_try_can_help(
+def test_an_exit_code_determines_whether_a_retry_can_help(
     exit_code: int, state: State, loss: Loss | None, reason: str
 ) -> None:
     expected = Observation(state=state, exit_code=exit_code, reason=reason, loss=loss)
@@ -55,29 +55,29 @@ def test_an_exit_code_says_whether_another_try_can_help(
         (State.LOST, State.FAILED, State.LOST, State.FAILED),
     ],
 )
-def test_a_job_is_what_its_chief_is_unless_another_replica_fails(
+def test_the_state_of_a_job_is_that_of_its_chief_unless_another_replica_fails(
     chief: State, worker: State, ps: State, state: State
 ) -> None:
     seen = {CHIEF: chief, WORKER: worker, PS: ps}
     assert job_state({name: Observation(state=each) for name, each in seen.items()}) is state
 
 
-def test_a_result_comes_back_equal_from_its_json() -> None:
+def test_a_result_is_equal_after_a_round_trip_through_json() -> None:
     result = Result(attempt="try-1", value={"accuracy": 0.97})
     assert Result.from_json(result.to_json()) == result
 
 
-def test_a_progress_line_is_found_behind_whatever_a_log_puts_before_it() -> None:
+def test_a_progress_line_is_found_after_any_prefix_of_a_log() -> None:
     progress = Progress(step=120, steps=540, loss=0.231, examples_per_second=4210, seconds_left=12)
     assert Progress.parse(f"[2026-11-21, 10:00:00] INFO - [chief] {progress}") == progress
 
 
 @pytest.mark.parametrize("line", ["", "progress", "in progress step=1", "progress step=x steps=2"])
-def test_what_is_no_progress_line_is_none(line: str) -> None:
+def test_other_lines_are_not_parsed_as_progress(line: str) -> None:
     assert Progress.parse(line) is None
 
 
-def test_a_loss_that_is_no_number_is_still_progress() -> None:
+def test_a_progress_line_with_a_loss_of_nan_is_parsed() -> None:
     line = str(Progress(step=1, steps=2, loss=float("nan"), examples_per_second=1, seconds_left=1))
     parsed = Progress.parse(line)
     assert parsed is not None
@@ -96,11 +96,11 @@ def test_a_termination_message_is_a_sentence_for_people_and_names_for_programs()
 @pytest.mark.parametrize(
     "text", ["", "two\nlines", 'a tail of a log\n{"step": 3}', "not\n{whole", "a number\n7"]
 )
-def test_whatever_else_a_replica_leaves_is_its_reason(text: str) -> None:
+def test_any_other_termination_message_is_the_reason(text: str) -> None:
     assert TerminationMessage.parse(text) == TerminationMessage(reason=text)
 
 
-def test_a_long_termination_message_keeps_what_programs_read() -> None:
+def test_a_long_termination_message_keeps_its_machine_readable_part() -> None:
     said = TerminationMessage(reason="é" * 9000, unresponsive=frozenset({"ps-1"}))
     assert len(said.to_text().encode()) <= LIMIT
     assert TerminationMessage.parse(said.to_text()).unresponsive == {"ps-1"}

@@ -1,4 +1,4 @@
-"""The store: the same behaviour over a folder and over S3, and no key leads out of it."""
+"""The store: the same behaviour on a folder and on S3, and no key leads out of it."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_a_missing_object_is_named_by_its_url(store_url: str) -> None:
         store.get("runs/1/nothing")
 
 
-def test_deleting_twice_is_deleting_once(store_url: str) -> None:
+def test_deleting_a_missing_object_is_no_error(store_url: str) -> None:
     store = open_store(store_url)
     store.put("x", b"x")
     store.delete("x")
@@ -96,7 +96,7 @@ def test_a_listing_has_another_tag_for_another_content(store_url: str) -> None:
 @pytest.mark.parametrize(
     "key", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/./b", "a/", "a\0"]
 )
-def test_a_key_that_could_leave_the_store_is_refused(store_url: str, key: str) -> None:
+def test_a_key_outside_the_store_is_refused(store_url: str, key: str) -> None:
     store = open_store(store_url)
     for use in (store.get, store.exists, store.delete, lambda key: store.put(key, b"")):
         with pytest.raises(SpecError, match="is not a valid key"):
@@ -104,7 +104,7 @@ def test_a_key_that_could_leave_the_store_is_refused(store_url: str, key: str) -
 
 
 @pytest.mark.parametrize("prefix", ["../x", "/x", "a//b"])
-def test_a_prefix_that_could_leave_the_store_is_refused(store_url: str, prefix: str) -> None:
+def test_a_prefix_outside_the_store_is_refused(store_url: str, prefix: str) -> None:
     store = open_store(store_url)
     with pytest.raises(SpecError):
         store.child(prefix)
@@ -126,7 +126,7 @@ def test_a_url_that_names_no_store_is_refused(url: str, words: str) -> None:
         open_store(url)
 
 
-def test_of_many_first_writers_one_succeeds(store_url: str) -> None:
+def test_only_one_of_many_simultaneous_creations_succeeds(store_url: str) -> None:
     store = open_store(store_url)
 
     def claim(number: int) -> int | None:
@@ -142,7 +142,7 @@ def test_of_many_first_writers_one_succeeds(store_url: str) -> None:
     assert store.get("claim") == str(won[0]).encode()
 
 
-def test_an_object_is_replaced_only_while_it_is_the_version_that_was_seen(store_url: str) -> None:
+def test_an_object_is_replaced_only_if_its_version_is_unchanged(store_url: str) -> None:
     store = open_store(store_url)
     first = store.put("x", b"first", if_absent=True)
     assert store.stat("x").etag == first
@@ -155,7 +155,7 @@ def test_an_object_is_replaced_only_while_it_is_the_version_that_was_seen(store_
     assert [each.key for each in store.list()] == ["x"]
 
 
-def test_of_many_that_replace_the_same_version_one_succeeds(store_url: str) -> None:
+def test_only_one_of_many_replacements_of_the_same_version_succeeds(store_url: str) -> None:
     store = open_store(store_url)
     tag = store.put("x", b"before")
 
@@ -186,7 +186,7 @@ _STOPS_BEFORE_IT_REPLACES = """
 """
 
 
-def test_a_process_that_stops_while_it_replaces_an_object_is_overtaken_and_comes_too_late(
+def test_a_replacement_by_a_suspended_process_fails_after_another_one_succeeded(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())

@@ -1,4 +1,4 @@
-"""A store outage while a job trains: nothing stops, and nothing is lost."""
+"""A store outage during training: the job continues, and no data is lost."""
 
 import os
 import socket
@@ -74,7 +74,7 @@ def wire(s3) -> Iterator[Wire]:
 
 
 def train(digits, wire, store, **arguments):
-    """The process of a run by hand whose store is behind the wire."""
+    """The process of a manual run whose store is behind the proxy."""
     given = {"epochs": 400, "checkpoint-interval": 0.5, "steps-per-execution": 10, **arguments}
     words = ["-m", "aerotrain.train", "--run", "away", "--model", "small"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
@@ -103,7 +103,7 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
     assert complete_checkpoints(open_store(f"{s3_url}/runs/away/train"))[-1].step == last
 
 
-def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
+def test_a_training_past_its_outage_deadline_ends_and_names_its_local_checkpoint(
     digits, s3_url, wire
 ):
     with train(digits, wire, s3_url, **{"store-timeout": 2}) as process:
@@ -125,4 +125,4 @@ def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, 
         said = process.communicate(timeout=120)[0]
         assert process.returncode == ExitCode.OK, said
     assert ModelManifest.load(f"{s3_url}/runs/away/train/model.json").step == 60 * 40
-    assert os.environ["AWS_ENDPOINT_URL"]  # by which this test has just read it
+    assert os.environ["AWS_ENDPOINT_URL"]  # over which this test has just read it

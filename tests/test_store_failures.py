@@ -65,7 +65,7 @@ def test_a_full_disk_is_a_temporary_error_and_leaves_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_a_disk_that_is_full_refuses_a_download_and_keeps_nothing(
+def test_a_download_to_a_full_disk_fails_and_leaves_no_file(
     s3_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     store = open_store(s3_url)
@@ -96,7 +96,7 @@ def test_a_wrong_secret_is_refused(s3: S3Server, s3_url: str) -> None:
 
 
 @pytest.mark.process
-def test_a_bucket_that_is_not_there_is_named(s3: S3Server, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_named(s3: S3Server, tmp_path: Path) -> None:
     store = open_store("s3://no-such-bucket/x", s3.environment)
     (tmp_path / "x").touch()
     for use in (
@@ -120,7 +120,7 @@ def test_an_unresponsive_endpoint_is_unavailable_within_a_minute() -> None:
 
 
 def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
-    """An endpoint that promises 1000 bytes, sends 10 and hangs up."""
+    """An endpoint that promises 1000 bytes, sends 10 and disconnects."""
 
     class Breaking(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -133,7 +133,7 @@ def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
             self.wfile.write(b"x" * 10)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -153,7 +153,7 @@ def test_an_interrupted_download_is_a_temporary_error(tmp_path: Path) -> None:
 def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_content(
     condition: dict[str, Any], written: bytes
 ) -> None:
-    """An endpoint that takes a write, hangs up, and refuses the same write when it comes again."""
+    """An endpoint that carries out a write, disconnects, and rejects the repeated write."""
     came: list[str] = []
 
     class Forgetful(BaseHTTPRequestHandler):
@@ -174,7 +174,7 @@ def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_conten
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,7 +1,7 @@
-"""Objects that have a set's labels or names and are none of its own: neither believed nor deleted.
+"""Objects with the labels or names of a replica group that are not its own: ignored and kept.
 
-A namespace has other people in it. They copy pods to look into them, reuse labels, restore
-backups, and have had a name first.
+Other people use the same namespace. They copy pods to inspect them, reuse labels, restore backups,
+and may have used a name first.
 """
 
 import copy
@@ -32,7 +32,7 @@ def looks_like(pod: dict[str, Any], name: str, *command: str) -> dict[str, Any]:
     return made
 
 
-def test_pods_of_others_end_no_training_whatever_labels_they_have(world: World) -> None:
+def test_foreign_pods_end_no_training_whatever_their_labels(world: World) -> None:
     launcher = world.launcher()
     arguments = {"chief": "await_return", "awaited": {"test": 1}}
     job = world.job(replicas=ALONE, arguments=arguments)
@@ -65,7 +65,7 @@ def phases(world: World, *names: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["config_map", "service"])
-def test_what_has_a_jobs_name_and_is_anothers_stays_and_is_said_to_be_in_the_way(
+def test_a_foreign_object_with_the_name_of_a_job_is_kept_and_named_in_the_error(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "_GOING", 1.0)
@@ -92,7 +92,7 @@ class TestUnderOurNames:
         return ImaginedSet(own)
 
     def stranger(self, of: ImaginedSet, name: str) -> str:
-        """A pod of somebody else's, that has all that our chief's has but its owner."""
+        """A foreign pod that has everything that our chief has, except its owner."""
         pod = of.pod()
         for field in ("uid", "resourceVersion", "creationTimestamp", "ownerReferences"):
             pod["metadata"].pop(field, None)
@@ -101,7 +101,7 @@ class TestUnderOurNames:
         uid: str = of.double.create(pod, of.namespace)["metadata"]["uid"]
         return uid
 
-    def test_a_pod_that_took_the_name_of_a_lost_replica_is_not_deleted(
+    def test_a_foreign_pod_with_the_name_of_a_failed_replica_is_not_deleted(
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(renewal, "GOING", 1.0)
@@ -115,18 +115,18 @@ class TestUnderOurNames:
         assert f"there is a Pod job-chief in {ours.namespace} that is not" in ended.reason
         assert ours.pod()["metadata"]["uid"] == theirs
 
-    def test_the_next_try_deletes_only_what_the_last_one_made(
+    def test_the_next_try_deletes_only_objects_of_the_previous_one(
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lifecycle, "_GOING", 1.0)
-        ours.double.hold("job-chief", ours.namespace)  # so that pods are dropped by force
+        ours.double.hold("job-chief", ours.namespace)  # so that pods are deleted by force
         theirs = self.stranger(ours, "theirs")
         another = ImaginedSet.job_of(arguments={"another": "job"})
         second = ours.launcher_of("try-2")
         second.start(second.plan(another, "try-2"))
         assert ours.uids()["theirs"] == theirs
 
-    def test_an_owner_that_was_restored_from_a_copy_is_another_one(self, ours: ImaginedSet) -> None:
+    def test_an_owner_restored_from_a_copy_is_foreign(self, ours: ImaginedSet) -> None:
         owner = ours.double.find("configmaps", "job", ours.namespace)
         assert owner
         ours.double.delete("configmaps", "job", ours.namespace)
@@ -139,16 +139,14 @@ class TestUnderOurNames:
         ours.launcher.stop(ours.address)
         assert ours.double.find("configmaps", "job", ours.namespace)
 
-    def test_a_set_whose_uid_is_not_known_is_found_by_the_launch_that_made_it(
-        self, ours: ImaginedSet
-    ) -> None:
-        """As where a task is killed while its set is made."""
+    def test_a_group_without_a_known_uid_is_found_by_its_launch(self, ours: ImaginedSet) -> None:
+        """As when a task is killed while it creates its replica group."""
         named = Address.parse(ours.address)
         assert named.uid
         ours.launcher.stop(str(Address(named.namespace, named.name, named.attempt)))
         ours.double.wait_for(lambda: not ours.double.all("pods", ours.namespace), "its end")
 
-    def test_what_was_said_of_an_earlier_pod_of_its_name_is_no_cause(
+    def test_events_of_an_earlier_pod_of_the_same_name_are_not_reported(
         self, ours: ImaginedSet, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
@@ -162,8 +160,8 @@ class TestUnderOurNames:
         assert "chief FailedMount: an old story" not in caplog.messages
 
 
-def test_an_owner_without_a_holder_was_made_by_no_task(world: World) -> None:
-    """As one that ``kubectl apply`` has made of a dry run."""
+def test_an_owner_without_a_holder_is_foreign(world: World) -> None:
+    """As when ``kubectl apply`` creates one from a dry run."""
     launcher = world.launcher()
     plan = launcher.plan(world.job(), "try-1")
     assert HOLDER not in plan.owner["metadata"]["annotations"]

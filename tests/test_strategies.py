@@ -1,4 +1,4 @@
-"""Synchronous strategies: replicas that share a batch do what one replica does with all of it."""
+"""Synchronous strategies: replicas that share a batch reach the result of one with all of it."""
 
 import json
 import subprocess
@@ -20,12 +20,12 @@ from support.training_fixtures import DIGITS, MODELS, read_until, start_python, 
 
 pytestmark = pytest.mark.process
 
-STEPS = 50  # an epoch of 1,249 records in batches of 32 has 40, and its last batch has 1
+STEPS = 50  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 
 @pytest.fixture(scope="module")
 def steps_of(digits):
-    """A function that runs steps under a strategy, and returns what they came to."""
+    """A function that runs steps under a strategy, and returns their results."""
 
     def run(strategy, devices=1, workers=0, model="plain", steps=STEPS, **arguments):
         common = {"model": model, "data": digits.data, "steps_per_execution": 1}
@@ -44,7 +44,7 @@ def steps_of(digits):
 
 @pytest.fixture(scope="module")
 def alone(steps_of):
-    """What one replica comes to with the whole of each batch."""
+    """The result of one replica with the whole of each batch."""
     return steps_of("one_device")[0]
 
 
@@ -80,8 +80,8 @@ def test_replicas_that_share_a_batch_train_the_same_model_as_one(
         assert_same(replica, alone)
 
 
-def test_workers_train_an_embedding_as_one_replica_does_with_a_short_batch_on_the_way(steps_of):
-    # All in one execution, which ends an epoch, and so has batches of two lengths.
+def test_workers_train_an_embedding_with_a_short_batch_as_one_replica_does(steps_of):
+    # All in one execution, which ends an epoch, and so has batches of two sizes.
     setting = {"model": "looking_up", "steps_per_execution": STEPS}
     [one] = steps_of("one_device", **setting)
     for replica in steps_of("multi_worker_mirrored", workers=1, **setting):
@@ -139,7 +139,7 @@ def result_of(digits, name):
     return ModelManifest.load(json.loads(result.read_text())["value"])
 
 
-def test_workers_that_mirror_reach_the_accuracy_of_one_and_go_on_after_it(digits):
+def test_mirrored_workers_reach_the_accuracy_of_one_and_resume_after_it(digits):
     common = {"strategy": "multi_worker_mirrored", "code": DIGITS, "model": "digits"}
     with digits.cluster("peers", epochs=12, checkpoint_interval=0.5, **common) as processes:
         read_until(processes["chief"], "epoch 12 of 12")
@@ -157,7 +157,7 @@ def test_workers_that_mirror_reach_the_accuracy_of_one_and_go_on_after_it(digits
     assert result_of(digits, "peers").step == 13 * 40
 
 
-def test_statistics_and_seeds_of_layers_do_not_stop_workers_that_mirror(digits):
+def test_mirrored_workers_train_layers_with_statistics_and_seeds(digits):
     with digits.cluster(
         "layers", strategy="multi_worker_mirrored", model="small", epochs=6
     ) as processes:
@@ -168,7 +168,7 @@ def test_statistics_and_seeds_of_layers_do_not_stop_workers_that_mirror(digits):
 
 
 @pytest.mark.parametrize(("killed", "left"), [("worker-0", "chief"), ("chief", "worker-0")])
-def test_a_lost_peer_is_worth_another_try(digits, killed, left):
+def test_a_failed_peer_is_a_temporary_error(digits, killed, left):
     with digits.cluster(
         f"lost-{killed}", strategy="multi_worker_mirrored", model="small", epochs=2000
     ) as processes:
@@ -200,7 +200,7 @@ def test_a_batch_that_does_not_divide_is_refused(arguments, replicas, message):
         check_divisible("mirrored", TrainArguments(model="m", data="d", **arguments), replicas)
 
 
-def test_a_loss_that_is_a_sum_is_refused_where_the_last_batch_is_uneven():
+def test_a_loss_with_sum_reduction_is_refused_if_the_last_batch_is_uneven():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
     model._symbolic_build(data_batch=(keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
@@ -214,17 +214,17 @@ def test_a_loss_that_is_a_sum_is_refused_where_the_last_batch_is_uneven():
     ("strategy", "devices", "workers"),
     [("mirrored", 2, 0), ("central_storage", 2, 0), ("multi_worker_mirrored", 1, 1)],
 )
-def test_a_train_step_of_a_models_own_trains_the_same_model_as_one(
+def test_replicas_with_a_custom_train_step_train_the_same_model_as_one(
     steps_of, strategy, devices, workers
 ):
     [one] = steps_of("one_device", model="own_step", steps=30)
     for each in steps_of(strategy, devices, workers, model="own_step", steps=30):
-        # What compute_loss returns is a replica's part of the loss, as under fit.
+        # compute_loss returns a replica's part of the loss, as under fit.
         each["loss"] *= 2
         assert_same(each, one)
 
 
-def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_exchange():
+def test_an_optimizer_that_accumulates_gradients_is_refused_with_several_replicas():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     arguments = TrainArguments(model="m", data="d")
@@ -233,7 +233,7 @@ def test_an_optimizer_that_accumulates_by_itself_is_refused_where_replicas_excha
         check_exchanged("mirrored", model, arguments, records=64, replicas=2)
 
 
-def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
+def test_gradient_accumulation_with_a_custom_train_step_is_refused():
     class Own(keras.Sequential):
         def train_step(self, data):
             return {"loss": 0.0}
@@ -245,7 +245,7 @@ def test_a_train_step_that_cannot_be_cut_into_pieces_is_refused():
         check_exchanged("one_device", model, arguments, records=64, replicas=1)
 
 
-def test_a_library_of_gpus_is_refused_where_there_are_none():
+def test_a_communication_library_of_gpus_is_refused_without_gpus():
     arguments = TrainArguments(model="m", data="d", communication="nccl")
     with pytest.raises(FinalError, match=r"joins GPUs.*use 'auto' or 'ring'"):
         ENGINES["multi_worker_mirrored"].build(arguments)
@@ -268,21 +268,21 @@ def test_an_argument_that_cannot_be_is_refused(wrong, message):
         TrainArguments(model="m", data="d", **wrong)
 
 
-def test_layers_with_state_of_their_own_work_in_central_storage(steps_of):
+def test_layers_with_state_train_in_central_storage(steps_of):
     [replica] = steps_of("central_storage", model="small", devices=2)
     assert replica["counter"] == STEPS
     assert replica["loss"][-1] < replica["loss"][0]
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
-def test_layers_with_state_of_their_own_may_be_compiled_under(steps_of, strategy):
+def test_layers_with_state_can_be_compiled_by_xla(steps_of, strategy):
     where = {"devices": 2} if strategy == "mirrored" else {"workers": 1}
     for replica in steps_of(strategy, model="small", jit_compile=True, **where):
         assert replica["counter"] == STEPS
         assert replica["loss"][-1] < replica["loss"][0]
 
 
-def test_a_cluster_set_by_hand_is_refused(monkeypatch, capsys, digits):
+def test_a_manually_set_tf_config_is_refused(monkeypatch, capsys, digits):
     monkeypatch.setenv("TF_CONFIG", "{}")
     words = ["--model", "plain", "--code", str(MODELS), "--data", digits.data]
     with pytest.raises(SystemExit) as ended:
@@ -291,8 +291,8 @@ def test_a_cluster_set_by_hand_is_refused(monkeypatch, capsys, digits):
     assert "TF_CONFIG is set in the environment" in capsys.readouterr().out
 
 
-def test_importing_the_input_leaves_the_runtime_to_the_strategy_that_configures_it():
-    # A strategy of several workers refuses a runtime that something has started already.
+def test_importing_the_input_pipeline_does_not_initialize_the_runtime():
+    # A strategy of several workers rejects a runtime that is already initialized.
     code = (
         "import aerotrain.training.input_pipeline\n"
         "from tensorflow.python.eager import context\n"

@@ -17,7 +17,7 @@ from aerotrain.supervisor.supervisor import Replica
 def replica(tmp_path: Path) -> Replica:
     folder = ReplicaFolder(tmp_path / "chief")
     os.close(folder.make_ready())
-    began = time.monotonic() - 100  # and no heartbeat was seen since
+    began = time.monotonic() - 100  # and no heartbeat has been seen since
     return Replica(folder, 0, reaper=os.getpid(), beat=folder.heartbeat(), beaten=began)
 
 
@@ -26,19 +26,21 @@ def age(replica: Replica) -> float:
     return float(replica.record()["heartbeat_age"])
 
 
-def test_the_age_of_a_heartbeat_is_counted_from_when_it_was_seen(replica: Replica) -> None:
+def test_the_age_of_a_heartbeat_is_measured_from_its_observation(replica: Replica) -> None:
     assert age(replica) >= 100
     (replica.folder.path / "heartbeat").touch()
     os.utime(replica.folder.path / "heartbeat", (5, 5))
     assert age(replica) < 50
 
 
-def test_a_clock_that_jumps_makes_no_replica_look_dead(replica: Replica) -> None:
+def test_a_clock_jump_makes_no_replica_unresponsive(replica: Replica) -> None:
     os.utime(replica.folder.path / "heartbeat", (9e9, 9e9))
     assert age(replica) < 50
 
 
-def test_a_restarted_replica_finds_an_empty_scratch_and_its_log_goes_on(tmp_path: Path) -> None:
+def test_a_restarted_replica_has_an_empty_scratch_folder_and_continues_its_log(
+    tmp_path: Path,
+) -> None:
     folder = ReplicaFolder(tmp_path / "chief")
     for _ in range(2):
         log = folder.make_ready()
@@ -51,19 +53,19 @@ def test_a_restarted_replica_finds_an_empty_scratch_and_its_log_goes_on(tmp_path
     assert (folder.path / "log").read_text() == "a line that is cut\na line that is cut"
 
 
-def test_the_folder_of_sockets_is_this_users_alone_and_their_paths_are_short() -> None:
+def test_the_socket_folder_is_private_to_the_user_and_its_paths_are_short() -> None:
     folder = protocol.runtime_folder()
     assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (os.getuid(), 0o700)
     longest = protocol.socket_of(Path("/a" * 2000))
     assert len(str(longest)) < 100
 
 
-def test_there_is_no_answer_where_no_supervisor_is(tmp_path: Path) -> None:
+def test_a_request_without_a_supervisor_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         protocol.ask(protocol.socket_of(tmp_path), {"do": "observe"}, seconds=1)
 
 
-def test_what_was_imported_is_of_another_version_once_a_file_has_changed(tmp_path: Path) -> None:
+def test_the_code_version_changes_with_any_file(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     source = tmp_path / "deep" / "module.py"
     source.write_text("")

@@ -1,4 +1,4 @@
-"""TPU: what can be tested without one, which is how a training without one ends."""
+"""TPU: what can be tested without one, namely how a training without a TPU ends."""
 
 import socket
 import time
@@ -14,21 +14,21 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def silent():
-    """The address of a port that takes connections and never says a word."""
+    """The address of a port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"grpc://127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def dead():
-    """The address of a port at which nobody listens."""
+    """The address of a port on which no process listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"grpc://127.0.0.1:{held.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("name", ["local", "dead", "silent"])
-def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, request, name):
+def test_without_a_tpu_a_training_ends_within_30_seconds_with_the_reason(digits, request, name):
     address = name if name == "local" else request.getfixturevalue(name)
     code = (
         "from aerotrain.train import main\n"
@@ -45,6 +45,6 @@ def test_without_a_tpu_a_training_ends_within_30_seconds_and_says_why(digits, re
     assert "name one that this machine can reach" in said
 
 
-def test_the_time_that_a_tpu_has_to_answer_is_above_zero():
+def test_the_connection_timeout_of_a_tpu_must_be_above_zero():
     with pytest.raises(SpecError, match="tpu_seconds must be a number above 0, got 0"):
         TrainArguments(model="m", data="d", tpu_seconds=0)

@@ -1,4 +1,4 @@
-"""Training: the losses of ``fit``, exact steps, every refusal, and real clusters."""
+"""Training: the losses of ``fit``, exact steps, every rejection, and real clusters."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.process
 STEPS_PER_EPOCH = 40  # the digits' train split, 1,249 records, in batches of 32
 
 
-def test_both_halves_of_the_table_hold_the_same_strategies():
+def test_both_tables_of_strategies_have_the_same_names():
     assert ENGINES.keys() == STRATEGIES.keys()
 
 
@@ -61,7 +61,7 @@ def test_a_plan_counts_the_smaller_last_batch_as_a_step():
     assert (plan.left_in_epoch(85), plan.left_in_epoch(80)) == (35, 40)
 
 
-def test_something_is_due_once_in_its_interval():
+def test_an_interval_is_due_once_per_period():
     now = [0.0]
     every = Interval(10, lambda: now[0])
     seen = []
@@ -70,7 +70,7 @@ def test_something_is_due_once_in_its_interval():
     assert seen == [False, True, False, False, True]
 
 
-def test_the_pace_is_that_of_the_last_lines():
+def test_the_pace_is_that_of_the_latest_progress():
     pace = Pace(batch_size=32, now=0.0, step=100)
     assert pace.at(0.0, 100) == 0.0
     assert pace.at(2.0, 110) == 160.0
@@ -81,7 +81,7 @@ def test_the_pace_is_that_of_the_last_lines():
 
 @pytest.fixture(scope="module")
 def batches(digits):
-    """Three epochs of the digits, as both loops of the next test are to see them."""
+    """Three epochs of the digits, as input of both loops of the next test."""
     user = UserCode.load("small")
     dataset = load_dataset(digits.data)
     shards = dataset.splits["train"].shards
@@ -90,7 +90,7 @@ def batches(digits):
     return serialized.map(lambda each: user.transform(parse(each, dataset.schema)))
 
 
-def test_one_device_computes_the_losses_that_fit_does(batches):
+def test_one_device_computes_the_same_losses_as_fit(batches):
     user = UserCode.load("small")
 
     keras.utils.set_random_seed(3)
@@ -135,7 +135,7 @@ def test_several_steps_an_execution_train_the_same_model(digits):
 
 
 def weights_of(digits, url):
-    """The weights that the training with the manifest at ``url`` ended with."""
+    """The final weights of the training with the manifest at ``url``."""
     scratch = digits.folder / "weights" / str(len(digits.started))
     digits.started.append(url)
     trained = ModelManifest.load(url)
@@ -144,7 +144,7 @@ def weights_of(digits, url):
     return trained.restore(user, spec, scratch).get_weights()
 
 
-def test_a_killed_training_goes_on_where_it_was_and_ends_with_the_same_weights(digits):
+def test_a_killed_training_resumes_and_ends_with_the_same_weights(digits):
     words = ["-m", "aerotrain.train", "--run", "killed"]
     words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
     words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_training_is_refused(digits, changes, message):
         run(digits.replica("train", "changed", **{**common, **changes}))
 
 
-def test_what_is_said_can_be_read_by_people_programs_and_tensorboard(digits, trained, capfd):
+def test_progress_is_readable_by_people_programs_and_tensorboard(digits, trained, capfd):
     url = run(digits.replica("train", "said", model="small", data=digits.data, epochs=2))
     lines = capfd.readouterr().out.splitlines()
     progress = [seen for line in lines if (seen := Progress.parse(line))]
@@ -215,7 +215,7 @@ def test_a_model_that_cannot_be_trained_is_refused(digits, model, message):
 
 
 def first_refused(digits):
-    """The record and the shard of the first scan that the transform of ``refusing`` fails on."""
+    """The record and the shard of the first scan on which the transform of ``refusing`` fails."""
     from refusing import refuses
 
     dataset = load_dataset(digits.data)
@@ -267,7 +267,7 @@ def test_a_corrupted_shard_is_named(digits, tmp_path):
         run(digits.replica("train", "corrupt", model="small", data=copy.as_uri()))
 
 
-def test_workers_and_a_ps_train_to_the_exact_step_and_go_on_after_it(digits):
+def test_workers_and_a_ps_train_to_the_exact_step_and_resume_after_it(digits):
     with digits.cluster("servers", model="small", epochs=6, checkpoint_interval=0.2) as processes:
         said = read_until(processes["chief"], "epoch 6 of 6")
         assert processes["chief"].wait(60) == ExitCode.OK
@@ -296,7 +296,7 @@ def result_of(digits, name):
     return (digits.folder / "store/runs" / name / "train/result.json").read_text()
 
 
-def test_training_goes_on_without_a_killed_worker(digits):
+def test_training_continues_without_a_killed_worker(digits):
     with digits.cluster("fewer", model="small", epochs=20) as processes:
         read_until(processes["chief"], "epoch 2 of 20")
         processes["worker-1"].kill()
@@ -306,7 +306,7 @@ def test_training_goes_on_without_a_killed_worker(digits):
     assert trained.step == 20 * STEPS_PER_EPOCH
 
 
-def test_a_lost_parameter_server_is_worth_another_try(digits):
+def test_a_failed_parameter_server_is_a_temporary_error(digits):
     with digits.cluster("lost", model="small", epochs=2000) as processes:
         read_until(processes["chief"], "epoch 2 of 2000")
         processes["ps-0"].kill()

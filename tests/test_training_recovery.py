@@ -1,4 +1,4 @@
-"""Trainings whose processes are killed in the middle: who comes back, and from where."""
+"""Trainings whose processes are killed: which replicas restart, and from which step."""
 
 import os
 import re
@@ -26,27 +26,27 @@ SERVED = (CHIEF, Copies(role=Role.WORKER, count=2), Copies(role=Role.PS), *FED)
 GANG = (CHIEF, Copies(role=Role.WORKER), *FED)
 ALONE = (CHIEF, *FED)
 
-#: Seconds for TensorFlow to be loaded by several processes at once, on two cores.
+#: Timeout in seconds for several processes to import TensorFlow at once, on two cores.
 LONG = 150
 
-#: More than any test waits for: it is stopped once all the harm is done.
+#: More than any test needs: the training is stopped after all faults.
 EPOCHS = 100_000
 
 
 @dataclass
 class Training:
-    """A training that is watched, harmed, and at last stopped by its model's callback."""
+    """A training that is watched, disturbed, and at last stopped by its model's callback."""
 
     live: Live
     stop_file: Path
 
     def until_it_trains(self) -> None:
-        """Wait for progress that was made from now on, and that a checkpoint has kept."""
+        """Wait for progress from now on that a checkpoint has saved."""
         self.live.until_more_said("is in the store", times=2, timeout=LONG)
         self.live.until_more_said("progress step=", times=2, timeout=LONG)
 
     def kill(self, victim: str) -> tuple[set[str], list[str]]:
-        """Kill a replica; says who came back, and what was said until there was progress again."""
+        """Kill a replica; returns which ones restarted, and the log until the next progress."""
         restarts, lines = len(self.live.entries(EventType.RESTART)), len(self.live.lines)
         os.kill(self.live.pid(victim), signal.SIGKILL)
         self.live.until(lambda: len(self.live.entries(EventType.RESTART)) > restarts, victim, LONG)
@@ -61,7 +61,7 @@ class Training:
         return back, self.live.lines[lines:]
 
     def end(self) -> State:
-        """How it ends, once it may end with its epoch."""
+        """Let the training stop after its epoch, and return its end."""
         self.stop_file.touch()
         return self.live.end.result(LONG).state
 
@@ -98,7 +98,7 @@ def run_of(strategy: str) -> str:
 
 
 def steps_restored(lines: list[str]) -> list[int]:
-    """The steps of the checkpoints from which the chief went on."""
+    """The steps of the checkpoints from which the chief resumed."""
     said = "\n".join(lines)
     return [int(step) for step in re.findall(r"going on from the checkpoint of step (\d+)", said)]
 
@@ -133,7 +133,7 @@ def steps_of(lines: list[str]) -> list[int]:
     ],
     ids=["parameter_server", "multi_worker_mirrored", "one_device"],
 )
-def test_a_training_goes_on_and_ends_well_whichever_of_its_processes_is_killed(
+def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     training: Callable[..., Training],
     strategy: str,
     replicas: tuple[Copies, ...],

@@ -1,4 +1,4 @@
-"""The numbers of exported models: each is written by one try alone, whatever else lies there."""
+"""The version numbers of exported models: each is written by one try alone."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,19 +26,19 @@ def saved(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_try_has_a_number_of_its_own_and_numbers_rise(store: Store) -> None:
+def test_every_try_has_a_unique_and_higher_number(store: Store) -> None:
     tries = [MONDAY, TUESDAY, MONDAY, MONDAY, TUESDAY]
     assert [claim_version(store, each) for each in tries] == [1, 2, 3, 4, 5]
 
 
-def test_exports_at_once_never_share_a_number(store: Store) -> None:
+def test_simultaneous_exports_never_share_a_number(store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         versions = list(pool.map(lambda _: claim_version(store, MONDAY), range(16)))
     assert sorted(versions) == list(range(1, 17))
 
 
-def test_no_two_claims_are_alike(store: Store) -> None:
-    """A claim whose answer was lost is known by its bytes, and must not be another try's."""
+def test_no_two_claims_have_the_same_content(store: Store) -> None:
+    """A claim whose response was lost is recognized by its bytes, which no other try may write."""
     first, second = (store.get(f"claims/{claim_version(store, MONDAY)}.json") for _ in range(2))
     assert first != second
 
@@ -75,13 +75,13 @@ def test_a_folder_in_the_place_of_a_claim_only_costs_its_number(tmp_path: Path) 
     assert claim_version(open_store(tmp_path.as_uri()), MONDAY) == 2
 
 
-def test_a_version_whose_claim_was_lost_is_not_written_to(store: Store, saved: Path) -> None:
+def test_a_version_without_a_claim_is_not_overwritten(store: Store, saved: Path) -> None:
     publish(store, saved, "7", {})
     store.put("9/variables/variables.index", b"of an upload that died")
     assert claim_version(store, MONDAY) == 10
 
 
-def test_what_is_published_is_found_by_its_own_export_alone(store: Store, saved: Path) -> None:
+def test_a_published_version_is_found_only_by_its_own_export(store: Store, saved: Path) -> None:
     version = claim_version(store, MONDAY)
     assert published_version(store, MONDAY) is None, "it is not published as yet"
     store.put(f"{version}/saved_model.pb", b"half of it")
@@ -92,7 +92,7 @@ def test_what_is_published_is_found_by_its_own_export_alone(store: Store, saved:
     assert published_version(store, {**MONDAY, "model": "trained again"}) is None
 
 
-def test_a_try_whose_forerunner_died_or_is_late_publishes_by_itself(
+def test_a_try_publishes_by_itself_although_an_earlier_one_is_late(
     store: Store, saved: Path
 ) -> None:
     late, second = claim_version(store, MONDAY), claim_version(store, MONDAY)

@@ -1,4 +1,4 @@
-"""Warm start: what is forked from a process with imports, and that nothing else is different."""
+"""Warm start: what is forked from a process with imports, with no other difference."""
 
 import asyncio
 import json
@@ -34,19 +34,19 @@ def training(folder: Path, **environment: str) -> Job:
     return replace(described, replicas=(replace(chief, environment=environment),))
 
 
-def test_a_training_is_forked_and_a_module_of_the_users_is_not(tmp_path: Path) -> None:
+def test_a_training_is_forked_and_a_user_module_is_not(tmp_path: Path) -> None:
     assert may_fork(training(tmp_path), CHIEF, {"HOME": "/home"})
     assert not may_fork(job(tmp_path, ALONE, {}), CHIEF, {"HOME": "/home"})
 
 
 @pytest.mark.parametrize("name", NEVER_WITH)
-def test_with_what_changes_an_import_nothing_is_forked(tmp_path: Path, name: str) -> None:
+def test_a_variable_that_changes_an_import_prevents_forking(tmp_path: Path, name: str) -> None:
     variable = f"{name}X" if name.endswith("_") else name
     assert not may_fork(training(tmp_path), CHIEF, {variable: "1"})
     assert not may_fork(training(tmp_path, **{variable: "1"}), CHIEF, {})
 
 
-def test_a_replica_with_threads_of_its_own_number_is_not_forked_from_one_with_another(
+def test_a_replica_with_another_number_of_threads_than_the_server_is_not_forked(
     tmp_path: Path,
 ) -> None:
     threaded = training(tmp_path, OMP_NUM_THREADS="1")
@@ -55,7 +55,7 @@ def test_a_replica_with_threads_of_its_own_number_is_not_forked_from_one_with_an
     assert may_fork(training(tmp_path, WORD="a"), CHIEF, {})
 
 
-def test_each_folder_interpreter_and_environment_has_a_server_of_its_own() -> None:
+def test_each_folder_interpreter_and_environment_has_its_own_fork_server() -> None:
     first = WarmStart(Path("/a"), "python", {"HOME": "/", "AWS_ACCESS_KEY_ID": "a"})
     others = [
         replace(first, root=Path("/b")),
@@ -70,7 +70,7 @@ def test_each_folder_interpreter_and_environment_has_a_server_of_its_own() -> No
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of groups whose fork server is ended at the end of these tests."""
+    """A folder of groups whose fork server is ended after these tests."""
     root = tmp_path_factory.mktemp("warm") / "sets"
     root.mkdir()
     yield root
@@ -84,12 +84,14 @@ def end_server(root: Path) -> None:
 
 
 def server_of(root: Path) -> int | None:
-    """The process of the fork server of that folder's groups, by the lock that it holds."""
+    """The fork server of that folder's groups, found by the lock that it holds."""
     return holder_of(Path(f"{WarmStart(root, *HOW).socket}.lock"))
 
 
 @pytest.mark.process
-def test_a_forked_replica_finds_what_one_that_was_run_finds(root: Path, tmp_path: Path) -> None:
+def test_a_forked_replica_has_the_same_environment_as_a_newly_run_one(
+    root: Path, tmp_path: Path
+) -> None:
     found = []
     for name in ("forked", "run"):
         described = replace(job(tmp_path, ALONE, {"chief": "tell_all"}), name=name)
@@ -111,7 +113,7 @@ def test_a_forked_replica_finds_what_one_that_was_run_finds(root: Path, tmp_path
 
 
 def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
-    """Have one replica run below a supervisor that was forked, or run; what its job returned."""
+    """Run a replica and its supervisor, both forked or neither; returns the job's result."""
     folder = root / described.name / "try-1"
     JobFolder.make(folder, described, {CHIEF: "127.0.0.1:20000"}, "try-1")
     server = WarmStart(root, *HOW)
@@ -131,7 +133,7 @@ def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
 
 
 @pytest.mark.process
-def test_where_no_server_can_be_run_nothing_is_forked(
+def test_without_a_fork_server_replicas_are_not_forked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = WarmStart(tmp_path, "/bin/false", {})

@@ -1,4 +1,4 @@
-"""The watchdog: it ends what makes no progress, names who is silent, and rests in between."""
+"""The watchdog: it ends replicas without progress, names unresponsive ones, and pauses."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 
 class World:
-    """A clock, a watchdog by it, and what it has said when it ended the replica."""
+    """A clock, a watchdog that uses it, and its messages when it ended the replica."""
 
     def __init__(self, peers=None):
         self.now = 0.0
@@ -44,7 +44,7 @@ class World:
             self.wait(seconds)
 
 
-def test_it_ends_what_makes_no_progress_within_its_patience():
+def test_a_replica_without_progress_within_its_timeout_is_ended():
     world = World()
     world.execute(300)  # the first: TensorFlow compiles
     assert list(world.watchdog.over(iter([StepsRun(10, []), StepsRun(20, [])]), 100)) != []
@@ -54,7 +54,7 @@ def test_it_ends_what_makes_no_progress_within_its_patience():
     assert world.said[0].startswith("no progress for 61 s after step 120, where 60 s are allowed")
 
 
-def test_the_first_execution_may_take_longer_and_not_for_ever():
+def test_the_first_execution_has_a_longer_timeout():
     world = World()
     world.execute(600)
     assert world.said == []
@@ -63,7 +63,7 @@ def test_the_first_execution_may_take_longer_and_not_for_ever():
     assert len(world.said) == 1
 
 
-def test_it_rests_between_two_executions():
+def test_the_watchdog_pauses_between_two_executions():
     world = World()
     world.execute(1)
     world.wait(3600)  # a long validation, or a save
@@ -71,7 +71,7 @@ def test_it_rests_between_two_executions():
     assert world.said == []
 
 
-def test_executions_that_are_slow_by_themselves_are_given_time():
+def test_slow_executions_have_a_longer_timeout():
     world = World()
     for seconds in (100, 50, 140):
         world.execute(seconds)
@@ -80,7 +80,7 @@ def test_executions_that_are_slow_by_themselves_are_given_time():
     assert len(world.said) == 1
 
 
-def test_a_process_that_was_itself_stopped_is_not_to_blame():
+def test_time_during_which_the_process_was_suspended_does_not_count():
     world = World()
     world.execute(1)
     with world.watchdog.watching():
@@ -93,7 +93,7 @@ def test_a_process_that_was_itself_stopped_is_not_to_blame():
         assert len(world.said) == 1
 
 
-def test_what_waits_for_the_store_or_for_room_is_not_to_blame():
+def test_waiting_for_the_store_or_for_disk_space_does_not_count():
     world = World()
     world.execute(1)
     with world.watchdog.watching():
@@ -114,7 +114,7 @@ SERVER = (
 )
 
 
-def test_it_tells_a_replica_that_serves_from_one_that_is_stopped_or_gone(tmp_path):
+def test_the_watchdog_distinguishes_serving_replicas_from_stopped_or_ended_ones(tmp_path):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -136,7 +136,7 @@ def test_it_tells_a_replica_that_serves_from_one_that_is_stopped_or_gone(tmp_pat
         assert not answers(address)
 
 
-def test_its_peers_are_all_of_the_cluster_but_itself():
+def test_the_peers_of_a_replica_are_all_others_of_its_cluster():
     cluster = '{"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}'
     assert peers_of(cluster, "worker-1") == {"chief": "c:1", "worker-0": "a:1", "ps-0": "p:1"}
     assert peers_of("{}", "chief") == {}

@@ -9,7 +9,7 @@ FOLDER = Path("/usr/share/datasets/fashion-mnist")
 IMAGES, LABELS = (FOLDER / f"train-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
 RECORDS = 60_000
 PARTS = 4
-HEADERS = {IMAGES: 16, LABELS: 8}  # bytes before the data, http://yann.lecun.com/exdb/mnist/
+HEADERS = {IMAGES: 16, LABELS: 8}  # bytes of the header, http://yann.lecun.com/exdb/mnist/
 
 
 def list_parts():
@@ -37,7 +37,7 @@ def transform(features):
 def build_model(hparams):
     import tensorflow as tf
 
-    # Keras 3, or tf_keras where TF_USE_LEGACY_KERAS says so: both of a comparison run this.
+    # Keras 3, or tf_keras where TF_USE_LEGACY_KERAS says so: both sides of a comparison run this.
     keras = tf.keras
     layers = [keras.layers.Flatten(), keras.layers.Dense(128, activation="relu")]
     if hparams.get("convolutions"):

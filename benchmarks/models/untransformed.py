@@ -1,4 +1,4 @@
-"""Records as they are: what is measured is how they are read."""
+"""Records without transform: the benchmark measures how they are read."""
 
 
 def build_model(_hparams):

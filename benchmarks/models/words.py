@@ -1,4 +1,4 @@
-"""Sentences of made-up words, whose embedding is nearly all of the network: 3,200,000 weights."""
+"""Sentences of synthetic words; the embedding is nearly all of the network: 3,200,000 weights."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def list_parts():
 
 
 def read_part(part):
-    """Sentences whose words are as unevenly frequent as real ones; what counts is their mean."""
+    """Sentences with realistically uneven word frequencies; the label is the majority parity."""
     random = np.random.default_rng(part["seed"])
     for row in range(RECORDS_IN_PART):
         words = np.minimum(random.zipf(1.2, LENGTH), WORDS - 1).astype(np.int32)

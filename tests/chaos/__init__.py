@@ -1,1 +1,1 @@
-"""The chaos tool: ``make chaos``, a seeded schedule of faults against live trainings."""
+"""The chaos tool, ``make chaos``: injects a seeded schedule of faults into live trainings."""

@@ -1,14 +1,15 @@
-"""Do harm to live trainings, one after another, and print what followed as one table.
+"""Inject faults into live trainings, one after another, and print the outcomes as one table.
 
 ``python -m chaos --runs 30 --seed 1``, with ``tests`` on the path: the faults are those of
-``faults.py`` in a random order, each at a random moment, both the same for the same seed. What
-this machine cannot do, such as dropping packets without being root, the table says instead.
+``faults.py`` in a random order, each at a random moment; the same seed gives the same order and
+moments. A fault that this machine cannot inject, such as dropping packets without being root, is a
+row of the table that says why.
 
 ``make chaos RUNS=30 SEED=1 > benchmarks/results/chaos.md`` keeps the table with its command;
-what is said while it runs goes to the other stream.
+progress is printed to stderr.
 
 ``--launcher kubernetes`` does the same to pods, on the cluster that KUBECONFIG names, with the
-image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the stand-in of the tests.
+image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the double of the tests.
 """
 
 import argparse
@@ -53,10 +54,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults whose names fit this expression")
     asked = parser.parse_args()
     rows: list[dict[str, object]] = []
-    # Their sets outlive whoever started them; told to go, this ends them first.
+    # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
-        # Last of all, also of a run that is told to go before its end.
+        # Runs last of all, also if SIGTERM ends the tool early.
         stack.callback(lambda: print_all(asked, rows))
         ground, every = ground_of(asked.launcher, stack)
         faults = [each for each in every if re.search(asked.only, f"{each.strategy}: {each.name}")]
@@ -71,11 +72,11 @@ def main() -> None:
 
 
 def ground_of(launcher: str, stack: ExitStack) -> tuple[Ground, Sequence[Named]]:
-    """Where the launcher's trials take place, until the stack ends, and their faults."""
+    """Where the launcher's trials run, until the stack closes, and their faults."""
     if launcher == "process":
         return Scenes(stack), FAULTS
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    # Before Airflow is imported, whose connection leads to the cluster.
+    # Must precede the import of Airflow, which holds the connection to the cluster.
     os.environ.setdefault("AIRFLOW_HOME", str(folder / "airflow"))
     from chaos import pods
 
@@ -86,7 +87,7 @@ def ground_of(launcher: str, stack: ExitStack) -> tuple[Ground, Sequence[Named]]
 
 
 def print_all(asked: argparse.Namespace, rows: Sequence[dict[str, object]]) -> None:
-    """The table under the command that makes it."""
+    """Print the command, a summary, and the table."""
     on = "" if asked.launcher == "process" else f" --launcher {asked.launcher}"
     only = f" --only {asked.only!r}" if asked.only else ""
     print(
@@ -121,7 +122,7 @@ def row(number: int, fault: Named, outcome: Outcome, wrong: str) -> dict[str, ob
 
 
 def row_of_none(number: int, fault: Named, lacks: str) -> dict[str, object]:
-    """The row of a fault that cannot be done here."""
+    """The row of a fault that cannot be injected here."""
     told = {"run": number, "strategy": fault.strategy, "fault": fault.name}
     return {**dict.fromkeys(COLUMNS, "-"), **told, "verdict": f"not done: this machine {lacks}"}
 

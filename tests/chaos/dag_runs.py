@@ -1,7 +1,8 @@
-"""Faults of Airflow itself, done to a live run of the digits pipeline in an Airflow of its own.
+"""Faults of Airflow itself, injected into a live run of the digits pipeline in its own Airflow.
 
-The training is that of the run's task ``train``: its replicas are watched in their folder, past
-Airflow, and what became of them is read from the ledger that the task leaves in the store.
+The training is the task ``train`` of the run: its replicas are watched in their folder,
+independently of Airflow, and the outcome is read from the event log that the task writes to the
+store.
 """
 
 import itertools
@@ -32,11 +33,11 @@ from support.airflow_runs import Runs, free_port
 
 DAG, TASK = "digits", "train"
 
-#: Soon enough to be waited for: a task that gives no sign is given up after so many seconds.
+#: Short, because trials wait for it: seconds without heartbeat after which Airflow fails a task.
 SETTINGS: Mapping[str, str] = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-    # How often those are looked for whose scheduler was killed, once it gave no sign for 30 s.
+    # How often Airflow looks for tasks of a killed scheduler, once that sent no heartbeat for 30 s.
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
 }
 
@@ -45,7 +46,7 @@ _LOOK_EVERY = 0.25
 
 @contextmanager
 def running_airflow(folder: Path) -> Iterator[tuple[Stack, Path]]:
-    """A whole Airflow that has read the pipeline, and the folder of its replicas."""
+    """A complete Airflow that has parsed the pipeline, and the folder of its replicas."""
     home, since = Home(folder), utc_now()
     os.environ |= SETTINGS
     try:
@@ -59,7 +60,7 @@ def running_airflow(folder: Path) -> Iterator[tuple[Stack, Path]]:
 
 @dataclass
 class DagTraining:
-    """A run of the pipeline, its task ``train`` under way."""
+    """A run of the pipeline whose task ``train`` is running."""
 
     stack: Stack
     scratch: Path
@@ -86,7 +87,7 @@ class DagTraining:
         return State.SUCCEEDED if self._state() == "success" else State.FAILED
 
     def mishap(self, harm: "Harm", *, lines: int) -> Outcome:
-        """Do ``harm`` to the run's Airflow once it trains, and follow the run to its end."""
+        """Inject ``harm`` into the run's Airflow once it trains, and follow the run to its end."""
         self.until_under_way(lines)
         at = time.time()
         harm(self)
@@ -114,12 +115,12 @@ class DagTraining:
         )
 
     def tail(self) -> str:
-        """The last lines of the task's last try, and what failed."""
+        """The last lines of the task's last try, and the errors of failed tasks."""
         lines = self.runs.log(self.run, TASK).splitlines()[-40:]
         return "\n".join([*lines, self.runs.errors(self.run)])
 
     def _left(self) -> list[str]:
-        """Processes and folders of sets, once the run has ended."""
+        """Processes and folders of replica groups that remain after the run has ended."""
         processes = [f"process {pid}" for pid in processes_of(str(self.scratch))]
         return processes + [str(each) for each in self.scratch.iterdir()]
 
@@ -132,7 +133,7 @@ class DagTraining:
         return next(each for each in self.stack.components if each.name == name)
 
     def entries(self) -> list[Event]:
-        """The ledger that the task has left in the store."""
+        """The event log that the task has written to the store."""
         url = f"s3://aerotrain/{DAG}/runs/{path_segment(self.run)}/{TASK}"
         store = open_store(url, self.stack.s3.environment)
         whole = json.loads(store.get("ledger.json"))
@@ -145,14 +146,14 @@ class DagTraining:
         return self._state() not in ("success", "failed")
 
     def _look(self) -> None:
-        """Read on in what the chief says, wherever its set is."""
+        """Read the chief's new lines, wherever its replica group is."""
         time.sleep(_LOOK_EVERY)
         for started in self.scratch.glob(f"{TASK}-*/*/started"):
             self.address = str(started.parent)
         try:
             said = (Path(self.address) / "chief" / "log").read_text()
         except FileNotFoundError:
-            return  # not there yet, or not any more
+            return  # not there yet, or removed already
         whole = said[: said.rfind("\n") + 1]
         for line in whole[self._told :].splitlines():
             if (progress := Progress.parse(line)) is not None:
@@ -168,14 +169,14 @@ def kill_task(training: DagTraining) -> None:
 
 
 def kill_worker(training: DagTraining) -> None:
-    """Airflow's worker, which watches the task for it; the task's own process stays behind."""
+    """Kill Airflow's worker, which supervises the task; the task's own process survives."""
     worker = training.task().parent()
     assert worker is not None
     worker.kill()
 
 
 def kill_scheduler(training: DagTraining) -> None:
-    """Its own process: the workers that it has forked stay behind, and so do their tasks."""
+    """Kill and restart the scheduler alone: its forked workers survive, and so do their tasks."""
     scheduler = training.component("scheduler")
     scheduler.kill_alone()
     scheduler.restart()
@@ -186,7 +187,7 @@ def kill_triggerer(training: DagTraining) -> None:
 
 
 def kill_all(training: DagTraining) -> None:
-    """Scheduler, triggerer and the task's own process, before any of them is back."""
+    """Kill the scheduler, the triggerer and the task's own process, then restart the components."""
     components = [training.component(name) for name in ("scheduler", "triggerer")]
     kill_task(training)
     for component in components:
@@ -196,7 +197,7 @@ def kill_all(training: DagTraining) -> None:
 
 
 def kill_in_turn(training: DagTraining) -> None:
-    """One after another, each when the one before has been got over."""
+    """Kill one after another, each after recovery from the one before."""
     kill_triggerer(training)
     kill_task(training)
     while not _adoptions(training):

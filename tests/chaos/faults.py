@@ -1,4 +1,4 @@
-"""The faults: a row each of the matrix of recovery, and what is expected of it."""
+"""The faults: one row each of the recovery matrix, with the expected outcome."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ Harm = Callable[[Training, Scene], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to whom in which training, who should come back, and how it should end."""
+    """A fault of a training, the replicas that restart after it, and the expected end."""
 
     name: str
     strategy: str
@@ -35,9 +35,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class DagFault:
-    """What is done to the Airflow of a live run, and whether its task has to try again.
+    """A fault of the Airflow of a live run, and whether its task needs another try.
 
-    Whatever it is, the run ends green, and the one set that was started is the last.
+    In every case the run succeeds with the one replica group that was launched.
     """
 
     name: str
@@ -48,9 +48,9 @@ class DagFault:
 
 @dataclass(frozen=True)
 class HostFault:
-    """The host of a launch freezes, another one launches the same job, and the first goes on.
+    """The host of a launch freezes, another host launches the same job, and the first one resumes.
 
-    The first launch ends at once, and the second as if there had never been another.
+    The first launch ends at once, and the second one as if it had been the only one.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _signal(number: int, name: str, training: Training, _: Scene) -> None:
 
 
 def _stop_and_continue(name: str, seconds: float, training: Training, _: Scene) -> None:
-    """Frozen for less than the patience: nobody may be ended for it."""
+    """Freeze a replica for less than the progress timeout: it must not be ended for it."""
     process = training.process(name)
     process.suspend()
     time.sleep(seconds)
@@ -72,22 +72,22 @@ def _stop_and_continue(name: str, seconds: float, training: Training, _: Scene) 
 
 
 def _supervisor(training: Training, _: Scene) -> None:
-    """What is above all replicas, and all of them with it, as when a machine goes."""
+    """Kill the supervisor and all replicas below it, as when a machine fails."""
     training.process("chief").parents()[1].kill()
 
 
 def _store_away(seconds: float, training: Training, _: Scene) -> None:
-    """The folder of the store is another, which takes nothing: as when a share is lost."""
+    """Mount an empty, read-only folder over the store, as when a network share is lost."""
     prefix = training.job.prefix.removeprefix("file://")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "chaos", prefix], check=True)
     try:
         time.sleep(seconds)
-    finally:  # whoever ends the tool now must not find it mounted
+    finally:  # the mount must not outlive the tool, however it ends
         subprocess.run(["umount", "--lazy", prefix], check=True)
 
 
 def _store_cut(seconds: float, _: Training, scene: Scene) -> None:
-    """The server takes connections, and answers nobody."""
+    """Freeze the server: it accepts connections and does not respond."""
     assert scene.server is not None
     scene.server.process.send_signal(signal.SIGSTOP)
     time.sleep(seconds)
@@ -95,7 +95,7 @@ def _store_cut(seconds: float, _: Training, scene: Scene) -> None:
 
 
 def _store_slow(seconds: float, training: Training, scene: Scene) -> None:
-    """The server works a tenth of the time."""
+    """Let the server run a tenth of the time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         _store_cut(0.9, training, scene)
@@ -103,12 +103,12 @@ def _store_slow(seconds: float, training: Training, scene: Scene) -> None:
 
 
 def _disk_full(seconds: float, _: Training, scene: Scene) -> None:
-    """Nobody can write a byte any more, and later everybody can again."""
+    """Fill the disk, so that no process can write a byte, and free it later."""
     assert scene.disk is not None
     ballast = scene.disk / "ballast"
     until = time.monotonic() + seconds
     with ballast.open("wb", buffering=0) as file:
-        while time.monotonic() < until:  # what others delete meanwhile is taken, too
+        while time.monotonic() < until:  # fills also what others delete meanwhile
             try:
                 file.write(bytes(1 << 16))
             except OSError:
@@ -117,7 +117,7 @@ def _disk_full(seconds: float, _: Training, scene: Scene) -> None:
 
 
 def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
-    """No packet from or to its port arrives, until it is noticed: as when it gets a new node."""
+    """Drop all packets from and to its port until that is detected."""
     assert scene.network is not None
     address = JobFolder(Path(training.address)).addresses()[name]
     scene.network.drop(int(address.rpartition(":")[2]))
@@ -133,7 +133,7 @@ def _out_of_memory(name: str, training: Training, scene: Scene) -> None:
 
 
 def _damage(training: Training, scene: Scene) -> None:
-    """Cut the newest object of the newest checkpoint short, and kill the chief."""
+    """Truncate the newest object of the newest checkpoint, and kill the chief."""
     prefix = Path(training.job.prefix.removeprefix("file://"))
     found = [
         path
@@ -200,8 +200,8 @@ FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
     DagFault("kill all three at once", SERVED, dag_runs.kill_all, tries_again=True),
 )
 
-#: Epochs so that each training outlives its fault, on two cores that do nothing else.
+#: Enough epochs for each training to outlive its fault, on two cores that do nothing else.
 EPOCHS: Mapping[str, int] = {SERVED: 100, GANG: 100, ALONE: 250}
 
-#: The same where the task has to be given up first, and tried again.
+#: The same for faults after which Airflow must first time the task out, and then retry it.
 EPOCHS_OF_A_RUN: Mapping[str, int] = {SERVED: 250, ALONE: 500}

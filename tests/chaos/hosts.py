@@ -1,6 +1,6 @@
-"""The same job launched on two hosts: the first froze, was given up, and goes on too late.
+"""One job launched on two hosts: the first one froze, was given up, and resumes too late.
 
-Both hosts are this machine: a folder of sets each, and nothing in common but the store.
+Both hosts are this machine: each has a folder of replica groups, and they share only the store.
 """
 
 import json
@@ -18,14 +18,14 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 
-#: Seconds without a sign of life after which a replica is ended: what would do it is frozen too.
+#: Timeout in seconds of an unresponsive replica: never, as a frozen host would not enforce one.
 _NEVER = 3600.0
 
 _PUBLISHED = re.compile(r"the checkpoint of step (\d+) is in the store")
 
 
 class TwoHosts:
-    """A training under way on a first host, to be taken over on a second one."""
+    """A training on a first host, which a second host takes over."""
 
     def __init__(self, workshop: Workshop, strategy: str, epochs: int) -> None:
         self._workshop = workshop
@@ -33,7 +33,7 @@ class TwoHosts:
         self._names = [str(name) for name in self.first.job.names()]
 
     def mishap(self, *, lines: int) -> tuple[Outcome, list[str]]:
-        """Freeze the first host, let it go on once the second trains, and follow that to its end.
+        """Freeze the first host, resume it once the second trains, and follow the second.
 
         Returns:
             What became of the second host's training, and what of both is wrong.
@@ -56,7 +56,7 @@ class TwoHosts:
         return replace(outcome, verdict=ended.reason, left=left), wrong
 
     def _go_on(self, frozen: ExitStack) -> None:
-        """Only once the second has published: until then, it might as well be alone."""
+        """Resume the first host once the second has published: until then, they do not conflict."""
         self.second.until(lambda: published(self.second))
         frozen.close()
         self.first.end.result(120)
@@ -66,13 +66,13 @@ class TwoHosts:
 
 
 def published(training: Training) -> list[int]:
-    """The steps of the checkpoints that the training says to have brought to the store."""
+    """The steps of the checkpoints that the training reports as published to the store."""
     steps = [int(found[1]) for _, line in training.lines if (found := _PUBLISHED.search(line))]
     return list(dict.fromkeys(steps))
 
 
 def wrong_line(training: Training) -> list[str]:
-    """What of the store is not as ``training`` has left it."""
+    """The errors of the store: how it differs from what ``training`` published."""
     store = open_store(training.job.prefix)
     names = complete_checkpoints(store)
     found = unlike(published(training), names, TrainArguments(model="", data="").keep)
@@ -86,7 +86,7 @@ def wrong_line(training: Training) -> list[str]:
 
 
 def unlike(published: Sequence[int], names: Sequence[Name], keep: int) -> list[str]:
-    """How the checkpoints in the store differ from the last that a successor has published."""
+    """How the newest checkpoints in the store differ from the last ones that were published."""
     newest = names[-1].token if names else 0
     there = [name.step for name in names if name.token == newest]
     if there == list(published[-keep:]):

@@ -1,22 +1,22 @@
-"""A network of a training's own, in which packets can be dropped without closing anything."""
+"""A network namespace for one training, to drop packets without closing connections."""
 
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-#: One table, so that dropping ends as a whole.
+#: One table, so that deleting it ends all dropping.
 _TABLE = "chaos"
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network namespace with nothing but loopback; ``inside`` begins a command within it."""
+    """A network namespace with only loopback; ``inside`` is the prefix of a command within it."""
 
     inside: tuple[str, ...]
 
     def drop(self, port: int) -> None:
-        """Drop every packet from and to the port, those of open connections included."""
+        """Drop all packets from and to the port, including those of open connections."""
         self._nft(
             f"add table inet {_TABLE}\n"
             f"add chain inet {_TABLE} in {{ type filter hook input priority 0; }}\n"
@@ -25,7 +25,7 @@ class Network:
         )
 
     def mend(self) -> None:
-        """Let everything pass again."""
+        """Stop dropping packets."""
         self._nft(f"delete table inet {_TABLE}\n")
 
     def _nft(self, rules: str) -> None:
@@ -34,7 +34,7 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """A new network, which is there until the block has ended and everybody has left it."""
+    """A new network namespace; it exists until the block and all processes within it have ended."""
     words = ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec sleep infinity"]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
         try:

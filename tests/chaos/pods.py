@@ -1,7 +1,7 @@
-"""Faults of pods, on the cluster that KUBECONFIG names or on its stand-in.
+"""Faults of pods, on the cluster that KUBECONFIG names or on the double.
 
-What can be done to a process from outside cannot to a pod: nothing within it may kill or stop
-its first process. So a pod is deleted, with and without grace, and evicted.
+Nothing within a pod may kill or stop its first process. So the fault is a deletion of the pod, with
+or without grace period, or its eviction.
 """
 
 import os
@@ -36,13 +36,13 @@ from support.kubernetes_worlds import (
 
 _BUCKET = "chaos"
 
-#: Seconds in which all objects of a set have to be gone.
+#: Timeout in seconds for the deletion of all objects of a replica group.
 _GONE = 30.0
 
 
 @dataclass(frozen=True)
 class Pods:
-    """A namespace with a store, and who may do harm there."""
+    """A namespace with a store, and a client that injects faults there."""
 
     core: kubernetes.client.CoreV1Api
     namespace: str
@@ -58,19 +58,19 @@ class Pods:
         return Judged(outcome, wrong, training.tail() if wrong else "")
 
     def delete(self, replica: str, seconds: int, training: Training) -> None:
-        """Delete a pod that gets so long to go."""
+        """Delete a pod with a grace period of ``seconds``."""
         self.core.delete_namespaced_pod(
             self._pod(replica, training), self.namespace, grace_period_seconds=seconds
         )
 
     def evict(self, replica: str, training: Training) -> None:
-        """What a drained node does to its pods."""
+        """Evict a pod, as the drain of a node does."""
         name = self._pod(replica, training)
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         self.core.create_namespaced_pod_eviction(name, self.namespace, eviction)
 
     def left_behind(self, training: Training) -> list[str]:
-        """The objects of a set that was stopped, once they had the time to go."""
+        """The objects of a stopped replica group that still exist after the timeout."""
         until = time.monotonic() + _GONE
         while (left := self._objects(training)) and time.monotonic() < until:
             time.sleep(0.5)
@@ -95,7 +95,7 @@ class Pods:
 
 @dataclass(frozen=True)
 class PodFault:
-    """What is done to which pod of which training, and who should come back."""
+    """A fault of a pod of a training, and the replicas that restart after it."""
 
     name: str
     strategy: str
@@ -127,7 +127,7 @@ POD_FAULTS: tuple[PodFault, ...] = (
 
 @contextmanager
 def on_cluster(folder: Path, kubeconfig: Path, image: str) -> Iterator[Pods]:
-    """A namespace of the cluster's, with a store on this machine."""
+    """A namespace on the cluster, with a store on this machine."""
     with s3_server(folder / "s3") as server, forwarded_to_pods(server) as environment:
         server.make_bucket(_BUCKET)
         os.environ |= server.environment  # this process reads the store too
@@ -136,7 +136,7 @@ def on_cluster(folder: Path, kubeconfig: Path, image: str) -> Iterator[Pods]:
 
 @contextmanager
 def on_double(folder: Path) -> Iterator[Pods]:
-    """The same on the stand-in, whose pods are processes of this machine."""
+    """A namespace on the double, whose pods are processes of this machine."""
     with s3_server(folder / "s3") as server, KubernetesDouble(folder / "double") as double:
         server.make_bucket(_BUCKET)
         os.environ |= server.environment

@@ -1,7 +1,7 @@
-"""Where a fault is done: what has to be there besides the training, and what this machine lacks.
+"""The environments in which faults are injected, and what this machine lacks for them.
 
-Each scene is opened once, by the first fault that needs it, and has a workshop of its own: a
-store, the prepared digits, and the folder of the sets. Nothing of a scene outlives its stack.
+Each scene is opened by the first fault that needs it, and has a workshop of its own: a store, the
+prepared digits, and the folder of the replica groups. All is removed when the stack closes.
 """
 
 import os
@@ -24,8 +24,8 @@ BUCKET = "chaos"
 #: Bytes of the small disk: a training of the digits takes a tenth of it.
 DISK = 64 << 20
 
-#: Where Linux's control groups of memory are made: those of version 2, or else of version 1, and
-#: by which file of a group its bytes are limited.
+#: Where Linux's control groups of memory are made, version 2 first, and which file of a group
+#: limits its bytes.
 _CGROUPS: Mapping[Path, str] = {
     Path("/sys/fs/cgroup"): "memory.max",
     Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
@@ -33,7 +33,7 @@ _CGROUPS: Mapping[Path, str] = {
 
 
 class Place(StrEnum):
-    """What a fault needs around its training."""
+    """What a fault needs besides its training."""
 
     PLAIN = "plain"
     SERVER = "a store that is a server"
@@ -50,14 +50,14 @@ class Memory:
     limit: str
 
     def starve(self, pid: int) -> None:
-        """Let the process have no byte more than it has: the kernel kills it for the next."""
+        """Let the process allocate no more memory: the kernel kills it at the next attempt."""
         (self.cgroup / self.limit).write_text("0")
         (self.cgroup / "cgroup.procs").write_text(str(pid))
 
 
 @dataclass(kw_only=True)
 class Scene:
-    """A place, and by what harm is done in it."""
+    """A place, and the tools that inject faults in it."""
 
     workshop: Workshop
     server: S3Server | None = None
@@ -75,7 +75,7 @@ def _plain(folder: Path) -> Iterator[Scene]:
 def _with_server(folder: Path) -> Iterator[Scene]:
     with s3_server(folder / "s3") as server:
         server.make_bucket(BUCKET)
-        # This process reads the store too, and what is file:// asks for none of these.
+        # This process reads the store too; file:// stores do not use these variables.
         os.environ |= server.environment
         yield Scene(
             workshop=Workshop.prepared(folder, store=f"s3://{BUCKET}/digits"), server=server
@@ -107,7 +107,7 @@ def _with_network(folder: Path) -> Iterator[Scene]:
 
 
 def _new_memory() -> Memory | None:
-    """A new control group of memory, if one can be made here."""
+    """A new control group of memory, or None if none can be made here."""
     for root, limit in _CGROUPS.items():
         cgroup = root / f"aerotrain-chaos-{os.getpid()}"
         try:
@@ -123,7 +123,7 @@ def _new_memory() -> Memory | None:
 @contextmanager
 def _with_memory(folder: Path) -> Iterator[Scene]:
     memory = _new_memory()
-    assert memory is not None  # for nothing was found to be lacking
+    assert memory is not None  # the scene opens only if nothing is lacking
     try:
         yield Scene(workshop=Workshop.prepared(folder), memory=memory)
     finally:
@@ -157,7 +157,7 @@ def _lacks_memory() -> str:
     return ""
 
 
-#: How each place is made, and what this machine lacks for it, if anything.
+#: How to make each place, and what this machine lacks for it, if anything.
 _MADE: Mapping[Place, tuple[Callable[[Path], AbstractContextManager[Scene]], Callable[[], str]]] = {
     Place.PLAIN: (_plain, lambda: ""),
     Place.SERVER: (_with_server, lambda: ""),
@@ -168,11 +168,11 @@ _MADE: Mapping[Place, tuple[Callable[[Path], AbstractContextManager[Scene]], Cal
 
 
 def lacking(place: Place) -> str:
-    """What this machine lacks for it, as a sentence goes on after "this machine"."""
+    """What this machine lacks for the place, as a continuation of "this machine"."""
     return _MADE[place][1]()
 
 
 def scene_of(place: Place, folder: Path) -> AbstractContextManager[Scene]:
-    """The place, made in ``folder`` for as long as the block runs."""
+    """The place, made in ``folder`` for the duration of the block."""
     folder.mkdir()
     return _MADE[place][0](folder)

@@ -1,4 +1,4 @@
-"""One trial: a fault, the training it is done to, and what of its outcome is wrong."""
+"""One trial: a fault, the training that it is injected into, and the errors of its outcome."""
 
 import random
 import tempfile
@@ -16,12 +16,12 @@ from chaos.faults import EPOCHS, EPOCHS_OF_A_RUN, DagFault, Fault, HostFault
 from chaos.hosts import TwoHosts
 from chaos.scenes import Place, Scene, lacking, scene_of
 
-#: Seconds without a sign of life after which a replica is ended: short, for it is waited for.
+#: Timeout in seconds of an unresponsive replica: short, because trials wait for it.
 PATIENCE = 12.0
 
 
 class Named(Protocol):
-    """A fault of whatever kind: its name, and the strategy of the training that it is done to."""
+    """A fault of any kind: its name, and the strategy of its training."""
 
     @property
     def name(self) -> str: ...
@@ -32,20 +32,20 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class Trial:
-    """A fault, and after how many progress lines it strikes."""
+    """A fault, and after how many progress lines it is injected."""
 
     fault: Named
     after: int
 
 
 class Ground(Protocol):
-    """Where trials take place: on processes of this machine, or on pods."""
+    """Where trials run: on processes of this machine, or on pods."""
 
     def lacks(self, fault: Any) -> str:
-        """What is missing for that fault, as a sentence goes on after "this machine"."""
+        """What is missing for that fault, as a continuation of "this machine"."""
 
     def judge(self, fault: Any, after: int) -> "Judged":
-        """Carry a trial out, and compare what followed with what the matrix promises."""
+        """Carry out a trial, and compare its outcome with what the matrix promises."""
 
 
 def schedule(runs: int, seed: int, faults: Sequence[Named]) -> list[Trial]:
@@ -59,7 +59,7 @@ def schedule(runs: int, seed: int, faults: Sequence[Named]) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What followed a fault, what of it is wrong, and the last lines where something is."""
+    """The outcome of a fault, its errors, and the last log lines if there are errors."""
 
     outcome: Outcome
     wrong: str
@@ -106,7 +106,7 @@ class Scenes:
         return Judged(outcome, wrong, both.tail() if wrong else "")
 
     def _of_run(self, fault: DagFault, after: int) -> Judged:
-        """In an Airflow of its own, so that no trial hears of another's."""
+        """Judge the trial in an Airflow of its own, so that trials do not influence each other."""
         self._airflows += 1
         with running_airflow(self._folder / f"airflow-{self._airflows}") as (stack, scratch):
             conf = {"strategy": fault.strategy, "epochs": EPOCHS_OF_A_RUN[fault.strategy]}
@@ -123,7 +123,7 @@ class Scenes:
 
 
 class Promised(Protocol):
-    """What the matrix promises: who comes back, and how the training ends."""
+    """What the matrix promises: the replicas that restart, and how the training ends."""
 
     @property
     def back(self) -> frozenset[str]: ...
@@ -133,7 +133,7 @@ class Promised(Protocol):
 
 
 def what_is_wrong(fault: Promised, outcome: Outcome) -> str:
-    """In what the outcome differs from what the matrix promises."""
+    """How the outcome differs from what the matrix promises."""
     found = []
     if outcome.state is not fault.ends:
         found.append(f"it {outcome.state}")
@@ -145,7 +145,7 @@ def what_is_wrong(fault: Promised, outcome: Outcome) -> str:
 
 
 def what_is_wrong_with_a_run(fault: DagFault, outcome: Outcome) -> str:
-    """In what a run whose Airflow was harmed is not green, or has not trained once."""
+    """Why a run whose Airflow failed did not succeed, or trained more than once."""
     found = []
     if outcome.state is not State.SUCCEEDED:
         found.append(f"it {outcome.state}")

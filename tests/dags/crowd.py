@@ -1,4 +1,4 @@
-"""A DAG of ten jobs at once, each a pod that waits to be ended by its deadline or a person."""
+"""A DAG of ten simultaneous jobs, each a pod that runs until its deadline or a user ends it."""
 
 from pathlib import Path
 

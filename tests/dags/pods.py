@@ -15,7 +15,7 @@ JOBS = str(Path(__file__).parent.parent / "jobs")
 
 
 def one_job(dag_id: str, **operator: Any) -> DAG:
-    """A check and a job whose chief does what the run says, while its worker and ps serve."""
+    """A check, and a job whose chief does what the params say; its worker and ps serve."""
     params = {
         **training_params(launcher="kubernetes"),
         "chief": Param("meet", type="string"),

@@ -20,7 +20,7 @@ REPLICAS = [
 
 
 def one_job(dag_id: str, *, job: dict[str, Any] | None = None, **operator: Any) -> DAG:
-    """A job whose chief does what the run says, while its workers and ps serve."""
+    """A job whose chief does what the run's params say, while its workers and ps serve."""
     params = {
         **training_params(),
         "chief": Param("finish", type="string"),
@@ -44,7 +44,7 @@ def one_job(dag_id: str, *, job: dict[str, Any] | None = None, **operator: Any) 
 
 
 def checked(dag_id: str, **train: Any) -> DAG:
-    """A check, a plan, and a training job that nobody lets start."""
+    """A check, a plan, and a training job that must not start."""
     with DAG(dag_id, params=training_params(shards=2), schedule=None) as dag:
         check = PreflightOperator(task_id="check")
         source = {"kind": "python", "module": "small_jobs"}

@@ -1,4 +1,4 @@
-"""Modules that run as pods in tests: a replica that sees the others over the network alone."""
+"""Modules that run as pods in tests; their replicas reach each other only over the network."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def run(replica: Replica) -> Any:
 
 
 def serve(replica: Replica) -> None:
-    """What workers and ps do: answer whoever calls, and wait to be ended."""
+    """Respond to every connection and wait to be ended, as workers and ps do."""
     if "TF_CONFIG" not in os.environ:
         time.sleep(600)
     config = json.loads(os.environ["TF_CONFIG"])
@@ -36,7 +36,7 @@ def serve(replica: Replica) -> None:
 
 
 def meet(replica: Replica) -> dict[str, Any]:
-    """Call every other replica by the name that TensorFlow would call it by."""
+    """Connect to every other replica by the address that TensorFlow would use."""
     cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
     others = [each for role, all_ in cluster.items() if role != "chief" for each in all_]
     answers = sorted(map(_call, others))
@@ -58,13 +58,13 @@ def _call(address: str) -> str:
 
 
 def report(replica: Replica) -> None:
-    """Tell in the store that this life of the replica has begun, and serve."""
+    """Report in the store that this restart of the replica has begun, and serve."""
     _lives(replica).put(f"{replica.name}/{os.environ.get('AEROTRAIN_GENERATION', '0')}", b"here")
     serve(replica)
 
 
 def await_return(replica: Replica) -> str:
-    """End well once those that the argument ``awaited`` names live for that time."""
+    """Succeed once the replicas that the argument ``awaited`` names have restarted so often."""
     lives = _lives(replica)
     lives.put(f"{replica.name}/{os.environ.get('AEROTRAIN_GENERATION', '0')}", b"here")
     until = time.monotonic() + DEADLINE
@@ -81,7 +81,7 @@ def _lives(replica: Replica) -> Any:
 
 
 def count(replica: Replica) -> int:
-    """Write numbered lines, some in one moment and some apart."""
+    """Write numbered lines, some at once and some at intervals."""
     lines = int(replica.job.arguments.get("lines", 60))
     for number in range(lines):
         print(f"line {number}", flush=True)
@@ -99,20 +99,20 @@ def crash(replica: Replica) -> None:
 
 
 def vanish(replica: Replica) -> None:
-    """End without a word, as a segmentation fault does. A container's first process is deaf to
-    its own SIGKILL, so a signal's exit code stands for it."""
+    """Exit without output, as a segmentation fault does. A container's first process ignores
+    its own SIGKILL, so a signal's exit code replaces it."""
     os._exit(128 + signal.SIGSEGV)
 
 
 def devour(replica: Replica) -> None:
-    """Take memory until the kernel says stop."""
+    """Allocate memory until the kernel ends the process."""
     taken = []
     while True:
         taken.append(bytearray(os.urandom(1 << 20)) * 16)
 
 
 def gather(replica: Replica) -> int:
-    """End once as many jobs of this run as the argument says are at work at the same time."""
+    """End once as many jobs of this run as the argument says are running at the same time."""
     store = open_store(f"{replica.job.store}/gathered/{replica.job.run}")
     store.put(replica.job.task, b"here")
     until = time.monotonic() + DEADLINE
@@ -124,7 +124,7 @@ def gather(replica: Replica) -> int:
 
 
 def shout(replica: Replica) -> None:
-    """Write a line that is longer than any reader waits for, and some others."""
+    """Write a line that is longer than any buffer of a reader, and some others."""
     print("before", flush=True)
     print("x" * int(replica.job.arguments["letters"]), flush=True)
     print("after", flush=True)

@@ -22,12 +22,12 @@ def run(replica: Replica) -> Any:
 
 
 def serve(replica: Replica) -> None:
-    """What workers and ps do: wait to be ended."""
+    """Wait to be ended, as workers and ps do."""
     time.sleep(600)
 
 
 def finish(replica: Replica) -> dict[str, Any]:
-    """End well, once every other replica of the set has said hello."""
+    """Succeed once every other replica of the group has said hello."""
     replicas, count = replica.scratch.parent.parent, len(list(replica.job.names()))
     while sum("hello" in log.read_text() for log in replicas.glob("*/log")) < count:
         time.sleep(0.01)
@@ -36,7 +36,7 @@ def finish(replica: Replica) -> dict[str, Any]:
 
 
 def await_return(replica: Replica) -> int:
-    """End well once those that the argument ``awaited`` names have said hello so often."""
+    """Succeed once the replicas that the argument ``awaited`` names have said hello so often."""
     for name, times in replica.job.arguments["awaited"].items():
         log = replica.scratch.parent.parent / name / "log"
         while log.read_text().count(f"hello from {name}") < times:
@@ -45,7 +45,7 @@ def await_return(replica: Replica) -> int:
 
 
 def echo(replica: Replica) -> dict[str, Any]:
-    """Hand back what this replica was told."""
+    """Return this replica's arguments and the names of its environment variables."""
     finish(replica)
     return {"arguments": dict(replica.job.arguments), "environment": sorted(os.environ)}
 
@@ -67,9 +67,9 @@ def vanish(replica: Replica) -> None:
 
 
 def leave_grandchildren(replica: Replica) -> None:
-    """Start children that are deaf to SIGTERM, and serve.
+    """Start children that ignore SIGTERM, and serve.
 
-    One leaves this session, one has nothing in its environment, one is as any other.
+    One leaves this session, one has an empty environment, one is an ordinary child.
     """
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     for other in ({}, {"start_new_session": True}, {"env": {}}):
@@ -79,7 +79,7 @@ def leave_grandchildren(replica: Replica) -> None:
 
 
 def tell_all(replica: Replica) -> dict[str, Any]:
-    """What a replica finds where it begins, for one to be compared with another."""
+    """Report what a replica finds at its start, to be compared with other replicas."""
     import numpy as np
 
     import aerotrain.training  # noqa: F401 -- it settles some variables, wherever it is imported

@@ -3,7 +3,7 @@
 import keras
 from small import transform  # noqa: F401 -- it is this module's transform too
 
-#: What the callback of a test's own was told.
+#: The log of the test's own callback.
 TOLD = []
 
 
@@ -18,7 +18,7 @@ def build_model(hparams):
 
 
 class Telling(keras.callbacks.Callback):
-    """Keeps what it is told, and what it has counted over the end of a process."""
+    """Keeps what it is called with, and a count that outlives its process."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A model whose optimizer takes a step without end: the sixtieth."""
+"""A model whose optimizer has an infinite learning rate from the sixtieth step on."""
 
 import keras
 from small import transform  # noqa: F401 -- it is this module's transform too

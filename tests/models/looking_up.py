@@ -1,4 +1,4 @@
-"""A model that looks its pixels up in a table, each image the same few rows again and again."""
+"""A model that looks its pixels up in a table; each image looks up the same few rows repeatedly."""
 
 import keras
 import tensorflow as tf

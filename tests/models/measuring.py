@@ -6,7 +6,7 @@ from calling import callbacks  # noqa: F401 -- it is this module's too
 
 
 class Split(keras.metrics.Metric):
-    """Several numbers by name."""
+    """A metric whose result is several numbers by name."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +23,7 @@ class Split(keras.metrics.Metric):
 
 
 class Largest(keras.metrics.Metric):
-    """The largest output, which is no sum."""
+    """The largest output: a metric that is not a sum."""
 
     def __init__(self):
         super().__init__()

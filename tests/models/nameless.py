@@ -1,4 +1,4 @@
-"""A module whose function is not called as it should be."""
+"""A module whose function does not have the expected signature."""
 
 
 def build_modle(hparams):

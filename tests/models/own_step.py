@@ -1,4 +1,4 @@
-"""A model with a train_step of its own, which keeps a metric and names the loss besides."""
+"""A model with its own train_step, which keeps a metric and also returns the loss."""
 
 import keras
 import tensorflow as tf

@@ -1,7 +1,7 @@
 """A model in which every example counts for itself: no dropout, no batch normalization.
 
-Everything else that must not see a part of a batch is there: clipping by the norm, weight
-decay, a regularizer, a schedule, and metrics of both kinds.
+It has everything else that must see whole batches: clipping by the norm, weight decay, a
+regularizer, a schedule, and metrics of both kinds.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""The model of ``small``, with a transform in Python that raises on what ``refusing`` refuses."""
+"""The model of ``small``, with a Python transform that raises on what ``refusing`` rejects."""
 
 import tensorflow as tf
 from refusing import build_model  # noqa: F401 -- it is this module's model too

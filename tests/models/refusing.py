@@ -1,4 +1,4 @@
-"""A transform that fails on the scans with a dark first column, which are few."""
+"""A transform that fails on the few scans whose first column is dark."""
 
 import tensorflow as tf
 from small import build_model  # noqa: F401 -- it is this module's build_model too

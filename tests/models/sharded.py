@@ -1,4 +1,4 @@
-"""A model that looks the pixels of a digit up in a table whose rows lie in four shards."""
+"""A model that looks the pixels of a digit up in a table whose rows are in four shards."""
 
 import keras
 import tensorflow as tf
@@ -20,7 +20,7 @@ def build_model(hparams):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    # What a test reads, to see on which ps each shard lies.
+    # Read by a test, to find the ps of each shard.
     for variable in model.weights[:4]:
         print(f"shard {variable.path} on {variable.value.device}", flush=True)
     return model

@@ -1,4 +1,4 @@
-"""A model that is quick to train, with everything that depends on a step's number or a seed."""
+"""A model that is quick to train, with everything that depends on a step number or a seed."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A model with a train_step of its own."""
+"""A model with its own train_step."""
 
 import keras
 from small import transform  # noqa: F401 -- it is this module's transform too

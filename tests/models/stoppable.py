@@ -1,7 +1,7 @@
-"""The model ``small``, trained without haste until a file is there.
+"""The model ``small``, trained slowly until a file exists.
 
-So a test that does harm to a training needs no guess of how many epochs that takes, and leaves
-the processor to those that come back.
+So a test that injects faults into a training need not guess how many epochs that takes, and the
+restarting replicas have enough CPU.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Rows of a table with columns of text, whole numbers and others; two things are learnt of each."""
+"""Table rows with columns of text, integers and floats; the model learns two targets from each."""
 
 import numpy as np
 

@@ -8,7 +8,7 @@ transform = small.transform
 
 
 class Tally(keras.metrics.Metric):
-    """The sum of 1000 for each example and its label: every record leaves its mark on it."""
+    """The sum of 1000 and its label over all examples: every record changes it."""
 
     def __init__(self, name="tally"):
         super().__init__(name=name)

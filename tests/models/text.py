@@ -1,4 +1,4 @@
-"""Lines of text, praise or complaint, from words that are hashed: no vocabulary is kept."""
+"""Lines of text, praise or complaint; words are hashed, so there is no vocabulary to keep."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def transform(features):
     import tensorflow as tf
 
     words = tf.strings.split(tf.strings.lower(features["line"]))
-    ids = tf.strings.to_hash_bucket_fast(words, BUCKETS - 1) + 1  # 0 is where a line has ended
+    ids = tf.strings.to_hash_bucket_fast(words, BUCKETS - 1) + 1  # 0 pads a line after its end
     return ids.to_tensor(shape=[None, LENGTH]), features["label"]
 
 

@@ -1,4 +1,4 @@
-"""A model that nobody compiled."""
+"""A model that is not compiled."""
 
 import keras
 from small import transform  # noqa: F401 -- it is this module's transform too

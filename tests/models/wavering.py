@@ -1,4 +1,4 @@
-"""A transform that keeps state in Python, so that no export can do what training did."""
+"""A transform that keeps state in Python, so that no export can repeat what training did."""
 
 import itertools
 

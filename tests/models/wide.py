@@ -1,6 +1,6 @@
-"""A model most of which is one layer of 256 MiB, in a process of limited memory.
+"""A model that consists mostly of one layer of 256 MiB, in a process of limited memory.
 
-``memory_mib`` of ``hparams`` is how much more than now the process may take.
+``memory_mib`` of ``hparams`` is how much more memory than now the process may take.
 """
 
 import resource

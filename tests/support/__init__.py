@@ -1,1 +1,1 @@
-"""What tests share: worlds to act in, processes to harm, ways to wait."""
+"""What the tests share: environments, fault injection, and ways to wait."""

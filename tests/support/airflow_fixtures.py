@@ -1,7 +1,7 @@
-"""Fixtures of tests that run tasks in this process, on an Airflow database of their own.
+"""Fixtures for tests that run tasks in this process, with an Airflow database of their own.
 
-Airflow reads its environment as it is first imported, so this module, which ``conftest.py``
-loads as a plugin before any test, sets it at its own import.
+Airflow reads its environment at its first import. Therefore this module sets the environment at its
+own import, and ``conftest.py`` loads it as a plugin before any test.
 """
 
 import os

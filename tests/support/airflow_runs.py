@@ -1,4 +1,4 @@
-"""Runs of one DAG in a whole Airflow: triggered, waited for, looked at over its REST API."""
+"""Runs of one DAG in a complete Airflow: trigger, wait, and read the results over its REST API."""
 
 import socket
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.stack import Stack
 from support.waiting import wait_for
 
-#: Seconds between two questions to Airflow, which calls nobody.
+#: Seconds between two requests: Airflow is polled, because it sends no notifications.
 ASK_EVERY = 0.5
 
-#: Seconds for the longest of what is waited for, a whole run: ten times what it takes.
+#: Timeout in seconds of the longest wait, a whole run: ten times what it takes.
 MOST = 600
 
 ENDED = ("success", "failed")
@@ -36,7 +36,7 @@ class Runs:
         return self.api.trigger(self.dag, conf, run_id=run_id)
 
     def end_of(self, run: str) -> str:
-        """The state of the run, once it has ended."""
+        """The state of the run after it has ended."""
         until(f"the end of {run}", lambda: self.api.run_state(self.dag, run) in ENDED)
         return self.api.run_state(self.dag, run)
 
@@ -44,7 +44,7 @@ class Runs:
         return self.api.result(self.dag, run, task)
 
     def instances(self, run: str) -> list[dict[str, Any]]:
-        """The task instances of a run, as the API has them."""
+        """The task instances of a run, as the API returns them."""
         return self.api.task_instances(self.dag, run)
 
     def states(self, run: str) -> dict[str, str]:
@@ -58,7 +58,7 @@ class Runs:
         return ""
 
     def errors(self, run: str) -> str:
-        """What the failed tasks of a run say."""
+        """The error events in the logs of the failed tasks of a run."""
         return "\n".join(
             str(event)
             for instance in self.instances(run)
@@ -68,7 +68,7 @@ class Runs:
         )
 
     def mark_failed(self, run: str, task: str) -> None:
-        """Do what the button in the UI does."""
+        """Mark the task instance as failed, as the button in the UI does."""
         client = httpx.Client(base_url=self.api.url, trust_env=False, timeout=60)
         token = client.post(
             "/auth/token", json={"username": "admin", "password": self.stack.password}
@@ -81,7 +81,7 @@ class Runs:
 
 
 def until(what: str, true: Callable[[], Any], seconds: float = MOST) -> None:
-    """Wait for what Airflow or a cluster tells nobody."""
+    """Poll for a state of which Airflow or a cluster sends no notification."""
     wait_for(what, true, seconds, every=ASK_EVERY)
 
 

@@ -1,4 +1,4 @@
-"""Models with embeddings, for ``shared_steps.py``: ids come again within and across replicas."""
+"""Models with embeddings, for ``shared_steps.py``: ids repeat within and across replicas."""
 
 import os
 
@@ -13,7 +13,7 @@ else:
 
 _draw = np.random.default_rng(5)
 IDS, LENGTH = 40, 10
-#: Most ids are of the first few.
+#: Most ids are among the first few.
 _ids = np.minimum(_draw.geometric(0.2, (128, LENGTH)), IDS - 1).astype(np.int32)
 DATA = (_ids, _ids.mean(axis=1, keepdims=True).astype(np.float32))
 
@@ -45,7 +45,7 @@ def used_twice(optimizer):
 
 
 def sharded(optimizer):
-    """Of each shard's rows a batch looks up as many as it happens to."""
+    """Each batch looks up a different number of rows in each shard."""
     layers = keras.layers
     table = ShardedEmbedding(IDS, 8, shards=3)
     return compiled(
@@ -86,6 +86,6 @@ MODELS = {
 OPTIONS = {
     "accumulated by the loop": {"accumulate": 2},
     "compiled by XLA": {"jit": True},
-    # It sees no shares, so that all replicas count alike in a batch that is uneven.
+    # Its own train step does not see the shares, so all replicas weigh the same in an uneven batch.
     "a train step of its own": {"rtol": 0.05},
 }

@@ -1,10 +1,10 @@
-"""Python processes that have TensorFlow at once: forked from one that has imported it.
+"""Python processes with TensorFlow already imported, forked from a process that has imported it.
 
-A fresh interpreter spends about 4.5 s of CPU on importing TensorFlow, Keras and their like, which
-is half of what a small replica costs. A forked one does all else that a fresh one does: it runs a
-module, a script or a program text as ``__main__``, in a folder, environment and import path of its
-own, and imports this project itself. Not for tests of launchers, of command lines, or of what the
-import of TensorFlow does, such as the choice of Keras by TF_USE_LEGACY_KERAS.
+A fresh interpreter spends about 4.5 s of CPU on importing TensorFlow, Keras and their dependencies,
+which is half of the cost of a small replica. A forked one does everything else that a fresh one
+does: it runs a module, a script or a program text as ``__main__``, in a folder, environment and
+import path of its own, and imports this project itself. Do not use it to test launchers, command
+lines, or what the import of TensorFlow does, such as the choice of Keras by TF_USE_LEGACY_KERAS.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from unittest import mock
 
-#: What each process finds imported: none of it runs an operation of TensorFlow at its import.
+#: Modules that each forked process finds imported. None runs a TensorFlow operation at import.
 PRELOADED = ["numpy", "tensorflow", "keras", "boto3", "google_crc32c"]
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -31,9 +31,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class Forked:
-    """A running process, with those parts of ``subprocess.Popen`` that tests use.
+    """A running process, with the parts of ``subprocess.Popen`` that the tests use.
 
-    Its output, errors included, is the one pipe of lines ``stdout``.
+    ``stdout`` is one pipe of lines that also carries stderr.
     """
 
     def __init__(self, words: list[str], folder: Path, environment: Mapping[str, str]) -> None:
@@ -41,7 +41,7 @@ class Forked:
         self._process: ForkServerProcess = _FORKS.Process(
             target=_run, args=(words, str(folder), dict(environment), list(sys.path), writing)
         )
-        # multiprocessing would run the main script of pytest again in each process.
+        # Otherwise multiprocessing would run the main script of pytest again in each process.
         with _ONE_AT_A_TIME, mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
             self._process.start()
         writing.close()
@@ -55,7 +55,7 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or the signal that ended it as a negative number; None while it runs."""
+        """The exit code, or minus the signal that ended the process; None while it runs."""
         return self._process.exitcode
 
     def poll(self) -> int | None:
@@ -68,7 +68,7 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """All that it has still to say, once it has ended; the second is for Popen's sake."""
+        """The rest of the output once the process has ended, and None, as Popen returns."""
         said: list[str] = []
         reader = threading.Thread(target=lambda: said.append(self.stdout.read()), daemon=True)
         reader.start()
@@ -104,7 +104,7 @@ class Forked:
 def _run(
     words: list[str], folder: str, environment: dict[str, str], path: list[str], output: Connection
 ) -> None:
-    """What the forked process does: be ``python WORDS`` with its output in that pipe."""
+    """Run ``python WORDS`` in the forked process, with its output in the pipe."""
     for standard in (1, 2):
         os.dup2(output.fileno(), standard)
     output.close()

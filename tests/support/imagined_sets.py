@@ -1,4 +1,4 @@
-"""Sets of imagined pods, whose age and states a test makes, in a stand-in API of its own."""
+"""Replica groups of imagined pods in a double of the API; a test sets their age and states."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +21,10 @@ from support.kubernetes_worlds import ALONE, CONN_ID, connection, described, mak
 
 
 class ImaginedSet:
-    """A job's set, not followed yet; its pods run but for those that ``states`` has others for."""
+    """The replica group of a job that is not followed yet.
+
+    Its pods run, except those for which ``states`` gives another state.
+    """
 
     def __init__(
         self, double: KubernetesDouble, states: Mapping[str, Edit] | None = None, **job: Any
@@ -40,7 +43,7 @@ class ImaginedSet:
 
     @staticmethod
     def job_of(**job: Any) -> Job:
-        """A job of one replica, unless it is given others."""
+        """A job of one replica, unless ``job`` says otherwise."""
         return described("s3://bucket", **{"replicas": ALONE, **job})
 
     def launcher_of(self, holder: str) -> Launcher[Any]:
@@ -48,28 +51,28 @@ class ImaginedSet:
         return Launcher(KubernetesBackend(settings, CONN_ID, holder))
 
     def follow(self, until: float | None = None) -> Future[Ended]:
-        """Follow the set from another thread, as a triggerer does."""
+        """Follow the replica group from another thread, as a triggerer does."""
         end = self._threads.submit(self.launcher.watch, self.address, self._take, until=until)
         self._ends.append(end)
         return end
 
     def followed(self) -> Self:
-        """The same, where the first look is over."""
+        """Follow the replica group, and return after the follower's first observation."""
         before = self.double.watching
         end = self.follow()
         self.double.wait_for(lambda: self.double.watching > before or end.done(), "a watch")
         return self
 
     def end(self) -> Ended:
-        """What the first follower says of the end."""
+        """The end that the first follower reports."""
         return self.ends()[0]
 
     def has_ended(self) -> bool:
-        """Whether a follower has."""
+        """Whether any follower has ended."""
         return any(end.done() for end in self._ends)
 
     def ends(self) -> list[Ended]:
-        """What each follower says of it, in the order in which they began."""
+        """The end that each follower reports, in the order in which they started."""
         return [end.result(30) for end in self._ends]
 
     def _take(self, line: LogLine) -> None:
@@ -82,7 +85,7 @@ class ImaginedSet:
         self.double.say("job-chief", *lines, namespace=self.namespace)
 
     def hears(self, *lines: str) -> None:
-        """Wait until exactly these lines were passed on."""
+        """Wait until exactly these lines have been passed on."""
         self.double.wait_for(lambda: len(self.lines) >= len(lines), f"{lines}")
         assert self.lines == list(lines)
 
@@ -90,7 +93,7 @@ class ImaginedSet:
         return self.double.pod(f"job-{replica}", self.namespace) or {"metadata": {}}
 
     def uids(self) -> dict[str, str]:
-        """Which pod each is."""
+        """The uid of each pod, by name."""
         pods = self.double.all("pods", self.namespace)
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
@@ -103,7 +106,7 @@ class ImaginedSet:
         )
 
     def age(self, seconds: float) -> None:
-        """Let all of it have been made so long ago."""
+        """Shift all timestamps of the group by ``seconds`` into the past."""
         for plural in ("configmaps", "pods"):
             for each in self.double.all(plural, self.namespace):
                 self.double.edit(plural, each["metadata"]["name"], _aged(seconds), self.namespace)
@@ -128,7 +131,7 @@ def _earlier(stamp: str, seconds: float) -> str:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesDouble]:
-    """A stand-in API of this test's own, to break."""
+    """A double of the API for this test alone, which the test may break."""
     with KubernetesDouble(tmp_path, token="first") as double:
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
         yield double

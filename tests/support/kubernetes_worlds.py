@@ -1,9 +1,9 @@
-"""Where the tests of pods take place: a stand-in API with local processes, or a real cluster.
+"""Where the tests of pods run: against a double with local processes, or on a real cluster.
 
-A test that takes the fixture ``world`` runs in both: against the double wherever it is, and,
-marked ``cluster``, against whatever KUBECONFIG names. There the training image is
-``AEROTRAIN_TEST_IMAGE``, and pods reach the S3 server of the tests at ``AEROTRAIN_TEST_HOST``,
-an address of this machine (by default the one that leads to the cluster's API).
+A test that takes the fixture ``world`` runs in both: always against the double and, marked
+``cluster``, against the cluster that KUBECONFIG names. There the training image is
+``AEROTRAIN_TEST_IMAGE``, and pods reach the S3 server of the tests at ``AEROTRAIN_TEST_HOST``, an
+address of this machine (by default the one from which it reaches the cluster's API).
 """
 
 import json
@@ -44,7 +44,7 @@ ALONE = [{"role": "chief"}]
 def described(
     store: str, name: str = "job", replicas: list[dict[str, Any]] | None = None, **more: Any
 ) -> Job:
-    """A job of ``pod_jobs``: chief, two workers and a ps unless it says otherwise."""
+    """A job of ``pod_jobs``: chief, two workers and a ps unless ``replicas`` says otherwise."""
     small = {"cpu": 0.1, "memory": "256Mi"}
     roles = replicas or [*ALONE, {"role": "worker", "count": 2}, {"role": "ps"}]
     return Job.from_dict(
@@ -63,7 +63,7 @@ def described(
 
 @dataclass
 class World:
-    """A namespace of one test's own, and what a person may do in it."""
+    """A namespace of one test's own, and a client of its API."""
 
     namespace: str
     image: str
@@ -81,11 +81,11 @@ class World:
         return Launcher(KubernetesBackend(self.settings(**settings), CONN_ID, holder))
 
     def job(self, **more: Any) -> Job:
-        """A job of ``pod_jobs`` whose code and output lie in the world's store."""
+        """A job of ``pod_jobs`` whose code and output are in the world's store."""
         return described(self.store, code=publish_code(open_store(self.store), JOBS), **more)
 
     def pods(self, name: str = "job") -> dict[str, kubernetes.client.V1Pod]:
-        """The pods of a job that are there now, by name."""
+        """The present pods of a job, by name."""
         found = self.core.list_namespaced_pod(
             self.namespace, label_selector=f"aerotrain/job={name}"
         )
@@ -94,7 +94,7 @@ class World:
 
 @contextmanager
 def forwarded(host: str, port: int) -> Iterator[int]:
-    """A port at ``host`` that leads to ``port`` of loopback: what pods reach, and only this."""
+    """A port at ``host`` that forwards to ``port`` of loopback, so that pods reach only this."""
     listener = socket.create_server((host, 0))
     stopped = threading.Event()
 
@@ -128,7 +128,7 @@ def forwarded(host: str, port: int) -> Iterator[int]:
 
 
 def given(variable: str) -> str:
-    """A variable that the tests on a real cluster need."""
+    """An environment variable that the tests on a real cluster need."""
     if variable not in os.environ:
         pytest.fail(
             f"{variable} is not set: tests on a real cluster need KUBECONFIG, and the name of a "
@@ -139,13 +139,13 @@ def given(variable: str) -> str:
 
 
 def address_towards(url: str) -> str:
-    """The address of this machine that whoever answers at ``url`` would answer to.
+    """The address of this machine from which it reaches the server at ``url``.
 
     An API on loopback belongs to a cluster in containers of this machine (kind, k3d), which reach
-    it by the address that it has in its network.
+    this machine by its address in their network.
     """
     parts = urlsplit(url)
-    for host in (parts.hostname or "", "192.0.2.1"):  # one that no network has: RFC 5737
+    for host in (parts.hostname or "", "192.0.2.1"):  # an address of no network: RFC 5737
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, parts.port or 443))
             address = str(probe.getsockname()[0])
@@ -155,7 +155,7 @@ def address_towards(url: str) -> str:
 
 
 def make_namespace(core: kubernetes.client.CoreV1Api, environment: dict[str, str]) -> str:
-    """A namespace that holds its pods to the restricted standard, with the store's Secret."""
+    """A namespace that enforces the restricted pod security standard, with the store's Secret."""
     name = f"aerotrain-test-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     core.create_namespace({"metadata": {"name": name, "labels": labels}})
@@ -164,7 +164,7 @@ def make_namespace(core: kubernetes.client.CoreV1Api, environment: dict[str, str
 
 
 def person(kubeconfig: Path) -> kubernetes.client.CoreV1Api:
-    """Whoever has this kubeconfig, at work with the official client."""
+    """An official client that uses this kubeconfig."""
     client = kubernetes.config.new_client_from_config(str(kubeconfig))
     return kubernetes.client.CoreV1Api(client)
 
@@ -176,7 +176,7 @@ def connection(kubeconfig: Path) -> str:
 
 @pytest.fixture(scope="session")
 def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesDouble]:
-    """A stand-in API of this test session."""
+    """A double of the API for this test session."""
     with KubernetesDouble(tmp_path_factory.mktemp("double")) as double:
         yield double
 
@@ -206,7 +206,7 @@ def environment_of_pods(s3: S3Server) -> Iterator[dict[str, str]]:
 def world(
     request: pytest.FixtureRequest, s3: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    """The double, and the real cluster, each in a namespace of this test's own."""
+    """The double, and the real cluster, each with a namespace of this test's own."""
     double: KubernetesDouble | None = None
     environment = dict(s3.environment)
     if request.param == "double":
@@ -228,7 +228,7 @@ _FIGURES = pytest.StashKey[dict[str, float]]()
 
 @pytest.fixture
 def record_figure(pytestconfig: pytest.Config) -> Callable[[str, float], None]:
-    """Takes what was measured on the way, to be told at the end of the session."""
+    """Records a measured figure, to be printed at the end of the session."""
     figures = pytestconfig.stash.setdefault(_FIGURES, {})
 
     def record(name: str, value: float) -> None:
@@ -240,7 +240,7 @@ def record_figure(pytestconfig: pytest.Config) -> Callable[[str, float], None]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Tell the figures as one JSON object."""
+    """Print the figures as one JSON object."""
     if _FIGURES in config.stash:
         terminalreporter.section("figures")
         terminalreporter.line(json.dumps(config.stash[_FIGURES]))

@@ -1,7 +1,7 @@
-"""Compare, in a process of its own, our steps of a tf_keras model with those of its ``fit``.
+"""Compare our training steps of a tf_keras model with those of its ``fit``, in a new process.
 
-``python legacy_steps.py DATA``: the URL of the prepared digits. TensorFlow and we both choose
-the Keras at import, so TF_USE_LEGACY_KERAS=1 must be in the environment.
+``python legacy_steps.py DATA``: the URL of the prepared digits. TensorFlow and this project both
+choose the Keras at import, so TF_USE_LEGACY_KERAS=1 must be in the environment.
 """
 
 import sys
@@ -20,7 +20,7 @@ from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 
-STEPS = 80  # two epochs, the last batch of each is smaller
+STEPS = 80  # two epochs; the last batch of each is smaller
 
 
 def main(data: str) -> None:

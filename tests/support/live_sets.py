@@ -1,4 +1,4 @@
-"""Sets of local processes that a test watches as a task's try would, and does harm to."""
+"""Replica groups of local processes that a test watches as a task try does, and damages."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "r
 
 
 def replica_environment() -> dict[str, str]:
-    """What the replicas of a test start with: they can import what this process can."""
+    """The environment of a test's replicas: they can import what this process can."""
     root = Path(__file__).parents[2]
     return dict(os.environ, PYTHONPATH=f"{root / 'tasks'}{os.pathsep}{root / 'plugins'}")
 
@@ -38,7 +38,7 @@ def process_launcher(
 
 
 class Live:
-    """A set that is watched in a thread."""
+    """A replica group that is watched in a thread."""
 
     def __init__(
         self, launcher: Launcher[ProcessPlan], address: str, thread: ThreadPoolExecutor
@@ -57,15 +57,15 @@ class Live:
             self._said.notify_all()
 
     def until_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
-        """Wait until so many lines hold these words, or the job has ended without them."""
+        """Wait until so many lines contain these words, or the job has ended without them."""
         self.until(lambda: self._count(words) >= times, f"{times} times {words!r}", timeout)
 
     def until_more_said(self, words: str, times: int = 1, timeout: float = 60) -> None:
-        """The same, of lines that are still to come."""
+        """Wait until so many more lines contain these words."""
         self.until_said(words, self._count(words) + times, timeout)
 
     def until(self, true: Callable[[], bool], what: str, timeout: float) -> None:
-        """Wait for what comes with a line; fails where the job ends or the time is over first."""
+        """Wait for what new lines make true; fails if the job ends or times out first."""
         with self._said:
             self._said.wait_for(lambda: true() or self.end.done(), timeout=timeout)
         said = "\n".join(self.lines)
@@ -79,7 +79,7 @@ class Live:
             self.until_said(f"hello from {each}")
 
     def pid(self, name: str) -> int:
-        """The process of the replica itself."""
+        """The process id of the replica itself."""
         return replica_pid(self.address, name)
 
     def pids(self) -> dict[str, int]:
@@ -91,7 +91,7 @@ class Live:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Callable[..., Live]]:
-    """Starts a job as a task's try would, and watches it."""
+    """A function that starts a job as a task try does, and watches it."""
     lives: list[Live] = []
     with ThreadPoolExecutor(4) as thread:
 
@@ -102,7 +102,7 @@ def watched(tmp_path: Path) -> Iterator[Callable[..., Live]]:
             return lives[-1]
 
         yield start
-        for live in reversed(lives):  # the last holder first: the others may stop nothing
+        for live in reversed(lives):  # the last holder first: earlier ones may stop nothing
             live.launcher.stop(live.address)
 
 

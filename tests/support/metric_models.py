@@ -23,7 +23,7 @@ DATA = (
 
 
 class Split(keras.metrics.Metric):
-    """Several numbers by name."""
+    """A metric whose result is several numbers by name."""
 
     def __init__(self, name="split"):
         super().__init__(name=name)
@@ -40,7 +40,7 @@ class Split(keras.metrics.Metric):
 
 
 class Seen(keras.Model):
-    """Measures its own outputs while it is called, and so does a layer of it."""
+    """Measures its own outputs while it is called, and so does one of its layers."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""``prepare`` as its DAG runs it: plan, each part that is left, seal; each a replica's ``run``."""
+"""``prepare`` as its DAG runs it: plan, each partition that is left, finalize."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ MODULES = {"plan": plan, "partition": partition, "finalize": finalize}
 
 
 def run_step(step: str, store: str, scratch: Path, **arguments: Any) -> Any:
-    """What one step returns, run in this process with a scratch folder of its own."""
+    """The result of one step, run in this process with a scratch folder of its own."""
     folder = scratch / f"{step}-{arguments.get('partition', 0)}"
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(
@@ -27,12 +27,12 @@ def run_step(step: str, store: str, scratch: Path, **arguments: Any) -> Any:
 
 
 def prepare(store: str, scratch: Path, module: str, **arguments: Any) -> str:
-    """The URL of the sealed data set that the user's ``module`` is the source of."""
+    """The URL of the finalized data set whose source is the user's ``module``."""
     return prepare_source(store, scratch, {"kind": "python", "module": module}, **arguments)
 
 
 def prepare_source(store: str, scratch: Path, source: dict[str, Any], **arguments: Any) -> str:
-    """The URL of the sealed data set of any source."""
+    """The URL of the finalized data set of any source."""
     planned = run_step("plan", store, scratch, source=source, **arguments)
     for each in planned["partitions"]:
         run_step("partition", store, scratch, **each)

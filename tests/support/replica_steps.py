@@ -1,8 +1,8 @@
-"""Run some steps of a job in this process and leave what they came to in a file.
+"""Run some steps of a job in this process, and write their results to a file.
 
-``python replica_steps.py JOB OUTPUT DEVICES STEPS``: a job in JSON, of whose cluster the
-launcher's variables tell, if it has one; the name of a NumPy archive; how many CPU devices to
-pretend to have.
+``python replica_steps.py JOB OUTPUT DEVICES STEPS``: a job in JSON; the name of a NumPy archive;
+how many virtual CPU devices to make; how many steps to run. If the job has a cluster, the
+launcher's environment variables describe it.
 """
 
 import os

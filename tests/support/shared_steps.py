@@ -1,10 +1,10 @@
-"""Compare, in a process of its own, what two replicas make of shared batches with ``fit``.
+"""Compare two replicas that share batches with ``fit``, in a process of its own.
 
 ``python shared_steps.py MODULE NAME…``: trains each model of that name in the module's table
 ``MODELS`` by ``fit`` on one device, and by two replicas of ``mirrored`` on two devices of this
-machine. The module says where in ``OPTIONS`` how a model's replicas share, if not plainly.
+machine. The module's table ``OPTIONS`` holds the options of models that need some.
 
-The last batches are short: of two replicas one has more, and of one record one has none.
+The last batches are short: of two replicas one gets more records, and of one record one gets none.
 """
 
 import importlib
@@ -46,7 +46,7 @@ def main(module: str, *names: str) -> None:
 
 
 def by_fit(table, build):
-    """What is logged at the end, and the weights."""
+    """The logs at the end, and the weights, of a training by ``fit``."""
     batches = [
         tf.nest.map_structure(lambda each, rows=rows: each[rows], table.DATA)
         for rows in pieces_of(0, 1)
@@ -60,14 +60,15 @@ def by_fit(table, build):
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(batches), output_signature=spec_of(table.DATA)
     )
-    # Where fit does not know how many there are, it decays the weights once more in looking.
+    # If fit does not know the number of batches, it decays the weights once more as it looks for a
+    # next.
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
     model.fit(dataset, callbacks=[keep], verbose=0)
     return {"weights": weights_of(model), "logs": history[-1]}
 
 
 def by_replicas(table, build, strategy, accumulate=1, jit=False):
-    """The same of two replicas."""
+    """The logs at the end, and the weights, of a training by two replicas."""
     spec = spec_of(table.DATA)
     with strategy.scope():
         KERAS.seed(3)
@@ -105,7 +106,7 @@ def by_replicas(table, build, strategy, accumulate=1, jit=False):
 
 
 def pieces_of(first, times):
-    """The rows of each batch, each as often as ``times``."""
+    """The row numbers of each batch; each batch is repeated ``times`` times."""
     for size in SIZES:
         for _ in range(times):
             yield np.arange(first, first + size)
@@ -113,7 +114,8 @@ def pieces_of(first, times):
 
 
 def weights_of(model):
-    # Those of metrics are variables of a tf_keras model too, and not where metrics are kept here.
+    # In tf_keras the variables of metrics belong to the model too, except where we keep metric
+    # state.
     return [np.asarray(tf.convert_to_tensor(each)) for each in model.trainable_variables]
 
 

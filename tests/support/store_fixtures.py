@@ -14,7 +14,7 @@ from aerotrain_airflow.local.s3_server import CREDENTIALS, S3Server, s3_server
 
 BUCKET = "tests"
 
-#: Who may read the objects of the bucket, and not list them.
+#: Credentials of a user who may read the objects of the bucket, but not list them.
 READER = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "reads-and-lists-nothing"}
 
 
@@ -44,7 +44,7 @@ def _identity(name: str, secret: str, action: str) -> dict[str, Any]:
 
 @pytest.fixture
 def s3_url(s3: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty prefix of this test's own, reached by this process's environment."""
+    """An empty prefix of this test's own, for which this process has the credentials."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{path_segment(request.node.nodeid)}"
@@ -61,14 +61,14 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file of this process may pass 1 MiB: a disk that is full, without filling one."""
+    """Limit the files of this process to 1 MiB: simulates a full disk without filling one."""
     with no_room(1 << 20):
         yield
 
 
 @contextmanager
 def no_room(most: int = 0) -> Iterator[None]:
-    """No file of this process takes more than ``most`` bytes."""
+    """Limit each file of this process to ``most`` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     try:

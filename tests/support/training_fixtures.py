@@ -28,13 +28,13 @@ MODELS = Path(__file__).parents[1] / "models"
 DIGITS = Path(__file__).parents[2] / "dags" / "models"
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
-#: A process that a test reads, waits for, and ends.
+#: A process whose output a test reads, and which it waits for and ends.
 Process = Forked | subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A store in a folder, with the digits in it, and jobs that work on them."""
+    """A store in a folder with the digits in it, and jobs that use them."""
 
     folder: Path
     data: str
@@ -85,7 +85,8 @@ class Pipeline:
     ) -> Iterator[dict[str, Process]]:
         """Replicas that train, each a process in a folder of its own.
 
-        A chief, two workers and ``ps`` ps; or a chief and a worker where workers are its peers.
+        A chief, two workers and ``ps`` ps; or a chief and one worker, if workers are the chief's
+        peers.
         """
         peers = STRATEGIES[strategy].peers
         workers = Copies(role=Role.WORKER, count=1 if peers else 2)
@@ -119,9 +120,9 @@ class Pipeline:
 def start_python(
     words: list[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> Process:
-    """``python WORDS``, as ``start`` would start it, but with TensorFlow imported already.
+    """Run ``python WORDS`` as ``start`` does, but with TensorFlow already imported.
 
-    Only a fresh process takes the other Keras, which is chosen by TensorFlow's import.
+    For tf_keras it starts a fresh process, because the import of TensorFlow chooses the Keras.
     """
     wanted = _environment(environment)
     if "TF_USE_LEGACY_KERAS" in wanted:
@@ -130,7 +131,7 @@ def start_python(
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
-    """This process's environment, its import path and some more variables."""
+    """This process's environment and import path, and some more variables."""
     return {**os.environ, **(more or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -150,7 +151,7 @@ def start(
 
 
 def read_until(process: Process, words: str) -> str:
-    """What the process says up to and with the first line that holds ``words``."""
+    """The output up to and including the first line that contains ``words``."""
     assert process.stdout is not None
     said = ""
     for line in process.stdout:
@@ -180,7 +181,7 @@ def models() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    """A pipeline whose data set of digits is prepared: in 4 shards of each split."""
+    """A pipeline whose data set of digits is prepared: 4 shards of each split."""
     empty = Pipeline(tmp_path_factory.mktemp("digits"), data="")
     source = {"kind": "python", "module": "digits"}
     planned = plan.run(empty.replica("prepare.plan", "r", source=source, shards=4))
@@ -203,9 +204,9 @@ def trained(digits: Pipeline) -> str:
 def steps_of_replicas(
     job: Job, folder: Path, devices: int, steps: int
 ) -> list[dict[str, np.ndarray]]:
-    """What some steps of the job come to, in processes of its own: see ``replica_steps.py``.
+    """The results of some steps of the job, run in processes of its own: see ``replica_steps.py``.
 
-    ``devices`` is how many CPU devices each replica pretends to have.
+    ``devices`` is the number of virtual CPU devices of each replica.
     """
     addresses = free_addresses(job)
     with ExitStack() as stack:
@@ -227,7 +228,7 @@ def steps_of_replicas(
 def said_of_shared_steps(
     module: str, names: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What ``shared_steps.py`` says of each of the models of those names in ``module``."""
+    """What ``shared_steps.py`` prints about each of the models of those names in ``module``."""
     script = str(Path(__file__).parent / "shared_steps.py")
     with start_python([script, module, *names], folder, environment) as process:
         output = process.communicate(timeout=1500)[0]
@@ -237,8 +238,8 @@ def said_of_shared_steps(
 
 
 def input_pipeline_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
-    """What the steps of the replica's job are fed with."""
-    # They load TensorFlow, which most tests can do without.
+    """The input pipeline that feeds the steps of the replica's job."""
+    # These imports load TensorFlow, which most tests do not need.
     from aerotrain.training.input_pipeline import InputPipeline
     from aerotrain.training.schedule import Plan
 

@@ -1,4 +1,4 @@
-"""Waiting for what calls nobody: a process, an API, a folder."""
+"""Polling of a condition that sends no notification: a process, an API, a folder."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 def wait_for(what: str, condition: Callable[[], T], seconds: float, every: float = 0.05) -> T:
-    """What ``condition`` gives once it gives something true.
+    """Poll until ``condition`` returns something true, and return that.
 
-    ``seconds`` is ten times what it takes on a quiet machine, ``every`` the seconds between two
-    questions.
+    ``seconds`` is the timeout, ten times what it takes on a quiet machine; ``every`` is the seconds
+    between two calls.
 
     Raises:
         AssertionError: it did not in time; the message says what was waited for.

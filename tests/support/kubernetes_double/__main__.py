@@ -1,7 +1,7 @@
 """The double in a process of its own: ``python -m support.kubernetes_double --imagined running``.
 
-Prints one line of JSON, ``{"url": …, "kubeconfig": …}``, and serves until its standard input
-is closed. ``POST /double/METHOD`` with a JSON object has it do what ``Control`` knows.
+Prints one line of JSON, ``{"url": …, "kubeconfig": …}``, and serves until its standard input is
+closed. ``POST /double/METHOD`` with a JSON object calls that method of ``Control``.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 class Control:
-    """What another process may have the double do."""
+    """The methods of the double that another process may call."""
 
     def __init__(self, double: KubernetesDouble) -> None:
         self._double = double
@@ -52,7 +52,7 @@ class Control:
         raise ValueError(f"a double in another process knows no {method!r}")
 
     def _create(self, owner: dict[str, Any], others: list[dict[str, Any]]) -> None:
-        """Create objects that one of them owns."""
+        """Create objects that are owned by one of them."""
         made = self._double.create(owner)
         reference = {
             "apiVersion": owner["apiVersion"],

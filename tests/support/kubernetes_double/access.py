@@ -1,4 +1,4 @@
-"""Who may do what: everybody everything, until a test says otherwise."""
+"""Authentication, permissions and quotas; by default, every user may do everything."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ USER = "system:serviceaccount:default:aerotrain"
 
 
 class Access:
-    """The rules of a Role, verbs taken away, the bearer token, and quotas."""
+    """The rules of a Role, revoked verbs, the bearer token, and quotas."""
 
     def __init__(self, token: str = "") -> None:
         self.token = token
-        self.rules: Sequence[Mapping[str, Any]] | None = None  # None: no Role, all is allowed
+        self.rules: Sequence[Mapping[str, Any]] | None = None  # None: no Role, all allowed
         self.denied: set[tuple[str, str]] = set()
 
     def allows(self, verb: str, group: str, resource: str) -> bool:
-        """``resource`` with its subresource, as in ``pods/log``."""
+        """Whether a verb is allowed; ``resource`` includes the subresource, as in ``pods/log``."""
         if (verb, resource) in self.denied or ("*", resource) in self.denied:
             return False
         return self.rules is None or any(
@@ -32,15 +32,15 @@ class Access:
     def check(
         self, authorization: str, verb: str, kind: Kind, resource: str, where: tuple[str, str]
     ) -> None:
-        """Refuse an invalid token, and what the user may not do; ``where``: namespace, name."""
+        """Reject an invalid token, and what the user may not do; ``where``: namespace, name."""
         if self.token and authorization != f"Bearer {self.token}":
             raise answers.ApiError(401, "Unauthorized")
-        # Asking what one may do is everybody's right.
+        # Every user may ask for their own permissions.
         if kind.group != "authorization.k8s.io" and not self.allows(verb, kind.group, resource):
             raise answers.forbidden(USER, verb, resource, kind.group, *where)
 
     def check_quota(self, kind: Kind, manifest: Manifest, objects: Objects) -> None:
-        """Refuse what one of the namespace's quotas has no room for; they count objects only."""
+        """Reject what exceeds one of the namespace's quotas; they only count objects."""
         namespace, name = manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]
         counted = "pods" if kind is PODS else f"count/{kind.plural}"
         for quota in objects.select(QUOTAS, namespace) if namespace else ():
@@ -55,7 +55,7 @@ class Access:
                 )
 
     def review(self, given: Manifest) -> Manifest:
-        """The answer to a SelfSubjectAccessReview."""
+        """The response to a SelfSubjectAccessReview."""
         asked = given["spec"]["resourceAttributes"]
         resource = "/".join(filter(None, (asked.get("resource"), asked.get("subresource"))))
         allowed = self.allows(asked.get("verb", ""), asked.get("group", ""), resource)

@@ -1,4 +1,4 @@
-"""What the API server checks and fills in before it stores an object."""
+"""What the API server validates and fills in before it stores an object."""
 
 import copy
 import re
@@ -44,17 +44,17 @@ _VALUE_RULE = (
     "or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 
-#: Bytes that a ConfigMap may hold.
+#: Most bytes of a ConfigMap.
 _LONGEST_DATA = 2**20
 
 Cause = tuple[str, str, str]
 
 
 def prepare(kind: Kind, namespace: str, given: Manifest, objects: Objects) -> Manifest:
-    """The new object as it is to be stored.
+    """The new object as it is stored.
 
     Raises:
-        ApiError: it is not valid, exists, or has no namespace to be in.
+        ApiError: it is not valid, exists already, or its namespace does not exist.
     """
     manifest = copy.deepcopy(given)
     if manifest.get("kind", kind.kind) != kind.kind:
@@ -92,7 +92,7 @@ def prepare(kind: Kind, namespace: str, given: Manifest, objects: Objects) -> Ma
 
 
 def check(kind: Kind, manifest: Manifest) -> None:
-    """Refuse names and labels that a real cluster refuses."""
+    """Reject names and labels that a real cluster rejects."""
     metadata = manifest["metadata"]
     name = metadata.get("name", "")
     causes: list[Cause] = []
@@ -105,7 +105,7 @@ def check(kind: Kind, manifest: Manifest) -> None:
             )
         )
     elif kind.plural == "services":
-        # Kubernetes 1.36 lets it begin with a digit; those before 1.34 do not.
+        # Kubernetes 1.36 allows a digit as its first character; versions before 1.34 do not.
         causes += _name("metadata.name", name, 63, _SERVICE, _SERVICE_RULE)
     elif kind is NAMESPACES:
         causes += _name("metadata.name", name, 63, _LABEL, _LABEL_RULE)
@@ -170,7 +170,7 @@ def _label(field: str, key: str, value: Any) -> list[Cause]:
 
 
 def _fill(kind: Kind, manifest: Manifest) -> None:
-    """What the server adds to what was given."""
+    """Fill in the fields that the server adds."""
     if kind is PODS:
         manifest.setdefault("spec", {})
         for key, value in _POD_DEFAULTS.items():
@@ -222,7 +222,7 @@ _POD_DEFAULTS: dict[str, Any] = {
 
 
 def managed(manager: str, kind: Kind, manifest: Manifest) -> Manifest:
-    """Who set which field: the part that makes a real pod's JSON half as long again."""
+    """Who set which field: this makes the JSON of a real pod half as long again."""
     given = {key: value for key, value in manifest.items() if key not in ("kind", "apiVersion")}
     metadata = manifest.get("metadata") or {}
     given["metadata"] = {
@@ -254,6 +254,6 @@ def _fields(value: Any) -> Any:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """A moment as ``metav1.Time`` has it: whole seconds, UTC."""
+    """A moment in the format of ``metav1.Time``: whole seconds, UTC."""
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

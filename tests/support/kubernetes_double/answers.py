@@ -1,11 +1,11 @@
-"""What the API server says when it refuses: ``Status`` objects, worded as the real ones are."""
+"""Error responses of the API server: ``Status`` objects, worded as the real ones are."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: The reason that goes with a code where nothing more is known.
+#: The default reason of each code.
 REASONS = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -21,7 +21,7 @@ REASONS = {
     504: "Timeout",
 }
 
-#: What the server says when a test orders a failure and gives no words of its own.
+#: The default message of a failure that a test orders.
 MESSAGES = {
     401: "Unauthorized",
     409: 'Operation cannot be fulfilled on {resource} "{name}": the object has been modified; '
@@ -35,7 +35,7 @@ MESSAGES = {
 
 @dataclass
 class ApiError(Exception):
-    """An answer that is not what was asked for."""
+    """A request ended with an error response."""
 
     code: int
     message: str
@@ -45,7 +45,7 @@ class ApiError(Exception):
     plain: bool = False
 
     def status(self) -> dict[str, Any]:
-        """The ``Status`` object that says it."""
+        """The ``Status`` object of the error."""
         said: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -60,8 +60,8 @@ class ApiError(Exception):
         return said
 
     def body(self) -> tuple[str, bytes]:
-        """The content type and the body of the answer."""
-        if self.code == 429 or self.plain:  # priority and fairness answers in plain text
+        """The content type and the body of the response."""
+        if self.code == 429 or self.plain:  # API priority and fairness responds in plain text
             return "text/plain; charset=utf-8", f"{self.message}\n".encode()
         return "application/json", json.dumps(self.status()).encode() + b"\n"
 
@@ -115,7 +115,7 @@ def forbidden(
 
 
 def invalid(kind: str, name: str, causes: list[tuple[str, str, str]]) -> ApiError:
-    """``causes`` are triples: the field, the reason, the sentence."""
+    """The error 422 of an object; ``causes`` are triples: the field, the reason, the sentence."""
     sentences = [f"{where}: {sentence}" for where, _, sentence in causes]
     joined = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     return ApiError(

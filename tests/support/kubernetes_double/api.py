@@ -1,4 +1,4 @@
-"""What each verb does to the objects; nothing here knows of HTTP."""
+"""What each verb does to the objects; this module does not depend on HTTP."""
 
 import base64
 import copy
@@ -14,25 +14,25 @@ from support.kubernetes_double.objects import Manifest, Objects, Stored
 from support.kubernetes_double.paths import Target
 from support.kubernetes_double.watches import fields_match
 
-#: Code and body of an answer.
+#: Code and body of a response.
 Answer = tuple[int, bytes]
 
 
 class Api:
-    """The cluster's objects, as its API lets one see and change them."""
+    """The API of the cluster: reads and changes its objects."""
 
     def __init__(self, objects: Objects, access: Access, deletion: Deletion) -> None:
         self._objects = objects
         self._access = access
         self._deletion = deletion
-        #: What is done with a new pod once it is stored.
+        #: Called with each new pod after it is stored.
         self.run_pod: Callable[[Stored], None] = lambda _: None
 
     def answer(self, target: Target, query: Mapping[str, str], body: Manifest) -> Answer:
-        """Do what is asked.
+        """Carry out the request.
 
         Raises:
-            ApiError: it cannot be done.
+            ApiError: the request cannot be carried out.
         """
         dry = query.get("dryRun") == "All"
         if target.kind is REVIEWS:
@@ -127,7 +127,7 @@ class Api:
             )
             raise answers.invalid("Pod", stored.name, [("spec", "FieldValueForbidden", message)])
         admission.check(target.kind, after)
-        if dry or after == before:  # what changes nothing makes no new version
+        if dry or after == before:  # a change without effect makes no new version
             return 200, json.dumps(after).encode()
         newer = self._objects.put(target.kind, after)
         if newer.deleting and not after["metadata"].get("finalizers") and target.kind is not PODS:
@@ -156,7 +156,7 @@ class Api:
         ).encode()
 
     def _evict(self, stored: Stored, body: Manifest) -> Answer:
-        """What a drained node does to its pods."""
+        """Evict a pod, as the drain of a node does."""
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

@@ -1,4 +1,4 @@
-"""The parts of the double put together, and the thread that they run in."""
+"""The parts of the double put together, and the thread in which they run."""
 
 import asyncio
 import tempfile
@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Cluster:
     """A cluster in a thread of this process; its methods may be called from any other thread.
 
-    ``environment`` is what every container finds besides its own variables. ``everyone`` makes
-    all pods imagined ones that begin in this state; without it they are real processes. Where
-    ``token`` is set, requests must bear it.
+    ``environment`` is what every container has besides its own variables. With ``everyone``, all
+    pods are imagined and begin in this state; without it they are real processes. If ``token`` is
+    set, requests must carry it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """End every pod's processes, and the server."""
+        """End the processes of all pods, and the server."""
         self._await(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -112,7 +112,7 @@ class Cluster:
         await asyncio.gather(*others, return_exceptions=True)
 
     def serve_control(self, control: Control) -> None:
-        """Answer ``POST /double/METHOD`` by ``control``: for those in another process."""
+        """Respond to ``POST /double/METHOD`` with ``control``, for clients in another process."""
         self._server.control = control
 
     # How to reach it
@@ -131,7 +131,7 @@ class Cluster:
         return self._access.token
 
     def rotate_token(self, token: str, *, tell: bool = True) -> None:
-        """Take ``token`` from now on, and write it into the kubeconfig, if told to."""
+        """Accept only ``token`` from now on, and write it into the kubeconfig if requested."""
         self._access.token = token
         if tell:
             self._write_kubeconfig()
@@ -151,7 +151,7 @@ class Cluster:
 
         return self._call(put).manifest()
 
-    # From thread to thread
+    # Calls between threads
 
     def _call(self, function: Callable[[], T]) -> T:
         """Run ``function`` in the thread of the double."""

@@ -1,4 +1,4 @@
-"""A container as a local process: in a session of its own, its output into a log."""
+"""A container as a local process: in a session of its own, its output written to a log."""
 
 import asyncio
 import os
@@ -12,18 +12,18 @@ import psutil
 
 from support.kubernetes_double.logs import Log
 
-#: In the environment of every process of a container, however it was started.
+#: Environment variable that marks every process of a container, however it was started.
 MARK = "KUBERNETES_DOUBLE_CONTAINER"
 
-#: Seconds that the output of a process may take to arrive after its end.
+#: Timeout in seconds for the rest of a process's output after its end.
 _LAST_WORDS = 2.0
 
 
 class Container:
     """One running container.
 
-    As in a container, nothing outlives the first process; unlike there, it does not have process
-    id 1, so that SIGTERM ends it also where it has no handler.
+    As in a container, nothing outlives the first process. Unlike there, the first process does not
+    have process id 1, so that SIGTERM ends it even if it has no handler.
 
     Raises:
         OSError: the command cannot be started.
@@ -60,12 +60,12 @@ class Container:
         return self._process.pid
 
     def signal(self, number: int) -> None:
-        """To the first process alone, as the kubelet does it."""
+        """Send a signal to the first process alone, as the kubelet does."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill all processes at once."""
         for process in self._everything():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -78,7 +78,7 @@ class Container:
 
     def _wait(self) -> None:
         code = self._process.wait()
-        self.kill()  # the kernel does it to what is left in a container
+        self.kill()  # the kernel kills what is left in a container
         self._reader.join(_LAST_WORDS)
         self._copy.close()
         self._tell(self._end, 128 - code if code < 0 else code)
@@ -93,7 +93,7 @@ class Container:
             self._loop.call_soon_threadsafe(call, *arguments)  # type: ignore[arg-type]
 
     def _everything(self) -> list[psutil.Process]:
-        """The session of the container, and what left it with the mark."""
+        """The session of the container, and the processes that left it but carry the mark."""
         found = []
         for process in psutil.process_iter():
             try:

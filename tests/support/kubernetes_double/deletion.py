@@ -1,4 +1,4 @@
-"""How objects go: gracefully where they are pods, and their dependants after them."""
+"""Deletion of objects: pods end gracefully, and dependants are deleted after their owners."""
 
 import asyncio
 import time
@@ -13,12 +13,12 @@ from support.kubernetes_double.tempo import Tempo
 
 FOREGROUND = "foregroundDeletion"
 
-#: Told that a pod is to end, and within how many seconds.
+#: Called with a pod that is to end, and its grace period in seconds.
 EndPod = Callable[[Stored, float], None]
 
 
 class Deletion:
-    """Deletes on request, and collects what has lost its owners."""
+    """Deletes on request, and garbage-collects objects without owners."""
 
     def __init__(self, objects: Objects, tempo: Tempo, kinds: tuple[Kind, ...]) -> None:
         self._objects = objects
@@ -28,7 +28,7 @@ class Deletion:
         objects.listeners.append(self._collect)
 
     def delete(self, stored: Stored, options: Manifest) -> Stored | None:
-        """Begin to delete; the object as it is then, None when it has gone at once.
+        """Begin to delete; returns the object in its new state, or None if it was removed at once.
 
         Raises:
             ApiError: a precondition does not hold.
@@ -60,7 +60,7 @@ class Deletion:
         grace = default if grace is None else grace
         ended = manifest["status"].get("phase") in ("Succeeded", "Failed")
         if ended or grace == 0 or "nodeName" not in manifest["spec"]:
-            # Dropped at once; the process of a pod deleted by force ends a moment later.
+            # Removed at once; the process of a pod deleted by force ends a moment later.
             self.end_pod(stored, 0)
             self._objects.remove(stored)
             return None
@@ -71,7 +71,7 @@ class Deletion:
         return marked
 
     def _collect(self, event: Event) -> None:
-        """The garbage collector: it hears of changes, and acts a moment later."""
+        """The garbage collector: it receives changes, and acts a moment later."""
         stored = event.stored
         lost = event.type == "DELETED" and self._objects.dependants(stored.uid)
         orphan = event.type == "ADDED" and stored.owners and not self._has_owner(stored)

@@ -1,4 +1,4 @@
-"""The double as a test holds it: what there is, what people do to it, and what goes wrong."""
+"""The double as a test uses it: its objects, actions of users and controllers, and faults."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from support.kubernetes_double.statuses import Edit
 
 T = TypeVar("T")
 
-#: Seconds that a test waits at most for what it expects.
+#: Timeout in seconds of a test's waits.
 PATIENCE = 30.0
 
 
@@ -27,14 +27,14 @@ class KubernetesDouble(Cluster):
         return self.find("pods", name, namespace)
 
     def find(self, plural: str, name: str, namespace: str = "default") -> Manifest | None:
-        """The object now, or None."""
+        """The object in its present state, or None."""
         kind = self._kind(plural)
         where = namespace if kind.namespaced else ""
         stored = self._call(lambda: self._objects.find(kind, where, name))
         return stored.manifest() if stored else None
 
     def all(self, plural: str, namespace: str = "") -> list[Manifest]:
-        """All objects of a kind, in one namespace or everywhere."""
+        """All objects of a kind, in one namespace or in all."""
         kind = self._kind(plural)
         found = self._call(lambda: self._objects.select(kind, namespace))
         return [stored.manifest() for stored in found]
@@ -46,11 +46,11 @@ class KubernetesDouble(Cluster):
 
     @property
     def watching(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return self._call(lambda: len(self._watches))
 
     def wait_for(self, condition: Callable[[], T], what: str = "", seconds: float = PATIENCE) -> T:
-        """Wait until ``condition`` gives something true, asked anew after every change.
+        """Wait until ``condition`` returns something true; it is called again after every change.
 
         Raises:
             AssertionError: it did not within ``seconds``.
@@ -65,7 +65,7 @@ class KubernetesDouble(Cluster):
             with self._changed:
                 self._changed.wait(min(left, 0.2))
 
-    # What people and other parts of a cluster do
+    # What users and other parts of a cluster do
 
     def edit(self, plural: str, name: str, edit: Edit, namespace: str = "default") -> None:
         """Change an object by hand."""
@@ -86,11 +86,11 @@ class KubernetesDouble(Cluster):
     # Imagined pods
 
     def imagine(self, name: str, state: Edit, namespace: str = "default") -> None:
-        """The pod of this name, once it is created, has no process and begins in this state."""
+        """Let the pod of this name have no process and begin in this state once it is created."""
         self._call(lambda: self._kubelet.imagined.__setitem__((namespace, name), state))
 
     def become(self, name: str, state: Edit, namespace: str = "default") -> float:
-        """Change the state of a pod; when that was, by the monotonic clock."""
+        """Change the state of a pod; returns the time by the monotonic clock."""
 
         def change() -> float:
             self._kubelet.become(self._stored("pods", name, namespace), state)
@@ -99,7 +99,7 @@ class KubernetesDouble(Cluster):
         return self._call(change)
 
     def hold(self, name: str, namespace: str = "default") -> None:
-        """A deletion of this imagined pod does not come to an end: its node is silent."""
+        """Keep deletions of this imagined pod from finishing, as on an unresponsive node."""
         self._call(lambda: self._kubelet.held.add((namespace, name)))
 
     def release(self, name: str, namespace: str = "default") -> None:
@@ -138,20 +138,20 @@ class KubernetesDouble(Cluster):
             )
         )
 
-    # What goes wrong
+    # Faults
 
     def fail(self, status: int = 0, **order: Any) -> Fault:
-        """Order a failure of the next requests that fit: see ``Fault`` for what can be ordered."""
+        """Order a failure of the next requests that match; ``Fault`` describes the options."""
         fault = Fault(status=status, **order)
         self._call(lambda: self._server.faults.ordered.append(fault))
         return fault
 
     def deny(self, verb: str, resource: str) -> None:
-        """Take a permission away: ``deny("list", "pods")``, ``deny("*", "pods/log")``."""
+        """Revoke a permission: ``deny("list", "pods")``, ``deny("*", "pods/log")``."""
         self._access.denied.add((verb, resource))
 
     def allow(self, verb: str, resource: str) -> None:
-        """Give it back."""
+        """Grant a revoked permission again."""
         self._access.denied.discard((verb, resource))
 
     def obey(self, rules: Sequence[Mapping[str, Any]]) -> None:
@@ -163,12 +163,12 @@ class KubernetesDouble(Cluster):
         self._call(self._watches.cut)
 
     def expire_watches(self) -> None:
-        """Send every open watch the error 410, and forget what it could have gone on from."""
+        """Send every open watch the error 410, and forget the versions before now."""
         self._call(self._objects.forget_history)
         self._call(self._watches.expire)
 
     def forget_history(self) -> None:
-        """Answer 410 to every watch from a version before now."""
+        """Respond with 410 to every watch from a version before now."""
         self._call(self._objects.forget_history)
 
     def cut_logs(self) -> None:
@@ -178,7 +178,7 @@ class KubernetesDouble(Cluster):
     def rotate_log(
         self, name: str, keep: int = 0, namespace: str = "default", container: str = ""
     ) -> None:
-        """Serve only the newest ``keep`` lines, and those to come, to whoever asks anew."""
+        """Serve only the newest ``keep`` lines, and later ones, to new requests."""
 
         def rotate() -> None:
             stored = self._stored("pods", name, namespace)
@@ -204,6 +204,6 @@ class KubernetesDouble(Cluster):
 
 
 def state_named(name: str, *arguments: Any) -> Edit:
-    """The state that a program outside this process asks for by name."""
+    """The state that a program outside this process requests by name."""
     edit: Edit = getattr(statuses, name)(*arguments)
     return edit

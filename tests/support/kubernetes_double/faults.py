@@ -1,4 +1,4 @@
-"""What a test orders to go wrong, and the record of what was asked."""
+"""Faults that a test orders, and the record of requests."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from support.kubernetes_double.answers import ApiError, ordered
 
 @dataclass
 class Request:
-    """One request as it came; ``resource`` holds the subresource too, as in ``pods/log``."""
+    """One request as it arrived; ``resource`` includes the subresource, as in ``pods/log``."""
 
     verb: str
     resource: str
@@ -18,7 +18,7 @@ class Request:
     path: str
     query: dict[str, str]
     at: float = field(default_factory=time.monotonic)
-    status: int | None = None  # of the answer, once there is one
+    status: int | None = None  # of the response, once there is one
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource} {self.namespace}/{self.name} -> {self.status}"
@@ -26,11 +26,11 @@ class Request:
 
 @dataclass
 class Fault:
-    """One order: what happens to the next ``times`` requests that it fits.
+    """One order: what happens to the next ``times`` requests that it matches.
 
-    ``status`` is the code of the answer, 0 where the request is to be done as ever. ``seconds``
-    pass before. ``done`` means that the request was carried out, and only its answer got lost.
-    ``drop`` breaks the connection instead of answering.
+    ``status`` is the code of the response, 0 if the request is carried out as usual. ``seconds`` is
+    the delay before it. ``done`` means that the request was carried out, and only its response got
+    lost. ``drop`` breaks the connection instead of responding.
     """
 
     status: int = 0
@@ -44,7 +44,7 @@ class Fault:
     retry_after: float | None = None
     done: bool = False
     drop: bool = False
-    fits: int = 0  # how many it has met so far
+    fits: int = 0  # how many requests it has matched so far
 
     def takes(self, request: Request) -> bool:
         return (
@@ -66,7 +66,7 @@ class Faults:
         self.ordered: list[Fault] = []
 
     def next(self, request: Request) -> Fault | None:
-        """The order that this request meets, which counts it."""
+        """The order that matches this request; it counts the request."""
         for fault in self.ordered:
             if fault.takes(request):
                 fault.fits += 1

@@ -1,4 +1,4 @@
-"""The kinds that this cluster knows, and how a path and a query name their objects."""
+"""The kinds of this cluster, and how a path and a query name their objects."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from support.kubernetes_double.answers import ApiError
 
 @dataclass(frozen=True)
 class Kind:
-    """One row of what ``kubectl api-resources`` shows."""
+    """One row of the output of ``kubectl api-resources``."""
 
     plural: str
     kind: str
@@ -47,7 +47,7 @@ KINDS = (
     REVIEWS,
 )
 
-#: Not everywhere: what Volcano adds.
+#: Kinds that only clusters with Volcano have.
 VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="v1beta1")
 
 _REQUIREMENT = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)\s*")
@@ -58,7 +58,7 @@ class Requirement:
     """One part of a label selector."""
 
     key: str
-    values: frozenset[str] | None  # None: any value, as long as the key is there
+    values: frozenset[str] | None  # None: any value, as long as the key exists
     wanted: bool = True
 
     def admits(self, labels: Mapping[str, str]) -> bool:
@@ -71,7 +71,7 @@ Selector = tuple[Requirement, ...]
 
 
 def read_selector(text: str) -> Selector:
-    """A label selector, as the query parameter ``labelSelector`` has it."""
+    """A label selector, parsed from the query parameter ``labelSelector``."""
     found: list[Requirement] = []
     for part in re.split(r",(?![^(]*\))", text) if text else ():
         matched = _REQUIREMENT.fullmatch(part)
@@ -92,7 +92,7 @@ def read_selector(text: str) -> Selector:
     return tuple(found)
 
 
-#: What objects can be selected by besides their names.
+#: Fields by which objects can be selected, besides their names.
 _FIELDS = {
     "pods": {"spec.nodeName", "spec.restartPolicy", "status.phase", "status.podIP"},
     "events": {
@@ -105,7 +105,7 @@ _FIELDS = {
 
 
 def read_fields(kind: Kind, text: str) -> dict[str, str]:
-    """A field selector; only equality is known here."""
+    """A field selector; only equality is supported here."""
     if "!=" in text:
         raise ApiError(400, f"the double knows no inequality of fields: {text}")
     pairs = (part.replace("==", "=").partition("=") for part in text.split(",") if part)

@@ -19,8 +19,8 @@ from support.kubernetes_double.tempo import Tempo
 class Kubelet:
     """The nodes of the cluster, all in one.
 
-    A pod is a real process unless ``imagined`` has its name, or ``everyone`` is set: then its
-    state is what these edits and later ones make of it.
+    A pod is a real process unless ``imagined`` has its name, or ``everyone`` is set: then these
+    edits and later ones make its state.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Kubelet:
         self._running: dict[str, ProcessPod] = {}
         self.everyone = everyone
         self.imagined: dict[tuple[str, str], Edit] = {}
-        self.held: set[tuple[str, str]] = set()  # on a node that answers nobody
+        self.held: set[tuple[str, str]] = set()  # on an unresponsive node
 
     def run(self, stored: Stored) -> None:
         """A pod was created."""
@@ -50,7 +50,7 @@ class Kubelet:
             asyncio.get_running_loop().call_soon(self.become, stored, edit)
             return
         spec = stored.manifest()["spec"]
-        # Pods of one set are neighbours, whatever they are called.
+        # Pods of one job share a folder, whatever their names are.
         folder = self._folder / stored.namespace / spec.get("subdomain", stored.name) / stored.uid
         self._running[stored.uid] = ProcessPod(
             stored,
@@ -79,7 +79,7 @@ class Kubelet:
             asyncio.get_running_loop().call_later(self._tempo.removal, self._end_imagined, stored)
 
     def release(self, stored: Stored) -> None:
-        """The node of a held pod is back."""
+        """Let the node of a held pod respond again."""
         self.held.discard((stored.namespace, stored.name))
         now = self._objects.present(stored)
         if now and now.deleting:

@@ -15,7 +15,7 @@ from support.kubernetes_double.watches import CUT
 
 @dataclass
 class Log:
-    """What one container wrote, each line with the nanosecond at which it came."""
+    """The output of one container, each line with the nanosecond at which it arrived."""
 
     lines: list[tuple[int, bytes]] = field(default_factory=list)
     first: int = 0  # older lines are in a file that has been rotated away
@@ -24,7 +24,7 @@ class Log:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def write(self, line: bytes, at: int | None = None) -> None:
-        """Add a line with its line end, or without where the container left it unfinished."""
+        """Add a line; it has no line end if the container left it unfinished."""
         self.lines.append((at or time.time_ns(), line))
         self._tell()
 
@@ -33,7 +33,7 @@ class Log:
         self._tell()
 
     def rotate(self, keep: int) -> None:
-        """Begin a new file: whoever asks anew sees its ``keep`` lines and no older ones."""
+        """Begin a new file: a new request gets its ``keep`` lines and no older ones."""
         self.first = max(self.first, len(self.lines) - keep)
 
     def cut(self) -> None:
@@ -56,7 +56,7 @@ class Logs:
         return self._logs.setdefault((uid, container), Log())
 
     def close(self, uid: str) -> None:
-        """No more lines will come for any container of this pod."""
+        """Close the logs of all containers of this pod: no more lines will come."""
         for (owner, _), log in self._logs.items():
             if owner == uid:
                 log.close()
@@ -69,7 +69,7 @@ class Logs:
     def read(
         self, namespace: str, pod: str, query: Mapping[str, str]
     ) -> AsyncIterator[bytes] | None:
-        """What ``GET pods/NAME/log`` answers, None for an answer without content.
+        """The response to ``GET pods/NAME/log``, None for a response without content.
 
         Raises:
             ApiError: there is no such pod or container, or it has no log yet.
@@ -85,7 +85,7 @@ class Logs:
 
 
 def _container(pod: Manifest, asked: str) -> str | None:
-    """The container that is meant; None while the pod has no node that could be asked."""
+    """The requested container; None while the pod has no node."""
     name = pod["metadata"]["name"]
     containers = [each["name"] for each in pod["spec"]["containers"]]
     every = containers + [each["name"] for each in pod["spec"].get("initContainers") or ()]

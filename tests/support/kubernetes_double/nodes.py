@@ -1,11 +1,11 @@
-"""What the one node of the double has room for, and which images it can have."""
+"""The resources of the double's only node, and the images that it can pull."""
 
 import re
 from collections.abc import Mapping
 
 from support.kubernetes_double.objects import Manifest
 
-#: What the node can give to one pod; of any other resource it has nothing. Pods are not added up.
+#: Resources that the node can give to one pod; it has no others. Pods are not added up.
 CAPACITY = {"cpu": 64.0, "memory": 256 * 2.0**30, "ephemeral-storage": 2.0**40}
 
 _FACTORS: Mapping[str, float] = {
@@ -17,7 +17,7 @@ _FACTORS: Mapping[str, float] = {
 
 
 def what_is_short(pod: Manifest) -> str:
-    """The scheduler's message where the pod fits nowhere, else nothing."""
+    """The scheduler's message if the pod fits on no node, else an empty one."""
     asked: dict[str, float] = {}
     for container in pod["spec"]["containers"]:
         resources = container.get("resources") or {}
@@ -34,7 +34,7 @@ def what_is_short(pod: Manifest) -> str:
 
 
 def what_cannot_be_pulled(pod: Manifest) -> tuple[str, str] | None:
-    """An image of a registry that cannot exist (RFC 2606), with what the runtime says of it."""
+    """An image of a registry that cannot exist (RFC 2606), with the runtime's message about it."""
     for container in pod["spec"]["containers"]:
         image = container["image"]
         registry = image.partition("/")[0].partition(":")[0]
@@ -49,7 +49,7 @@ def what_cannot_be_pulled(pod: Manifest) -> tuple[str, str] | None:
 
 
 def quantity(text: str) -> float:
-    """``500m``, ``2Gi`` and the like as a number."""
+    """A quantity such as ``500m`` or ``2Gi`` as a number."""
     matched = re.fullmatch(r"([0-9.]+)([a-zA-Z]*)", text)
     assert matched, f"{text!r} is no quantity"
     return float(matched[1]) * _FACTORS[matched[2]]

@@ -1,7 +1,7 @@
 """The objects of the cluster, each kept as the JSON that goes over the wire.
 
-A job of 500 workers is listed in milliseconds because nothing is encoded for a list, and fifty
-thousand pods fit into memory because none is kept as Python objects.
+A job of 500 workers is listed in milliseconds because nothing is encoded for a list. Fifty thousand
+pods fit into memory because none is kept as Python objects.
 """
 
 import json
@@ -15,7 +15,7 @@ from support.kubernetes_double.kinds import Kind, Selector
 #: How many events of a kind a watch can go back.
 HISTORY = 10_000
 
-#: The version before everything: older ones are long gone.
+#: The version before all others: older ones are compacted.
 FIRST = 1000
 
 Manifest = dict[str, Any]
@@ -36,27 +36,27 @@ class Stored:
     encoded: bytes
 
     def manifest(self) -> Manifest:
-        """The object as a dict of the caller's own."""
+        """A copy of the object as a dict, which the caller may change."""
         whole: Manifest = json.loads(self.whole())
         return whole
 
     def whole(self) -> bytes:
-        """The object as an answer has it that is about this object alone."""
+        """The object as the response to a request for it alone."""
         kind = f'{{"kind":"{self.kind.kind}","apiVersion":"{self.kind.api_version}",'
         return kind.encode() + self.encoded[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change, for those who watch."""
+    """One change, for watches."""
 
     type: str
     stored: Stored
-    earlier: dict[str, str] | None  # the labels before, where there was a before
+    earlier: dict[str, str] | None  # the labels before, if there was a version before
 
 
 class Objects:
-    """What etcd holds in a real cluster. Everything happens in one event loop, so without locks."""
+    """What etcd holds in a real cluster. Everything runs in one event loop, so without locks."""
 
     def __init__(self) -> None:
         self.version = FIRST
@@ -74,7 +74,7 @@ class Objects:
         return self._by_name[kind].get((namespace, name))
 
     def present(self, stored: Stored) -> Stored | None:
-        """The newest version of that very object, None when it has gone."""
+        """The newest version of the same object, by its uid; None when it was removed."""
         now = self.find(stored.kind, stored.namespace, stored.name)
         return now if now and now.uid == stored.uid else None
 
@@ -82,11 +82,11 @@ class Objects:
         return uid in self._uids
 
     def dependants(self, uid: str) -> list[Stored]:
-        """What names the object of this uid as its owner."""
+        """The objects that name the object of this uid as their owner."""
         return list(self._by_owner.get(uid, {}).values())
 
     def select(self, kind: Kind, namespace: str, selector: Selector = ()) -> list[Stored]:
-        """In the order of their names; an empty namespace means all."""
+        """The selected objects in the order of their names; an empty namespace means all."""
         candidates: Iterable[Stored] = self._by_name[kind].values()
         for each in selector:
             if each.wanted and each.values and len(each.values) == 1:
@@ -115,7 +115,7 @@ class Objects:
         return stored
 
     def change(self, stored: Stored, edit: Callable[[Manifest], None]) -> Stored | None:
-        """Let ``edit`` change the newest version; None when the object has gone."""
+        """Let ``edit`` change the newest version; None when the object was removed."""
         now = self.present(stored)
         if now is None:
             return None
@@ -132,7 +132,7 @@ class Objects:
         self._tell(Event("DELETED", self._encode(now.kind, now.manifest()), now.labels))
 
     def forget_history(self) -> None:
-        """As after a compaction: nobody can watch from a version before now."""
+        """Forget the history, as a compaction does: a watch from a version before now fails."""
         for kind in self._by_name:
             self.history[kind].clear()
             self.oldest[kind] = self.version

@@ -1,4 +1,4 @@
-"""From a request's path to what it asks for."""
+"""Parses the path of a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 @dataclass(frozen=True)
 class Target:
-    """What a path names: a collection where ``name`` is empty."""
+    """The target of a path: a collection if ``name`` is empty."""
 
     verb: str
     kind: Kind
@@ -28,7 +28,7 @@ def read_path(method: str, path: str, query: Mapping[str, str], kinds: tuple[Kin
     """The target of a request.
 
     Raises:
-        ApiError: there is no such path here.
+        ApiError: the path does not exist here.
     """
     parts = path.strip("/").split("/")
     if parts[:2] == ["api", "v1"]:
@@ -64,7 +64,7 @@ def is_true(text: str) -> bool:
 
 
 def discovery(path: str, kinds: tuple[Kind, ...]) -> dict[str, object] | None:
-    """What tells a client such as kubectl which kinds there are."""
+    """The discovery documents, from which a client such as kubectl learns the kinds."""
     groups = sorted({kind.group for kind in kinds if kind.group})
     match path.strip("/").split("/"):
         case ["version"]:

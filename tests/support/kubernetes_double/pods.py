@@ -19,15 +19,15 @@ from support.kubernetes_double.tempo import Tempo
 #: Writes an event of this pod: type, reason, message.
 Tell = Callable[[str, str, str], None]
 
-#: How much of a log stands for the last words of a container that left none.
+#: How much of its log replaces the termination message of a container that wrote none.
 _LAST_LINES, _LAST_BYTES = 80, 2048
 
-#: What a container runtime says where this system has other words.
+#: Messages of a container runtime where those of this system differ.
 _WORDS = {errno.ENOENT: "executable file not found in $PATH"}
 
 
 class ProcessPod:
-    """Runs it; restartPolicy Never."""
+    """Runs a pod; restartPolicy Never."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ProcessPod:
         return {name: container.pid for name, container in self._containers.items()}
 
     def end(self, grace: float) -> None:
-        """SIGTERM, and SIGKILL after ``grace`` seconds; a second call may shorten it."""
+        """Send SIGTERM, and SIGKILL after ``grace`` seconds; a second call may shorten it."""
         self._grace = grace
         self._told_to_end.set()
         if grace:
@@ -72,7 +72,7 @@ class ProcessPod:
                 container.kill()
 
     async def stop(self) -> None:
-        """End it with the whole double."""
+        """End the pod together with the whole double."""
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
         await asyncio.gather(*(self._gone(each) for each in self._containers.values()))
@@ -91,7 +91,7 @@ class ProcessPod:
             self._logs.close(self._stored.uid)
 
     async def _begin(self) -> bool:
-        """Scheduled, its volumes and variables there; False when it was deleted before."""
+        """Schedule the pod and set up its volumes and variables; False if it was deleted before."""
         await asyncio.sleep(self._tempo.schedule)
         short = nodes.what_is_short(self._pod)
         if short:
@@ -116,14 +116,14 @@ class ProcessPod:
                     self._around.variables(container)
                 return True
             except ConfigError as error:
-                # A real kubelet tries again, every few seconds.
+                # A real kubelet attempts it again every few seconds.
                 self._become(statuses.waiting("CreateContainerConfigError", str(error)))
                 self._tell("Warning", "Failed", f"Error: {error}")
                 await self._told_or(self._tempo.phase)
         return False
 
     async def _pull(self) -> bool:
-        """Whether the images could be had; where not, the pod waits for them to its end."""
+        """Whether the images could be pulled; if not, the pod waits for them to its end."""
         trouble = nodes.what_cannot_be_pulled(self._pod)
         if not trouble:
             return True
@@ -155,7 +155,7 @@ class ProcessPod:
             timer.cancel()
 
     async def _run_first(self, container: Manifest) -> int:
-        """An init container."""
+        """Run an init container."""
         try:
             return await self._process(container).ended
         except OSError:
@@ -190,19 +190,19 @@ class ProcessPod:
         return process
 
     async def _watch(self, container: Manifest) -> None:
-        """From the start of one container to its last words in the pod's status."""
+        """Follow one container from its start to its termination message in the pod's status."""
         process = self._containers.get(container["name"])
         if process is None:
-            return  # it could not be started, and that is told
+            return  # it could not be started, which the status already shows
         code = await process.ended
         await asyncio.sleep(self._tempo.notice)
         message = self._last_words(container, code)
         end = statuses.terminated(code, "", message, container["name"])
-        # Of a pod that was deleted, a real kubelet tells both at once.
+        # For a pod that was deleted, a real kubelet reports both at once.
         self._become(statuses.both(end, _end_if_all) if self._told_to_end.is_set() else end)
 
     async def _finish(self) -> None:
-        """The phase, and the end of the object where it was deleted."""
+        """Set the phase, and remove the object if it was deleted."""
         if self._expired:
             message = "Pod was active on the node longer than the specified deadline"
             self._become(statuses.failed("DeadlineExceeded", message))
@@ -243,7 +243,7 @@ class ProcessPod:
 
 
 def _end_if_all(pod: Manifest) -> None:
-    """The phase, once every container has ended."""
+    """Set the phase once every container has ended."""
     states = [each["state"] for each in pod["status"].get("containerStatuses", ())]
     if states and all("terminated" in state for state in states):
         statuses.ended()(pod)

@@ -22,7 +22,7 @@ from support.kubernetes_double.watches import CUT, Watch, Watches
 #: A real server chooses between half an hour and an hour.
 WATCH_SECONDS = 1800.0
 
-#: A real one takes 3 MiB; this one takes whole jobs from a benchmark at once.
+#: A real server accepts 3 MiB; this one accepts whole jobs from a benchmark at once.
 _LONGEST_BODY = 64 * 2**20
 
 Control = Callable[[str, dict[str, Any]], Any]
@@ -30,7 +30,7 @@ Control = Callable[[str, dict[str, Any]], Any]
 
 @dataclass
 class Server:
-    """Listens on a port of loopback, and keeps it also while it is away."""
+    """Listens on a port of loopback, and keeps the port while it refuses connections."""
 
     api: Api
     access: Access
@@ -52,12 +52,13 @@ class Server:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def go_away(self) -> None:
-        """Refuse connections from now on, and break those there are."""
+        """Refuse new connections, and break open ones."""
         loop = asyncio.get_running_loop()
         for listening in self._listener.sockets:
             loop.remove_reader(listening.fileno())
-        # asyncio forgets whom it has accepted and not yet served when it closes a listener, and
-        # they would wait for ever: three turns of the loop, and they are among the connections.
+        # When asyncio closes a listener, it forgets connections that are accepted and not yet
+        # served, and their clients would wait for ever. After three turns of the loop they are
+        # among the connections.
         for _ in range(3):
             await asyncio.sleep(0)
         self._listener.close()
@@ -158,7 +159,7 @@ def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) 
 async def _stream(
     http: web.BaseRequest, lines: AsyncIterator[bytes], content_type: str = "application/json"
 ) -> web.StreamResponse:
-    """Send the lines as they come; at the mark of a cut, half a line and a broken connection."""
+    """Send the lines as they come; at the mark of a cut, half a line, then disconnect."""
     half = None if content_type == "application/json" else 0
     response = web.StreamResponse(headers={"Content-Type": content_type})
     await response.prepare(http)
@@ -172,7 +173,7 @@ async def _stream(
         with suppress(ConnectionError):
             await response.write_eof()
     except ConnectionError:
-        pass  # the client has gone: nobody to tell
+        pass  # the client has closed the connection
     return response
 
 

@@ -1,6 +1,6 @@
 """The states of pods as a real cluster shows them, each as an edit of a pod's manifest.
 
-Every function here gives such an edit, for ``KubernetesDouble.become`` and ``imagine``; the
+Every function here returns such an edit, for ``KubernetesDouble.become`` and ``imagine``; the
 kubelet of this double uses them too.
 """
 
@@ -48,7 +48,7 @@ def running() -> Edit:
 
 
 def scheduled() -> Edit:
-    """A node is found, and its kubelet knows nothing of it yet."""
+    """A node is assigned, and its kubelet has not seen the pod yet."""
 
     def edit(pod: Manifest) -> None:
         pod["spec"]["nodeName"] = NODE
@@ -58,7 +58,7 @@ def scheduled() -> Edit:
 
 
 def ready_to_start() -> Edit:
-    """Volumes and network are there, and no container yet."""
+    """Volumes and network are ready, and no container is."""
 
     def edit(pod: Manifest) -> None:
         _schedule(pod)
@@ -100,7 +100,7 @@ def unschedulable(message: str = NO_GPU) -> Edit:
 
 
 def gated() -> Edit:
-    """Kept from the scheduler by a gate, as Kueue does."""
+    """Kept from the scheduler by a scheduling gate, as Kueue does."""
 
     def edit(pod: Manifest) -> None:
         message = "Scheduling is blocked due to non-empty scheduling gates"
@@ -110,7 +110,7 @@ def gated() -> Edit:
 
 
 def terminated(exit_code: int, reason: str = "", message: str = "", container: str = "") -> Edit:
-    """Containers have ended, and the phase does not say so yet."""
+    """Containers have ended, and the phase does not show it yet."""
 
     def edit(pod: Manifest) -> None:
         _schedule(pod)
@@ -151,7 +151,7 @@ def exited(exit_code: int, message: str = "", container: str = "") -> Edit:
 
 
 def out_of_memory(exit_code: int = 137) -> Edit:
-    """The main process (137), or with another code a child of it: the reason is the same."""
+    """The main process (137) or a child of it (another code) was killed: the reason is the same."""
     return both(terminated(exit_code, "OOMKilled"), ended())
 
 
@@ -187,7 +187,7 @@ def disruption(reason: str, message: str = "") -> Edit:
 
 
 def node_lost() -> Edit:
-    """What the node controller writes when a node is silent; the pod stays in phase Running."""
+    """What the node controller writes for an unresponsive node; the pod stays in phase Running."""
 
     def edit(pod: Manifest) -> None:
         name = pod["metadata"]["name"]
@@ -218,7 +218,7 @@ def both(*edits: Edit) -> Edit:
 
 
 def raw(status: Mapping[str, Any]) -> Edit:
-    """Any status at all, instead of the one there is."""
+    """Any status, which replaces the present one."""
 
     def edit(pod: Manifest) -> None:
         pod["status"] = dict(status)
@@ -227,7 +227,7 @@ def raw(status: Mapping[str, Any]) -> Edit:
 
 
 def _schedule(pod: Manifest) -> None:
-    """What the kubelet shows first: the node, and containers that are being made."""
+    """What the kubelet shows first: the node, and containers that are being created."""
     status = pod["status"]
     pod["spec"]["nodeName"] = NODE
     if "containerStatuses" in status:
@@ -259,7 +259,7 @@ def _statuses(pod: Manifest) -> list[dict[str, Any]]:
 
 
 def _codes(pod: Manifest) -> list[int | None]:
-    """The exit code of each container, None of one that has not ended."""
+    """The exit code of each container; None if it has not ended."""
     states = (each["state"].get("terminated", {}) for each in _statuses(pod))
     return [state.get("exitCode") for state in states]
 

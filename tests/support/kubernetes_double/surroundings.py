@@ -1,4 +1,4 @@
-"""What a container finds around it: its variables, its folders, and the other pods' addresses."""
+"""The environment of a container: its variables, its folders, and the other pods' addresses."""
 
 import base64
 import os
@@ -24,7 +24,7 @@ class ConfigError(Exception):
 
 
 class Addresses:
-    """Stands for the cluster's DNS: ``worker-0.NAME:2222`` is a port of this machine's loopback."""
+    """Replaces the cluster's DNS: ``worker-0.NAME:2222`` is a port of this machine's loopback."""
 
     def __init__(self) -> None:
         self._ports: dict[tuple[str, str], int] = {}
@@ -34,7 +34,7 @@ class Addresses:
         self._held.close()
 
     def rewrite(self, text: str, namespace: str, subdomain: str) -> str:
-        """``text`` with every ``host.SUBDOMAIN:port`` of this namespace as an address here."""
+        """``text`` with every ``host.SUBDOMAIN:port`` of this namespace made a local address."""
         if not subdomain:
             return text
         name = rf"([a-z0-9-]+)\.{re.escape(subdomain)}(?:\.[a-z0-9.-]+)?:(\d+)"
@@ -50,7 +50,7 @@ class Addresses:
 
 @dataclass
 class Surroundings:
-    """Those of one pod; ``folder`` is the pod's own."""
+    """The variables, folders and addresses of one pod; ``folder`` is the pod's own."""
 
     pod: Manifest
     folder: Path
@@ -63,7 +63,7 @@ class Surroundings:
         """Make the folders of the volumes.
 
         Raises:
-            ConfigError: something that a volume is made of does not exist.
+            ConfigError: an object from which a volume is made does not exist.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         for volume in self.pod["spec"].get("volumes") or ():
@@ -79,7 +79,7 @@ class Surroundings:
                         (folder / file).write_text(text)
 
     def command(self, container: Manifest) -> list[str]:
-        """The argument vector; ``python`` is this interpreter, as it is the image's there."""
+        """The argument vector; ``python`` is replaced by this interpreter."""
         given = [*(container.get("command") or ()), *(container.get("args") or ())]
         variables = self.variables(container)
         command = [_expand(self._local_paths(each, container), variables) for each in given]
@@ -88,7 +88,7 @@ class Surroundings:
         return command
 
     def directory(self, container: Manifest) -> Path:
-        """The working directory: a volume's folder, or one of the container's own."""
+        """The working directory: the folder of a volume, or one of the container's own."""
         asked = container.get("workingDir", "")
         local = self._local_paths(asked, container)
         folder = Path(local) if asked and local != asked else self.folder / container["name"]
@@ -96,7 +96,7 @@ class Surroundings:
         return folder
 
     def variables(self, container: Manifest) -> dict[str, str]:
-        """Its environment, with what the image and the kubelet would add.
+        """The container's environment, with the variables that the image and the kubelet would add.
 
         Raises:
             ConfigError: a ConfigMap, a Secret or a key of one is missing.
@@ -124,11 +124,11 @@ class Surroundings:
         return found
 
     def termination_log(self, container: Manifest) -> Path:
-        """What the container sees at ``/dev/termination-log``."""
+        """The file that the container has at ``/dev/termination-log``."""
         return self.folder / f"{container['name']}.termination-log"
 
     def _local_paths(self, text: str, container: Manifest) -> str:
-        """``/scratch/tmp`` in the folder that stands for the volume mounted at ``/scratch``."""
+        """Map ``/scratch/tmp`` into the folder of the volume that is mounted at ``/scratch``."""
         for mount in container.get("volumeMounts") or ():
             path = mount["mountPath"].rstrip("/")
             if text == path or text.startswith(f"{path}/"):
@@ -175,7 +175,7 @@ class Surroundings:
 
 
 def _expand(text: str, variables: Mapping[str, str]) -> str:
-    """``$(NAME)`` as the kubelet expands it."""
+    """Expand ``$(NAME)`` as the kubelet does."""
     return _REFERENCE.sub(lambda match: variables.get(match[1], match[0]), text)
 
 

@@ -1,11 +1,11 @@
-"""How many seconds the parts of the cluster take: the order of a real one's, only quicker."""
+"""How many seconds the parts of the cluster take: in the order of a real one's, but shorter."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tempo:
-    """Measured on a real Kubernetes 1.36, and divided by about five."""
+    """Seconds, measured on a real Kubernetes 1.36 and divided by about five."""
 
     schedule: float = 0.01  # until the scheduler has found a node
     create: float = 0.03  # until the kubelet has made the containers

@@ -26,14 +26,14 @@ class Watch:
 
     @property
     def topic(self) -> tuple[Kind, str, str]:
-        """What every event that concerns this watch has in common: a label, if it asks for one."""
+        """A label that all events of this watch share, if its selector has one."""
         for each in self.selector:
             if each.wanted and each.values and len(each.values) == 1:
                 return (self.kind, each.key, next(iter(each.values)))
         return (self.kind, "", "")
 
     def offer(self, event: Event, line: bytes) -> None:
-        """Take the event if it is one of ours; what left the selection is told as deleted."""
+        """Take the event if it is selected; report an object that left the selection as deleted."""
         stored = event.stored
         if self.namespace and stored.namespace != self.namespace:
             return
@@ -65,9 +65,10 @@ class Watches:
     async def follow(
         self, watch: Watch, since: int | None, seconds: float, bookmarks: float | None
     ) -> AsyncIterator[bytes]:
-        """The lines of the watch until its time is over; an empty one means that it is cut.
+        """The lines of the watch until its timeout; an empty line means that the connection is cut.
 
-        ``since`` None begins with everything there is; ``bookmarks`` is the seconds between two.
+        With ``since`` None it begins with all existing objects; ``bookmarks`` is the seconds
+        between two.
         """
         if since is not None and since < self._objects.oldest[watch.kind]:
             yield encode_error(expired(since, self._objects.oldest[watch.kind]))
@@ -95,7 +96,7 @@ class Watches:
             watch.lines.put_nowait(CUT)
 
     def expire(self) -> None:
-        """Tell every open watch that its version is too old, and end it."""
+        """Send the error "version too old" to every open watch, and end it."""
         for watch in self._all():
             watch.lines.put_nowait(encode_error(expired(1, self._objects.version)))
             watch.lines.put_nowait(CUT)
@@ -104,7 +105,7 @@ class Watches:
         return [watch for watches in self._open.values() for watch in watches]
 
     def _bookmark(self, kind: Kind, *, begun: bool = False) -> bytes:
-        """How far the watch is; ``begun`` ends what was there when it began."""
+        """A bookmark with the watch's version; ``begun`` marks the end of the initial objects."""
         metadata: dict[str, Any] = {"resourceVersion": str(self._objects.version)}
         if begun:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -133,7 +134,7 @@ class Watches:
 
 
 def fields_match(stored: Stored, fields: dict[str, str]) -> bool:
-    """Whether the object is one that the field selector means."""
+    """Whether the field selector matches the object."""
     if not fields:
         return True
     manifest = stored.manifest()
