@@ -214,7 +214,8 @@ def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
     manifest = json.loads(path.read_text())
     manifest["files"]["../../model.json"] = next(iter(manifest["files"].values()))
     path.write_text(json.dumps(manifest))
-    with pytest.raises(FinalError, match=r"0000000040/manifest.json.*'../../model.json' is not a valid key"):
+    words = r"0000000040/manifest.json.*'../../model.json' is not a valid key"
+    with pytest.raises(FinalError, match=words):
         run(digits.replica("train", "outside", epochs=2, **common))
 
 
