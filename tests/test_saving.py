@@ -173,18 +173,20 @@ def test_nothing_is_sealed_or_dropped_by_one_that_has_lost_its_lease(tmp_path):
     assert sealed_checkpoints(store) == [Name(1, 40)]
 
 
-def test_no_errand_runs_of_one_that_has_lost_its_lease():
-    ran = []
-
-    def look():
-        raise SupersededError("launch second took over")
-
-    courier = Courier(deadline=60, look=look)
-    courier.send("events", lambda: ran.append("events"))
+def test_that_the_lease_is_lost_is_raised_where_training_is(tmp_path):
+    store = open_store(tmp_path.as_uri())
+    lease = Lease(store, attempt="first", generation=0, place="here")
+    lease.take()
+    courier = Courier(deadline=60)
+    chronicle = Chronicle(store, courier, lease.put)
+    chronicle.note(What.START)
+    assert courier.wait(30)
+    Lease(store, attempt="first", generation=1, place="there").take()
+    chronicle.note(What.END)
     assert not courier.wait(30)
-    with pytest.raises(SupersededError, match="launch second took over"):
+    with pytest.raises(SupersededError, match="launch first on there took over"):
         courier.check()
-    assert not ran
+    assert [each.event for each in read(store.get(KEY).decode().splitlines())] == [What.START]
 
 
 def test_what_an_evaluator_has_measured_decides_which_checkpoint_is_the_best(tmp_path, capsys):

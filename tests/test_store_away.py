@@ -114,7 +114,7 @@ def test_past_its_deadline_the_training_ends_and_names_what_is_on_this_machine(
         assert process.returncode == ExitCode.TEMPORARY, said
     assert "the store has failed for more than 2 s" in said
     local = said.split("on this machine are the checkpoints ")[1].split()[0].rstrip(",;")
-    assert "/checkpoints/0000" in local
+    assert "/checkpoints/0001-0000" in local
 
 
 def test_a_training_that_ends_while_its_store_is_away_waits_for_it(digits, s3_url, wire):

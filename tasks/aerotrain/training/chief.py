@@ -120,6 +120,7 @@ def _train(
         metrics,
         start,
         attendants.courier,
+        attendants.lease.look,
     )
     observer = _observer(feed, strategy, step, report, agreement)
     observer.begin(restored)

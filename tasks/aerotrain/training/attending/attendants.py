@@ -56,7 +56,7 @@ class Attendants:
         if replica.is_chief:
             lease.take(above=highest_token(store))
         with lease.renewed(_superseded) if replica.is_chief else nullcontext():
-            courier = Courier(arguments.store_seconds, lease.look)
+            courier = Courier(arguments.store_seconds)
             kind = Chronicle if replica.is_chief else NoChronicle
             chronicle = kind(store, courier, lease.put, generation=replica.generation)
             chronicle.note(What.START, at=BEGAN)

@@ -20,18 +20,11 @@ Errand = Callable[[], None]
 class Courier:
     """Runs errands one after another, and those again that failed for what may pass.
 
-    ``deadline`` is for how many seconds they may fail in a row. ``look`` is called before each,
-    and raises where this process may not write any more.
+    ``deadline`` is for how many seconds they may fail in a row.
     """
 
-    def __init__(
-        self,
-        deadline: float,
-        look: Errand = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._deadline = deadline
-        self._look = look
         self._clock = clock
         self._change = threading.Condition()
         self._waiting: dict[str, Errand] = {}
@@ -84,7 +77,6 @@ class Courier:
         while True:
             name, errand = self._next()
             try:
-                self._look()
                 errand()
             except (TemporaryError, StoreRefused, OSError) as error:
                 self._again(name, errand, error, pause)

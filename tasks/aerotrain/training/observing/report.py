@@ -49,7 +49,8 @@ class Report:
     """Prints progress, keeps the metrics, and writes TensorBoard's event files to ``store``.
 
     ``metrics`` are those of the last epoch that ended, by name. Training begins with ``start``
-    steps done before.
+    steps done before. ``look`` is called before something is written to the store, and raises
+    where this process may not write there any more.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Report:
         metrics: Mapping[str, float],
         start: int,
         courier: Courier,
+        look: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = dict(metrics)
@@ -71,6 +73,7 @@ class Report:
         self._store = store
         self._events = Events(scratch / _FOLDER)
         self._courier = courier
+        self._look = look
         self._clock = clock
         self._line = Every(_SECONDS_BETWEEN_LINES, clock)
         self._pace = Pace(plan.batch_size, clock(), start)
@@ -116,6 +119,7 @@ class Report:
         self._events.flush()
 
         def upload() -> None:
+            self._look()
             for file in logs:
                 self._store.upload(file, f"{_LOGS}/{file.name}")
             for file in self._events.files():
