@@ -174,18 +174,20 @@ def test_a_chief_without_its_lease_publishes_no_checkpoint(tmp_path):
     assert complete_checkpoints(store) == [Name(1, 40)]
 
 
-def test_an_uploader_without_its_lease_runs_no_upload():
-    ran = []
-
-    def look():
-        raise SupersededError("launch second took over")
-
-    uploader = Uploader(deadline=60, look=look)
-    uploader.send("events", lambda: ran.append("events"))
+def test_a_lost_lease_is_raised_in_the_training(tmp_path):
+    store = open_store(tmp_path.as_uri())
+    lease = Lease(store, attempt="first", generation=0, place="here")
+    lease.take()
+    uploader = Uploader(deadline=60)
+    writer = EventWriter(store, uploader, lease.put)
+    writer.note(EventType.START)
+    assert uploader.wait(30)
+    Lease(store, attempt="first", generation=1, place="there").take()
+    writer.note(EventType.END)
     assert not uploader.wait(30)
-    with pytest.raises(SupersededError, match="launch second took over"):
+    with pytest.raises(SupersededError, match="launch first on there took over"):
         uploader.check()
-    assert not ran
+    assert [each.event for each in read(store.get(KEY).decode().splitlines())] == [EventType.START]
 
 
 def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_path, capsys):

@@ -113,7 +113,7 @@ def test_a_training_past_its_outage_deadline_ends_and_names_its_local_checkpoint
         assert process.returncode == ExitCode.TEMPORARY, said
     assert "the store has failed for more than 2 s" in said
     local = said.split("on this machine are the checkpoints ")[1].split()[0].rstrip(",;")
-    assert "/checkpoints/0000" in local
+    assert "/checkpoints/0001-0000" in local
 
 
 def test_a_training_that_ends_during_a_store_outage_waits_for_the_store(digits, s3_url, wire):

@@ -124,6 +124,7 @@ def _train(
         metrics,
         start,
         services.uploader,
+        services.lease.look,
     )
     hooks = _observer(pipeline, strategy, step, report, decisions)
     hooks.begin(restored)

@@ -57,7 +57,7 @@ class BackgroundServices:
         if replica.is_chief:
             lease.take(above=highest_token(store))
         with lease.renewed(_superseded) if replica.is_chief else nullcontext():
-            uploader = Uploader(arguments.store_timeout, lease.look)
+            uploader = Uploader(arguments.store_timeout)
             kind = EventWriter if replica.is_chief else NullEventWriter
             event_writer = kind(store, uploader, lease.put, generation=replica.generation)
             event_writer.note(EventType.START, at=began())

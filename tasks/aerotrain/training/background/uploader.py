@@ -20,18 +20,11 @@ Upload = Callable[[], None]
 class Uploader:
     """Runs uploads one after another, and repeats those that failed temporarily.
 
-    ``deadline`` is the number of seconds for which they may fail. ``look`` is called before each
-    upload, and raises an error if this process may not write any more.
+    ``deadline`` is the number of seconds for which they may fail in a row.
     """
 
-    def __init__(
-        self,
-        deadline: float,
-        look: Upload = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._deadline = deadline
-        self._look = look
         self._clock = clock
         self._change = threading.Condition()
         self._waiting: dict[str, Upload] = {}
@@ -84,7 +77,6 @@ class Uploader:
         while True:
             name, upload = self._next()
             try:
-                self._look()
                 upload()
             except (TemporaryError, StoreRefused, OSError) as error:
                 self._again(name, upload, error, pause)

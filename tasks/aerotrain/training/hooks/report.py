@@ -49,6 +49,8 @@ class Report:
     """Prints progress, keeps the metrics, and writes TensorBoard's event files to ``store``.
 
     ``metrics`` are those of the last finished epoch, by name. ``start`` steps were done before.
+    ``look`` is called before anything is written to the store, and raises an error if this process
+    may not write there any more.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Report:
         metrics: Mapping[str, float],
         start: int,
         uploader: Uploader,
+        look: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = dict(metrics)
@@ -70,6 +73,7 @@ class Report:
         self._store = store
         self._events = Events(scratch / _FOLDER)
         self._uploader = uploader
+        self._look = look
         self._clock = clock
         self._line = Interval(_SECONDS_BETWEEN_LINES, clock)
         self._pace = Pace(plan.batch_size, clock(), start)
@@ -115,6 +119,7 @@ class Report:
         self._events.flush()
 
         def upload() -> None:
+            self._look()
             for file in logs:
                 self._store.upload(file, f"{_LOGS}/{file.name}")
             for file in self._events.files():
