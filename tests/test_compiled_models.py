@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import keras
 import numpy as np
@@ -238,10 +239,15 @@ def user_of(build):
     return UserCode("here", lambda _: build(), lambda features: features)
 
 
+@cache
+def fitted(kind):
+    """The model of that kind after a training by ``fit``, and the logs of each batch."""
+    return trained_by_fit(user_of(MODELS[kind]), batches())
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
-    user, data = user_of(MODELS[kind]), batches()
-    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+    assert_same(trained_by_us(user_of(MODELS[kind]), batches()), fitted(kind))
 
 
 @pytest.mark.parametrize(
@@ -250,8 +256,8 @@ def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
 )
 def test_a_worker_with_packed_variables_computes_the_steps_of_fit(kind, size, monkeypatch):
     monkeypatch.setattr(packed_variables, "PACKED_BYTES", size)
-    user, data = user_of(MODELS[kind]), batches()
-    assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
+    ours = trained_by_us(user_of(MODELS[kind]), batches(), step_of=RemoteStep)
+    assert_same(ours, fitted(kind))
 
 
 def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():

@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.training.model_manifest import ModelManifest
-from support.live_sets import Live
+from support.live_sets import Live, end_fork_server
 from support.training_fixtures import Pipeline
 
 pytestmark = pytest.mark.process
@@ -64,6 +64,14 @@ class Training:
         """Let the training stop after its epoch, and return its end."""
         self.stop_file.touch()
         return self.live.end.result(LONG).state
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for the groups of all these tests, so that one fork server is enough."""
+    root = tmp_path_factory.mktemp("recovery") / "sets"
+    yield root
+    end_fork_server(root)
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Run some steps of a job in this process, and write their results to a file.
+"""Run some steps of jobs in this process, one job after another, and write their results to files.
 
-``python replica_steps.py JOB OUTPUT DEVICES STEPS``: a job in JSON; the name of a NumPy archive;
-how many virtual CPU devices to make; how many steps to run. If the job has a cluster, the
+``python replica_steps.py OUTPUT DEVICES STEPS JOB STEPS JOB…``: the folder of a NumPy archive for
+each job, ``0.npz`` and so on; how many virtual CPU devices to make; and for each job how many steps
+to run, and the job in JSON. All jobs have the same replicas. If these have a cluster, the
 launcher's environment variables describe it.
 """
 
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
 from aerotrain.contract.cluster import set_tf_config
 from aerotrain.contract.job import Job
@@ -24,21 +26,32 @@ from aerotrain.training.schedule import Plan
 from aerotrain.training.strategies import ENGINES, wait_for_all
 
 
-def main(text: str, output: str, devices: str, steps: str) -> None:
-    job = Job.from_json(text)
+def main(output: str, devices: str, *words: str) -> None:
     if "AEROTRAIN_CLUSTER" in os.environ:
         set_tf_config(os.environ)
-    sys.path.insert(0, str(job.code))
     [cpu] = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * int(devices)
     tf.config.set_logical_device_configuration(cpu, logical)
+    for number, (steps, text) in enumerate(zip(words[::2], words[1::2], strict=True)):
+        job = Job.from_json(text)
+        if str(job.code) not in sys.path:
+            sys.path.insert(0, str(job.code))
+        scratch = Path.cwd() / f"job-{number}"
+        scratch.mkdir()
+        print(f"job {number}: {job.strategy} with {job.arguments}", flush=True)
+        np.savez(f"{output}/{number}.npz", **run(job, scratch, int(steps)))
+        _join_again()
+
+
+def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
+    """The metrics after each execution, and the weights and the counters at the end."""
     arguments = TrainArguments.of(job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
     records = dataset.splits["train"].records
     plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
     feed = InputPipeline(
-        job=job, arguments=arguments, dataset=dataset, code=code, plan=plan, scratch=Path.cwd()
+        job=job, arguments=arguments, dataset=dataset, code=code, plan=plan, scratch=scratch
     )
     engine = ENGINES[job.strategy]
     strategy = engine.build(arguments)
@@ -50,13 +63,24 @@ def main(text: str, output: str, devices: str, steps: str) -> None:
             0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
         step = engine.step(model, counter, spec)
-    step_runner = engine.step_runner(strategy, step, feed, 0)
-    results = [step.metrics.results(ran.sums) for ran in step_runner.run(int(steps))]
+    with feed.supplied():
+        step_runner = engine.step_runner(strategy, step, feed, 0)
+        results = [step.metrics.results(ran.sums) for ran in step_runner.run(steps)]
     weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
     logs = {name: [each[name] for each in results] for name in results[0]}
     counts = {"counter": counter.numpy(), "iterations": model.optimizer.iterations.numpy()}
-    np.savez(output, **logs, **weights, **counts)
     wait_for_all(strategy)
+    return {**logs, **weights, **counts}
+
+
+def _join_again() -> None:
+    """Let another strategy of several processes use the server that the first has started.
+
+    TensorFlow expects one strategy for the life of a process. Its own tests create several in this
+    way, each with other keys for its collectives.
+    """
+    CollectiveAllReduceExtended._std_server_started = True
+    CollectiveAllReduceExtended._collective_key_base += 100_000
 
 
 if __name__ == "__main__":
