@@ -13,7 +13,6 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import (
     CHIEF,
-    DIGITS,
     free_addresses,
     read_until,
     start_python,
@@ -76,24 +75,24 @@ def result_of(digits, name):
 
 
 def test_two_processes_train_a_model_that_is_evaluated_and_exported_as_any_other(digits, models):
-    common = {"strategy": "dtensor", "code": DIGITS, "model": "digits"}
+    common = {"strategy": "dtensor", "model": "small"}
     common |= {"layout": {"dense/kernel": [None, "model"], "dense/bias": ["model"]}}
-    with digits.cluster("halves", epochs=10, checkpoint_interval=2, **common) as processes:
-        said = read_until(processes["chief"], "epoch 10 of 10")
+    with digits.cluster("halves", epochs=6, checkpoint_interval=1, **common) as processes:
+        said = read_until(processes["chief"], "epoch 6 of 6")
         for process in processes.values():
             assert process.wait(60) == ExitCode.OK
     assert said.count("is in the store") >= 1
     url = result_of(digits, "halves")
-    assert ModelManifest.load(url).step == 10 * 40
+    assert ModelManifest.load(url).step == 6 * 40
     parts = digits.folder / "store/runs/halves/train/parts"
     assert not [path for path in parts.rglob("*") if path.is_file()]
 
     arguments = {"model": url, "data": digits.data}
-    thresholds = {"accuracy": 0.93}
+    thresholds = {"accuracy": 0.9}
     measured = evaluate.run(
         digits.replica("evaluate", "halves", thresholds=thresholds, **arguments)
     )
-    assert measured["accuracy"] > 0.93
+    assert measured["accuracy"] > 0.9
     export.run(digits.replica("export", "halves", **arguments))
 
 

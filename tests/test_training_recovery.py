@@ -41,9 +41,9 @@ class Training:
     stop_file: Path
 
     def until_it_trains(self) -> None:
-        """Wait for progress from now on that a checkpoint has saved."""
-        self.live.until_more_said("is in the store", times=2, timeout=LONG)
-        self.live.until_more_said("progress step=", times=2, timeout=LONG)
+        """Wait for another checkpoint, and for progress after it."""
+        self.live.until_more_said("is in the store", timeout=LONG)
+        self.live.until_more_said("progress step=", timeout=LONG)
 
     def kill(self, victim: str) -> tuple[set[str], list[str]]:
         """Kill a replica; returns which ones restarted, and the log until the next progress."""

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.distribute.collective_all_reduce_strategy import (
+    CollectiveAllReduceExtended,
+    CollectiveAllReduceStrategy,
+)
 
 from aerotrain.contract.cluster import set_tf_config
 from aerotrain.contract.job import Job
@@ -80,7 +83,7 @@ def _join_again() -> None:
     way, each with other keys for its collectives.
     """
     CollectiveAllReduceExtended._std_server_started = True
-    CollectiveAllReduceExtended._collective_key_base += 100_000
+    CollectiveAllReduceStrategy._collective_key_base += 100_000
 
 
 if __name__ == "__main__":
