@@ -20,9 +20,9 @@ from aerotrain.store import open_store
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from aerotrain_airflow.backends.process.ports import reserved_ports
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.stack import Stack, running_stack
 from benchmarks.report import print_report
+from devtools.home import Home
+from devtools.stack import Stack, running_stack
 
 PROJECT = Path(__file__).parent.parent
 DAG = "digits"

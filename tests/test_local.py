@@ -19,14 +19,14 @@ import psutil
 import pytest
 
 from aerotrain_airflow.backends.process.ports import reserved_ports
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.commands import run_once
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home, Secrets
-from aerotrain_airflow.local.progress import TaskRow, in_order, task_rows
-from aerotrain_airflow.local.report import Report
-from aerotrain_airflow.local.settings import MARK, component_environment
-from aerotrain_airflow.local.stack import Stack
+from devtools.api import AirflowApi
+from devtools.commands import run_once
+from devtools.following import await_dag
+from devtools.home import Home, Secrets
+from devtools.progress import TaskRow, in_order, task_rows
+from devtools.report import Report
+from devtools.settings import MARK, component_environment
+from devtools.stack import Stack
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,15 +69,16 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Start a command of ``aerotrain_airflow.local`` in the project; no process may outlive it."""
+    """Start a command of ``devtools`` in the project; no process may outlive it."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
     }
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tasks"), str(ROOT / "plugins")])
+    roots = (ROOT / "tasks", ROOT / "plugins", ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, roots))
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "aerotrain_airflow.local", *arguments],
+            [sys.executable, "-u", "-m", "devtools", *arguments],
             cwd=project,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -15,13 +15,13 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
 from aerotrain.store import MANIFEST, Store, open_store
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.processes import marked
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.local.stack import Stack, running_stack
 from chaos.dag_runs import DagTraining, kill_all
+from devtools.following import await_dag
+from devtools.home import Home
+from devtools.processes import marked
+from devtools.progress import utc_now
+from devtools.s3_server import S3Server
+from devtools.stack import Stack, running_stack
 from support.airflow_runs import ENDED, Runs, free_port, until
 from support.preparing import prepare
 from support.waiting import wait_for

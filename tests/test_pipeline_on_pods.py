@@ -14,10 +14,10 @@ import yaml
 
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.stack import Stack, running_stack
+from devtools.following import await_dag
+from devtools.home import Home
+from devtools.progress import utc_now
+from devtools.stack import Stack, running_stack
 from support.airflow_runs import Runs, free_port, until
 from support.kubernetes_worlds import (
     SECRET,

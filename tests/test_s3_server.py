@@ -6,7 +6,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import open_store
-from aerotrain_airflow.local.s3_server import S3Server, s3_server, start_s3_server
+from devtools.s3_server import S3Server, s3_server, start_s3_server
 
 
 @pytest.mark.process

@@ -23,12 +23,12 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.processes import Process
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.stack import Stack, running_stack
 from aerotrain_airflow.recovery.goodput import goodput_of
+from devtools.following import await_dag
+from devtools.home import Home
+from devtools.processes import Process
+from devtools.progress import utc_now
+from devtools.stack import Stack, running_stack
 from support.airflow_runs import Runs, free_port
 
 DAG, TASK = "digits", "train"

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import httpx
 
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.stack import Stack
+from devtools.api import AirflowApi
+from devtools.stack import Stack
 from support.waiting import wait_for
 
 #: Seconds between two requests: Airflow is polled, because it sends no notifications.

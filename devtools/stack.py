@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.home import Home, Secrets
-from aerotrain_airflow.local.processes import Process, airflow, end_marked
-from aerotrain_airflow.local.s3_server import S3Server, start_s3_server
-from aerotrain_airflow.local.settings import (
+from devtools.api import AirflowApi
+from devtools.home import Home, Secrets
+from devtools.processes import Process, airflow, end_marked
+from devtools.s3_server import S3Server, start_s3_server
+from devtools.settings import (
     BUCKET,
     MARK,
     base_url,

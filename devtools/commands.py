@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain_airflow.backends.process.ports import reserved_ports
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.following import await_dag, follow, why_failed
-from aerotrain_airflow.local.home import USER, Home, Secrets, held, holder, wait_until_free
-from aerotrain_airflow.local.processes import end_marked
-from aerotrain_airflow.local.progress import console, display, utc_now
-from aerotrain_airflow.local.report import keep
-from aerotrain_airflow.local.settings import HOST, base_url
-from aerotrain_airflow.local.stack import Stack, running_stack
+from devtools.api import AirflowApi
+from devtools.following import await_dag, follow, why_failed
+from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
+from devtools.processes import end_marked
+from devtools.progress import console, display, utc_now
+from devtools.report import keep
+from devtools.settings import HOST, base_url
+from devtools.stack import Stack, running_stack
 
 #: Exit codes of ``run`` and ``up``.
 OK, RUN_FAILED, COULD_NOT = 0, 1, 2
@@ -116,7 +116,7 @@ def up(home: Home, project: Path, port: int) -> int:
 def _answer_of_server(home: Home, project: Path, port: int) -> str:
     """Start ``serve`` in a new session, and return what it writes into the pipe."""
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "aerotrain_airflow.local", "serve"]
+    command = [sys.executable, "-m", "devtools", "serve"]
     options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
     with (home.logs / "up.log").open("wb") as log:
         server = subprocess.Popen(

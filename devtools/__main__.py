@@ -1,4 +1,4 @@
-"""``python -m aerotrain_airflow.local run|up|down``: a complete Airflow on this machine."""
+"""``python -m devtools run|up|down``: a complete Airflow on this machine."""
 
 import argparse
 import json
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError
-from aerotrain_airflow.local import commands
-from aerotrain_airflow.local.home import Home
+from devtools import commands
+from devtools.home import Home
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="aerotrain_airflow.local", description=__doc__)
+    parser = argparse.ArgumentParser(prog="devtools", description=__doc__)
     subcommands = parser.add_subparsers(dest="command", required=True)
     run = subcommands.add_parser("run", help="run a pipeline once, and stop everything again")
     up = subcommands.add_parser("up", help="start Airflow, and leave it running")

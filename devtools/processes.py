@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.settings import MARK
+from devtools.home import Home
+from devtools.settings import MARK
 
 #: Seconds that processes get to end by themselves. A task's replicas need 2 of them.
 GRACE = 6.0

@@ -8,10 +8,10 @@ from typing import Any
 
 from aerotrain.contract.names import path_segment
 from aerotrain.store import fetch, open_store
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.local.settings import BUCKET
+from devtools.api import AirflowApi
+from devtools.home import Home
+from devtools.s3_server import S3Server
+from devtools.settings import BUCKET
 
 
 @dataclass(frozen=True, kw_only=True)
