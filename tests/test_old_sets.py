@@ -83,7 +83,7 @@ class TestAnHourOld:
         ended = old.followed().end()
         assert ended.state is State.LOST
         assert "1 of 4 replicas of job did not start within 600 s" in ended.reason
-        assert "worker-1 waits, for no node can take it" in ended.reason
+        assert "worker-1 waits because no node can take it" in ended.reason
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.status import Loss
+from aerotrain.contract.status import Failure
 
 #: The failures of each replica that are kept individually: more than any decision needs.
 _KEPT = 8
@@ -18,7 +18,7 @@ _KEPT = 8
 _REASON = 200
 
 #: The failure kinds for which the cluster, and not the replica, is the cause.
-_NO_PLACE = frozenset({Loss.START, Loss.NODE})
+_NO_PLACE = frozenset({Failure.START, Failure.NODE})
 
 
 @dataclass(frozen=True)

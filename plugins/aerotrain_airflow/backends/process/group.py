@@ -11,7 +11,7 @@ from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.status import Loss, Observation, State, observed_exit
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, NoRoomError
 from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
 from aerotrain_airflow.backends.process.ports import Port, hold, release
@@ -189,20 +189,20 @@ def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observat
     """The observation that the supervisor's record of a replica stands for."""
     if record is None:
         reason = "is gone: its supervisor has no record of it"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=None)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=None)
     restarts, code = record["restarts"], record["exit_code"]
     if record["running"] and supervised:
         age = record["heartbeat_age"]
         return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
     if code is None:
         reason = "is gone without an exit code"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=restarts)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=restarts)
     seen = observed_exit(code, record["message"])
     return Observation(
         state=seen.state,
         exit_code=code,
         reason=seen.reason,
-        loss=seen.loss,
+        failure=seen.failure,
         unresponsive=seen.unresponsive,
         restarts=restarts,
     )
