@@ -111,8 +111,8 @@ TABLE: tuple[Row, ...] = (
     Row(Place.WAITING, "SignatureValidationFailed", State.FAILED,
         "has an image whose signature is not valid", "have it signed"),
     Row(Place.WAITING, "CreateContainerConfigError", State.FAILED, "cannot be created as described",
-        "create the Secret or ConfigMap that it names, or use an image whose user is a number above "
-        "0"),
+        "create the Secret or ConfigMap that it names, or use an image whose user is a number "
+        "above 0"),
     Row(Place.WAITING, "CreateContainerError", State.PENDING,
         "waits because its container cannot be created"),
     Row(Place.WAITING, "RunContainerError", State.PENDING,
