@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
 from aerotrain.contract.progress import Progress
 from aerotrain.prepare import finalize, partition, plan

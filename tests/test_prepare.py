@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.dataset import Feature, load_dataset

@@ -8,6 +8,7 @@ distinguishes a running process from a stopped one.
 
 import importlib
 import io
+import json
 import os
 import signal
 import socket
@@ -23,7 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.code_archive import fetch_code
-from aerotrain.contract.cluster import replica_of, set_tf_config
+from aerotrain.contract.environment import (
+    Cluster,
+    Variable,
+    replica_of,
+    set_tensorflow_variables,
+)
 from aerotrain.contract.errors import (
     AerotrainError,
     ExitCode,
@@ -42,7 +48,7 @@ from aerotrain.store.errors import FULL
 #: names another file.
 TERMINATION_LOG = "/dev/termination-log"
 
-#: The heartbeat file in the scratch folder, unless AEROTRAIN_HEARTBEAT names another.
+#: The heartbeat file in the scratch folder, unless the launcher names another.
 HEARTBEAT = "heartbeat"
 _SECONDS_BETWEEN_BEATS = 2.0
 
@@ -64,17 +70,21 @@ def begin() -> None:
 class Replica:
     """A running replica: the job, its name in the job, and its scratch folder.
 
-    ``generation`` is its restart count in the replica group. The work reads from ``notice`` whether
-    the replica was preempted. ``heartbeat`` is the file that shows others that it is alive.
+    ``cluster`` has the addresses of all replicas. ``restarts`` is its restart count in the replica
+    group. The work reads from ``notice`` whether the replica was preempted. ``heartbeat`` is the
+    file that shows others that it is alive, ``termination_log`` the one of its termination message;
+    a replica that was started by hand has neither.
     """
 
     job: Job
     name: ReplicaName
     attempt: str
     scratch: Path
-    generation: int = 0
+    cluster: Cluster = field(default_factory=dict)
+    restarts: int = 0
     notice: PreemptionNotice = field(default_factory=PreemptionNotice, compare=False)
     heartbeat: Path | None = None
+    termination_log: Path | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -89,7 +99,7 @@ class Replica:
         return Lease(
             open_store(self.job.prefix),
             attempt=self.attempt,
-            generation=self.generation,
+            restarts=self.restarts,
             place=socket.gethostname(),
         )
 
@@ -97,14 +107,24 @@ class Replica:
     def from_environment(cls, environment: Mapping[str, str], scratch: Path) -> "Replica":
         """Build the replica that a launcher's variables describe."""
         return cls(
-            job=Job.from_json(environment["AEROTRAIN_JOB"]),
+            job=Job.from_json(environment[Variable.JOB]),
             name=replica_of(environment),
-            attempt=environment["AEROTRAIN_ATTEMPT"],
+            attempt=environment[Variable.ATTEMPT],
             scratch=scratch,
-            generation=int(environment.get("AEROTRAIN_GENERATION", "0")),
-            notice=PreemptionNotice(float(environment.get("AEROTRAIN_GRACE", GRACE))),
-            heartbeat=Path(environment.get("AEROTRAIN_HEARTBEAT", scratch / HEARTBEAT)),
+            cluster=json.loads(environment[Variable.CLUSTER]),
+            restarts=int(environment.get(Variable.RESTARTS, "0")),
+            notice=PreemptionNotice(float(environment.get(Variable.GRACE, GRACE))),
+            heartbeat=Path(environment.get(Variable.HEARTBEAT, scratch / HEARTBEAT)),
+            termination_log=Path(environment.get(Variable.TERMINATION_LOG, TERMINATION_LOG)),
         )
+
+    def write_termination_message(self, message: str, unresponsive: Iterable[str] = ()) -> None:
+        """Write why this replica ends, and who did not answer, to the log and the message file."""
+        print(f"error: {message}", flush=True)
+        if self.termination_log is not None:
+            said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
+            with suppress(OSError):  # it cannot be written: the log has the message
+                self.termination_log.write_text(said.to_text())
 
 
 Run = Callable[[Replica], Any]
@@ -116,20 +136,20 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
     ``run`` replaces the ``run`` of the job's module, for a caller that has imported it already.
     """
 
-    def told(*_signal: object) -> None:
+    def preempt(*_signal: object) -> None:
         print("preempted (SIGTERM)", flush=True)
         replica.notice.give()
 
     ended: list[ExitCode] = []
     work = threading.Thread(target=lambda: ended.append(_work(replica, run)), daemon=True)
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, preempt)
     _beat(replica.heartbeat)
     work.start()
     while work.is_alive():
         work.join(_SECONDS_BETWEEN_BEATS)
         _beat(replica.heartbeat)
         # Repeated, because TensorFlow's coordination service replaces the signal handler.
-        signal.signal(signal.SIGTERM, told)
+        signal.signal(signal.SIGTERM, preempt)
     return ended[0] if ended else ExitCode.FINAL
 
 
@@ -149,7 +169,7 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
         run = run or importlib.import_module(replica.job.module).run
         _run(replica, run)
     except BaseException as error:  # noqa: BLE001 -- any error must become an exit code
-        return _explain(error, code)
+        return _explain(replica, error, code)
     return ExitCode.OK
 
 
@@ -170,7 +190,7 @@ def _code_folder(code: str, scratch: Path) -> str:
     return str(fetch_code(code, scratch / "code")) if "://" in code else code
 
 
-def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
+def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCode:
     """Report an error, and return the exit code for it."""
     code = _code_of(error)
     if isinstance(error, Preempted):
@@ -184,7 +204,7 @@ def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
     else:
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"
-    write_termination_message(message)
+    replica.write_termination_message(message)
     return code
 
 
@@ -204,17 +224,6 @@ def _line_of(error: BaseException, folder: str) -> str:
         if path.is_relative_to(top):
             return f" (line {frame.lineno} of {path.relative_to(top)}, in {frame.name})"
     return ""
-
-
-def write_termination_message(message: str, unresponsive: Iterable[str] = ()) -> None:
-    """Write why this replica ends, and who did not answer, to the log and the message file."""
-    print(f"error: {message}", flush=True)
-    said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
-    try:
-        path = os.environ.get("AEROTRAIN_TERMINATION_LOG", TERMINATION_LOG)
-        Path(path).write_text(said.to_text())
-    except OSError:
-        pass  # no message file: started by hand, and the log has the message
 
 
 class _Said(io.FileIO):
@@ -245,7 +254,7 @@ def main() -> None:
     ignore_full_disk()
     # A new, empty disk has no folder for temporary files yet.
     Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
-    set_tf_config(os.environ)
+    set_tensorflow_variables(os.environ)
     code = live(Replica.from_environment(os.environ, Path.cwd()))
     sys.stdout.flush()
     sys.stderr.flush()

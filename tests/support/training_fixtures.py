@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.steps import TrainArguments

@@ -27,7 +27,7 @@ class History:
     @property
     def restarts(self) -> int:
         """The replica's restart count, including a recorded restart that was not carried out."""
-        return max((each.generation for each in self._all(EventType.RESTART)), default=0)
+        return max((each.restarts for each in self._all(EventType.RESTART)), default=0)
 
     @property
     def last_restart(self) -> Event | None:
@@ -37,14 +37,14 @@ class History:
     def loss(self) -> Event | None:
         """The failure recorded since its last restart."""
         restarts = self.restarts
-        found = (each for each in self._all(EventType.DETECT) if each.generation == restarts)
+        found = (each for each in self._all(EventType.DETECT) if each.restarts == restarts)
         return next(found, None)
 
     @property
     def earlier(self) -> list[Event]:
         """Its failures before its last restart."""
         restarts = self.restarts
-        return [each for each in self._all(EventType.DETECT) if each.generation < restarts]
+        return [each for each in self._all(EventType.DETECT) if each.restarts < restarts]
 
     def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]

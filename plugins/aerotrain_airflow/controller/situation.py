@@ -117,7 +117,7 @@ class Situation:
             at=self.now,
             step=self.step,
             replica=str(name),
-            generation=self.history[name].restarts + 1,
+            restarts=self.history[name].restarts + 1,
             because=because,
             node=self.seen[name].node if is_moved else "",
             memory=memory_factor([*self.history[name].earlier, *([loss] if loss else [])]),
@@ -131,7 +131,7 @@ class Situation:
             at=self.now,
             step=step,
             replica=str(name),
-            generation=self.history[name].restarts,
+            restarts=self.history[name].restarts,
             kind=loss.value,
             because=seen.reason,
             node=seen.node,
@@ -171,7 +171,7 @@ def being_restarted(history: History) -> Observation:
 def restart_of(entries: Mapping[ReplicaName, Event]) -> Restart:
     """The restart that these events record."""
     return Restart(
-        counts={name: each.generation for name, each in entries.items()},
+        counts={name: each.restarts for name, each in entries.items()},
         because=next(iter(entries.values())).because,
         avoid={name: each.node for name, each in entries.items() if each.node},
         memory={name: each.memory for name, each in entries.items() if each.memory != 1.0},

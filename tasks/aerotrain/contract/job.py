@@ -21,20 +21,10 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 
 _REQUIRED = ("name", "module", "store", "run", "task")
 
-#: Variables that the launcher sets for each replica. They would silently override those of a job
-#: description, so a description that sets one is invalid.
-OWNED_VARIABLES = frozenset(
-    {
-        "TF_CONFIG",
-        "AEROTRAIN_JOB",
-        "AEROTRAIN_CLUSTER",
-        "AEROTRAIN_ROLE",
-        "AEROTRAIN_INDEX",
-        "AEROTRAIN_ATTEMPT",
-        "AEROTRAIN_GENERATION",
-        "AEROTRAIN_HEARTBEAT",
-    }
-)
+
+def is_reserved(variable: str) -> bool:
+    """Whether the launcher sets that environment variable, so that a description may not."""
+    return variable == "TF_CONFIG" or variable.startswith("AEROTRAIN_")
 
 
 class Role(StrEnum):
@@ -120,10 +110,10 @@ class Replica:
                 raise SpecError(
                     f"the environment of {self.role} sets {name} to {value!r}; give it a string"
                 )
-        owned = OWNED_VARIABLES & self.environment.keys()
+        owned = sorted(filter(is_reserved, self.environment))
         if owned:
             raise SpecError(
-                f"the environment of {self.role} sets {', '.join(sorted(owned))}, which the "
+                f"the environment of {self.role} sets {', '.join(owned)}, which the "
                 "launcher sets for each replica; leave it out"
             )
 

@@ -25,13 +25,13 @@ class EventWriter:
         uploader: Uploader,
         put: Callable[[str, bytes], object] | None = None,
         *,
-        generation: int = 0,
+        restarts: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._uploader = uploader
         self._put_object = put or store.put
-        self._generation = generation
+        self._restarts = restarts
         self._clock = clock
         self._before: bytes | None = None
         self._lines: list[str] = []
@@ -52,7 +52,7 @@ class EventWriter:
             seconds=round(seconds, 4),
             step=step,
             replica="chief",
-            generation=self._generation,
+            restarts=self._restarts,
             because=because,
         )
         self._lines.append(entry.to_json() + "\n")
