@@ -20,7 +20,7 @@ from typing import Any
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica as Running
 from benchmarks.report import print_report

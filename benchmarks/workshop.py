@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from aerotrain.code_archive import publish_code
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.job import Replica as Copies
-from aerotrain.contract.limits import Deadlines, Restarts
 from aerotrain.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from aerotrain.store import open_store

@@ -80,7 +80,7 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
             {"replicas": [{"role": "chief", "environment": {"AEROTRAIN_CLUSTER": "{}"}}]},
             "sets AEROTRAIN_CLUSTER, which the launcher sets",
         ),
-        ({"replicas": [{"count": 1}]}, "no role ''"),
+        ({"replicas": [{"count": 1}]}, "needs role; missing: role"),
         ({"replicas": [{"role": "chief", "environment": {"A": 1}}]}, "sets A to 1; give it a str"),
         ({"replicas": [{"role": "chief", "resources": {"memory": "lots"}}]}, "512Mi or 4Gi"),
         ({"deadlines": None}, "described by an object, got None"),

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from aerotrain.contract.errors import ExitCode
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from aerotrain.training.model_manifest import ModelManifest

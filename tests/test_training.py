@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.job import Replica, Role
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.dataset import load_dataset

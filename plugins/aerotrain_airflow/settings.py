@@ -31,8 +31,7 @@ from pathlib import Path
 
 from airflow.sdk.configuration import conf
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 
 _SECTION = "aerotrain"
 

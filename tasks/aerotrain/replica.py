@@ -35,10 +35,10 @@ from aerotrain.contract.errors import (
     ExitCode,
     SupersededError,
     TemporaryError,
+    TerminationMessage,
 )
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
-from aerotrain.contract.termination import TerminationMessage
 from aerotrain.lease import Lease
 from aerotrain.preemption import GRACE, Preempted, PreemptionNotice
 from aerotrain.store import open_store

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.limits import Restarts
+from aerotrain.contract.job import ReplicaName, Restarts
 from aerotrain.contract.status import Loss, Observation
 
 #: The number of failures in a row with the same message at the same step after which the program

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.status import Progress
 from aerotrain_airflow.local.api import AirflowApi
 from aerotrain_airflow.local.progress import Display, in_order, task_rows, utc_now
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from aerotrain.contract.errors import nearest
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import Column, Columns, RecordError, column_of
 from aerotrain.sources import Batch, Rejected, SourceError
@@ -97,7 +97,7 @@ class _Rejections:
 def _values(batch: Batch, name: str) -> Any:
     if name not in batch.columns:
         raise SourceError(
-            f"{batch.file} has no column {name!r}{nearest(name, list(batch.columns))}, which the "
+            f"{batch.file} has no column {name!r}{nearest(name, batch.columns)}, which the "
             "schema has; give all files the same columns"
         )
     values = batch.columns[name]

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.dataset import VERSION, Feature, Schema, schema_to_dict
 from aerotrain.prepare.assignment import shards_per_partition
 from aerotrain.prepare.grouping import grouped
@@ -139,7 +138,7 @@ def check_columns(rules: PlanArguments, schema: Schema) -> None:
             if column not in schema:
                 raise SpecError(
                     f"{rule} names a column {column!r}, which does not exist"
-                    f"{nearest(column, list(schema))}; the columns are {', '.join(schema)}"
+                    f"{nearest(column, schema)}; the columns are {', '.join(schema)}"
                 )
             wrong = _why_not(rule, schema[column])
             if wrong:

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.dataset import Schema
 from aerotrain.records import RecordError, check_fits, schema_of, stacked
 from aerotrain.sources.naming import short_hash

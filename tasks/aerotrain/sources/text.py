@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.dataset import Feature, Schema
 from aerotrain.records import column_of
 from aerotrain.sources.files import InputFile
@@ -71,7 +70,7 @@ class TextSource(WholeFiles):
             if kind not in _TYPES:
                 raise SpecError(
                     f"the column {name!r} cannot be of type {kind!r}"
-                    f"{nearest(str(kind), list(_TYPES))}; the types are {', '.join(_TYPES)}"
+                    f"{nearest(str(kind), _TYPES)}; the types are {', '.join(_TYPES)}"
                 )
         encoding = self.description.get("encoding", "utf-8")
         try:
@@ -153,7 +152,7 @@ class TextSource(WholeFiles):
         for name in columns:
             if name not in schema:
                 raise SpecError(
-                    f"{self.files[0].url} has no column {name!r}{nearest(name, list(schema))}; "
+                    f"{self.files[0].url} has no column {name!r}{nearest(name, schema)}; "
                     f"it has {', '.join(schema)}"
                 )
         return {name: schema[name] for name in columns}

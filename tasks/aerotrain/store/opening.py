@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.store.local import LocalStore
 from aerotrain.store.protocol import Store
 
@@ -25,7 +24,7 @@ def open_store(url: str, environment: Mapping[str, str] = os.environ) -> Store:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise SpecError(
-            f"{url!r} names no store{nearest(scheme, list(SCHEMES)) if separator else ''}; "
+            f"{url!r} names no store{nearest(scheme, SCHEMES) if separator else ''}; "
             "write s3://bucket/prefix or file:///folder"
         )
     if scheme == "file":

@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.statistics.summary import load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.class_weights import weighted
