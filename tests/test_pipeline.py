@@ -14,6 +14,7 @@ from benchmarks.mishaps import processes_of
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
+from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, Store, open_store
 from aerotrain_airflow.local.following import await_dag
 from aerotrain_airflow.local.home import Home
@@ -23,7 +24,6 @@ from aerotrain_airflow.local.s3_server import S3Server
 from aerotrain_airflow.local.stack import Stack, running_stack
 from chaos.dag_runs import DagTraining, kill_all
 from support.airflow_runs import ENDED, Runs, free_port, until
-from support.preparing import prepare
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

@@ -145,7 +145,7 @@ def weights_of(digits, url):
 
 
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(digits):
-    words = ["-m", "aerotrain.train", "--run", "killed"]
+    words = ["-m", "aerotrain", "train", "--run", "killed"]
     words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
     words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
     words += ["--checkpoint-interval", "0.2"]

@@ -20,12 +20,16 @@ class EventType(StrEnum):
     RESTORE = "restore"
     TRAIN = "train"  # steps that were run since the last event of this type
     SAVE_STALL = "save stall"  # no step started, because variables were copied
-    TOLD_TO_GO = "told to go"
+    PREEMPTED = "preempted"
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
     REWORK = "rework"  # steps that were run twice
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "EventType | None":
+        return cls.PREEMPTED if value == "told to go" else None  # the word of earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)

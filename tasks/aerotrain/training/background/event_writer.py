@@ -72,7 +72,7 @@ class EventWriter:
         ends = [*begins[1:], len(entries)]
         lives = [entries[begin:end] for begin, end in zip(begins, ends, strict=True)]
         lasted = sum(life[-1].at - life[0].at for life in lives)
-        good = (EventType.END, EventType.TOLD_TO_GO)
+        good = (EventType.END, EventType.PREEMPTED)
         failures = sum(all(each.event not in good for each in life) for life in lives)
         return mean_time_between_failures(lasted, failures)
 
