@@ -170,7 +170,7 @@ def run_step(work: dict[str, Any]) -> None:
     begin = time.monotonic()
     scratch = Path(work["store"].removeprefix("file://")).parent
     value = standalone.run_step(
-        f"prepare.{work['step']}", work["store"], scratch, **work["arguments"]
+        f"data.prepare.{work['step']}", work["store"], scratch, **work["arguments"]
     )
     result = {
         "value": value,

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.dataset import Feature, load_dataset
-from aerotrain.prepare import assignment, batch_writer, duplicates
-from aerotrain.prepare.assignment import Hashes
-from aerotrain.prepare.grouping import grouped
-from aerotrain.records import column_of, encode, framed, read_frames
-from aerotrain.sources import Fragment, SourceError
-from aerotrain.sources.examples import _parsed
+from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.prepare import assignment, batch_writer, duplicates
+from aerotrain.data.prepare.assignment import Hashes
+from aerotrain.data.prepare.grouping import grouped
+from aerotrain.data.records import column_of, encode, framed, read_frames
+from aerotrain.data.sources import Fragment, SourceError
+from aerotrain.data.sources.examples import _parsed
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
 
@@ -413,6 +413,10 @@ def test_rules_that_do_not_fit_the_columns_are_refused(
 ) -> None:
     with pytest.raises(SpecError, match=words):
         run_step(
-            "prepare.plan", (tmp_path / "s").as_uri(), tmp_path, source=source(table), **arguments
+            "data.prepare.plan",
+            (tmp_path / "s").as_uri(),
+            tmp_path,
+            source=source(table),
+            **arguments,
         )
     assert not (tmp_path / "s").exists()

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Feature, load_dataset
-from aerotrain.prepare.assignment import hashes_of
-from aerotrain.records import Column, column_of
+from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.prepare.assignment import hashes_of
+from aerotrain.data.records import Column, column_of
+from aerotrain.data.statistics.dataset import Statistics
+from aerotrain.data.statistics.drift import changes
+from aerotrain.data.statistics.page import page
+from aerotrain.data.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.standalone import prepare, run_step
-from aerotrain.statistics.dataset import Statistics
-from aerotrain.statistics.drift import changes
-from aerotrain.statistics.page import page
-from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store
 
 RECORDS = 20_000
@@ -296,7 +296,7 @@ def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) ->
     before = [each.key for each in open_store(store).list()]
     described = write(tmp_path / "in", town=None)
     with pytest.raises(FinalError, match=r"town +column missing"):
-        run_step("prepare.plan", store, tmp_path, source=described)
+        run_step("data.prepare.plan", store, tmp_path, source=described)
     assert [each.key for each in open_store(store).list()] == before
 
 

@@ -47,7 +47,9 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "prepare": Command("aerotrain.prepare.plan", PlanArguments, "write a data set of a source"),
+    "prepare": Command(
+        "aerotrain.data.prepare.plan", PlanArguments, "write a data set of a source"
+    ),
     "train": Command("aerotrain.train", TrainArguments, "train a model on a data set"),
     "evaluate": Command("aerotrain.evaluate", EvaluateArguments, "measure a model on a split"),
     "export": Command("aerotrain.export", ExportArguments, "export a model for serving"),

@@ -44,7 +44,7 @@ def run_step(step: str, store: str, scratch: Path, *, run: str = "run", **argume
         module=f"aerotrain.{step}",
         store=store,
         run=run,
-        task=step,
+        task=step.rpartition(".")[2],
         arguments=arguments,
     )
     scratch.mkdir(parents=True, exist_ok=True)
@@ -73,17 +73,19 @@ def prepare(
     if isinstance(source, str):
         source = {"kind": "python", "module": source}
     step = partial(run_step, store=store, scratch=scratch, run=run)
-    planned = step("prepare.plan", source=source, **arguments)
+    planned = step("data.prepare.plan", source=source, **arguments)
     if processes == 1:
         for each in planned["partitions"]:
-            step("prepare.partition", **each)
+            step("data.prepare.partition", **each)
     else:
         spawned = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
         with ProcessPoolExecutor(processes, mp_context=spawned) as pool:
-            written = [pool.submit(step, "prepare.partition", **e) for e in planned["partitions"]]
+            written = [
+                pool.submit(step, "data.prepare.partition", **e) for e in planned["partitions"]
+            ]
             for each in written:
                 each.result()
-    url: str = step("prepare.finalize", dataset=planned["dataset"])
+    url: str = step("data.prepare.finalize", dataset=planned["dataset"])
     return url
 
 

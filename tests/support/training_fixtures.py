@@ -18,7 +18,7 @@ from aerotrain.contract.job import Job, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.dataset import Dataset
+from aerotrain.data.dataset import Dataset
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF, free_addresses, prepare
 from support.forked import Forked

@@ -5,7 +5,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.dataset import Dataset, Shard, Split
+from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
 from aerotrain.store.ranges import fetch_in_ranges
 
@@ -27,7 +27,7 @@ def split_of(dataset: Dataset, name: str) -> Split:
     """
     if name not in dataset.splits:
         raise FinalError(
-            f"the data set has no split {name!r}{nearest(name, dataset.splits)}; "
+            f"the data set has no split {name!r}{nearest(name, list(dataset.splits))}; "
             f"it has {', '.join(dataset.splits)}"
         )
     split = dataset.splits[name]
