@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
+from aerotrain.user_code import publish_code
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.mishaps import ROOT, Training

@@ -11,7 +11,7 @@ import pytest
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.preemption import PreemptionNotice
+from aerotrain.replica import PreemptionNotice
 from support.training_fixtures import read_until, start
 
 CHIEF = ReplicaName(Role.CHIEF, 0)

@@ -23,7 +23,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aerotrain.code_archive import fetch_code
 from aerotrain.contract.environment import (
     Cluster,
     Variable,
@@ -40,9 +39,9 @@ from aerotrain.contract.errors import (
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
 from aerotrain.lease import Lease
-from aerotrain.preemption import GRACE, Preempted, PreemptionNotice
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
+from aerotrain.user_code import fetch_code
 
 #: Where Kubernetes reads the termination message of a failed container. A launcher of processes
 #: names another file.
@@ -51,6 +50,10 @@ TERMINATION_LOG = "/dev/termination-log"
 #: The heartbeat file in the scratch folder, unless the launcher names another.
 HEARTBEAT = "heartbeat"
 _SECONDS_BETWEEN_BEATS = 2.0
+
+#: Seconds that a replica may take to save, unless the launcher says otherwise. Pods are killed 10 s
+#: after they were preempted.
+GRACE = 8.0
 
 _began = time.time()
 
@@ -64,6 +67,51 @@ def begin() -> None:
     """Restart the clock of ``began``: this process was forked from one with the imports."""
     global _began
     _began = time.time()
+
+
+class Preempted(TemporaryError):  # noqa: N818 -- named after the event, not as an error
+    """The work has stopped because the replica was preempted, and everything is saved."""
+
+
+def exit_now() -> None:
+    """End this process at once; a normal exit would wait for TensorFlow's threads."""
+    os._exit(ExitCode.TERMINATED)
+
+
+class PreemptionNotice:
+    """The notice of a preemption, which the work checks between two executions.
+
+    Until the work has called ``promise``, a preempted process exits at once.
+    """
+
+    def __init__(self, grace: float = GRACE, leave: Callable[[], None] = exit_now) -> None:
+        self._grace = grace
+        self._leave = leave
+        self._given = threading.Event()
+        self._promised = False
+
+    def promise(self) -> None:
+        """Declare that from now on the work checks the notice, saves, and ends by itself."""
+        self._promised = True
+
+    def give(self) -> None:
+        """Preempt the work. Exit now if it has not promised to check, or at a second call."""
+        if self._given.is_set() or not self._promised:
+            self._leave()
+            return
+        self._given.set()
+        last = threading.Timer(self._grace, self._leave)
+        last.daemon = True
+        last.start()
+
+    def given(self) -> bool:
+        """Whether the replica was preempted."""
+        return self._given.is_set()
+
+    @property
+    def grace(self) -> float:
+        """Seconds that remain to save after a preemption."""
+        return self._grace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +274,7 @@ def _line_of(error: BaseException, folder: str) -> str:
     return ""
 
 
-class _Said(io.FileIO):
+class _LossyStream(io.FileIO):
     """A standard stream that drops what a full disk does not accept, and raises no error."""
 
     def write(self, data: Any) -> int:
@@ -240,7 +288,7 @@ def ignore_full_disk() -> None:
     """Make printing raise no error on a full disk, which may hold the log."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
-            _Said(stream.fileno(), "w", closefd=False),
+            _LossyStream(stream.fileno(), "w", closefd=False),
             encoding="utf-8",
             errors="backslashreplace",
             write_through=True,

@@ -15,7 +15,7 @@ from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
 from aerotrain.data.sources.naming import short_hash
 from aerotrain.data.sources.options import checked
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected
-from aerotrain.user_module import user_module
+from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]
