@@ -12,12 +12,12 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain_airflow.backends.base import Emit, Found, Say
-from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
+from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.group import ProcessGroup
 from aerotrain_airflow.backends.process.plan import ProcessPlan
 from aerotrain_airflow.backends.process.ports import release, reserve
-from aerotrain_airflow.backends.process.supervising import Supervision
-from aerotrain_airflow.backends.process.warm_start import WarmStart
+from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
+from aerotrain_airflow.backends.process.warm_start import ForkServer
 
 LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
 
@@ -45,7 +45,7 @@ class ProcessBackend:
         self._holder = holder
         self._python = python
         self._command = (python, "-m", "aerotrain.replica")
-        self._warm = WarmStart(root, python, self._environment) if warm else None
+        self._fork_server = ForkServer(root, python, self._environment) if warm else None
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
         """One command per replica; ports are chosen at the start."""
@@ -84,7 +84,7 @@ class ProcessBackend:
             TemporaryError: no ports are free, or the machine lacks resources.
         """
         try:
-            async with turn(plan.folder.parent):
+            async with exclusive(plan.folder.parent):
                 yield ProcessClaim(self, plan, self._holder)
         except OSError as error:
             raise TemporaryError(
@@ -95,22 +95,21 @@ class ProcessBackend:
     @asynccontextmanager
     async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[ProcessGroup]:
         """Follow the group in the folder ``handle``."""
-        with what_is_short(Path(handle)):
+        with explained_errors(Path(handle)):
             yield self.group(Path(handle), emit)
 
     def group(self, path: Path, emit: Emit = lambda line: None) -> ProcessGroup:
         return ProcessGroup(
             JobFolder(path),
-            self.supervision(path, warm=True),
+            self._supervisor(path),
             self._command,
             self._environment,
             self._holder,
             emit,
         )
 
-    def supervision(self, path: Path, *, warm: bool) -> Supervision:
-        of = self._warm if warm else None
-        return Supervision(path, self._python, self._environment, of)
+    def _supervisor(self, path: Path) -> SupervisorClient:
+        return SupervisorClient(path, self._python, self._environment, self._fork_server)
 
     async def events(self, handle: str) -> list[Event]:
         return JobFolder(Path(handle)).events()
@@ -120,7 +119,7 @@ class ProcessBackend:
         path = Path(handle)
         if not path.exists():
             return
-        async with turn(path.parent):
+        async with exclusive(path.parent):
             if JobFolder(path).is_held_by(self._holder):
                 self.end(path)
             with suppress(OSError):
@@ -130,9 +129,9 @@ class ProcessBackend:
         """End every process of the group, then remove its folder."""
         folder = JobFolder(path)
         if not folder.is_of_this_version():
-            folder.refuse_processes_of_another_version()
+            folder.check_no_replica_runs()
         folder.mark_ending()
-        self.supervision(path, warm=False).end()
+        self._supervisor(path).end()
         shutil.rmtree(path, ignore_errors=True)
 
     def trigger(self, handle: str, until: float | None) -> None:
@@ -153,7 +152,7 @@ class ProcessClaim:
         if path is None:
             return None
         folder = JobFolder(path)
-        if not folder.is_of_this_version() or not folder.is_of(self._plan.description):
+        if not folder.is_of_this_version() or not folder.matches(self._plan.description):
             return Found(handle=str(path), matches=False, created=0.0, events=(), seen={})
         group = self._backend.group(path)
         return Found(
