@@ -26,8 +26,8 @@ import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset, Feature, Shard, Split
-from aerotrain.records import Column, encode, framed
+from aerotrain.data.dataset import Dataset, Feature, Shard, Split
+from aerotrain.data.records import Column, encode, framed
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT

@@ -78,11 +78,11 @@ def _steps_bare(stack: Stack, home: Home, conf: Mapping[str, Any]) -> dict[str, 
     parameter_server = conf.get("strategy") != "one_device"
     source = {"kind": "python", "module": DAG}
     plan = {"source": source, "shards": conf["shards"]}
-    planned = bare.step("prepare.plan", "aerotrain.prepare.plan", plan)
+    planned = bare.step("prepare.plan", "aerotrain.data.prepare.plan", plan)
     for partition in planned["partitions"]:
-        bare.step("prepare.partition", "aerotrain.prepare.partition", partition)
+        bare.step("prepare.partition", "aerotrain.data.prepare.partition", partition)
     data = bare.step(
-        "prepare.finalize", "aerotrain.prepare.finalize", {"dataset": planned["dataset"]}
+        "prepare.finalize", "aerotrain.data.prepare.finalize", {"dataset": planned["dataset"]}
     )
     training = {"model": DAG, "data": data, "epochs": conf.get("epochs", 12)}
     workers = [{"role": "worker", "count": 2}, {"role": "ps"}]

@@ -23,7 +23,7 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.recovery.goodput import goodput_of
+from aerotrain_airflow.goodput import goodput_of
 from devtools.home import Home
 from devtools.stack import Component, Stack, running_stack
 from support.airflow_runs import Runs
