@@ -86,7 +86,7 @@ class JobOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Run the job, and return the value that its chief returned."""
         with translated():
-            settings = Settings.read().with_launcher(self.launcher)
+            settings = Settings.read(self.launcher)
             check_conf(context)
             job = fitted(describe(self, self.job, self.arguments, context, settings), settings)
             launcher, address = self._start(job, context, settings)
@@ -103,7 +103,7 @@ class JobOperator(BaseOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Continue after ``execute`` deferred and the job has ended."""
         with translated():
-            settings = Settings.read().with_launcher(self.launcher)
+            settings = Settings.read(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
             launcher = choose_launcher(settings, _holder(context))
             self._running = (launcher, event["address"])

@@ -42,7 +42,7 @@ class PreflightOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         with translated():
-            settings = Settings.read().with_launcher(self.launcher)
+            settings = Settings.read(self.launcher)
             check_conf(context)
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
