@@ -5,8 +5,8 @@ override defaults::
 
     @dag(params=training_params(epochs=12, threshold=0.95))
 
-A DAG file passes their values to a step as ``RunParam("epochs")``, a template without Jinja: Airflow
-calls ``resolve`` on each such object in an operator's template fields.
+A DAG file passes their values to a step as ``RunParam("epochs")``, a template without Jinja:
+Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
 import json
