@@ -98,7 +98,7 @@ class Training:
         return psutil.Process(replica_pid(self.address, name))
 
     def ledger(self) -> list[Event]:
-        return self.launcher.ledger(self.address)
+        return self.launcher.events(self.address)
 
     def account(self) -> Goodput | None:
         """The goodput of its closed event log, once it has ended."""

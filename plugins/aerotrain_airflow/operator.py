@@ -17,8 +17,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
 from aerotrain.store import MissingError
 from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
-from aerotrain_airflow.backends.choice import choose_launcher
-from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.launcher import Launcher, choose_launcher
 from aerotrain_airflow.controller.decision import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
@@ -107,8 +106,8 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
             launcher = choose_launcher(settings, _try_id(context))
-            self._running = (launcher, event["address"])
-            return self._end(job, event["address"], Ended.from_dict(event["ended"]), settings)
+            self._running = (launcher, event["handle"])
+            return self._end(job, event["handle"], Ended.from_dict(event["ended"]), settings)
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas; return the launcher and the job handle."""
@@ -121,8 +120,8 @@ class JobOperator(BaseOperator):
             raise TemporaryError(f"{job.name} was ended before it started")
         self._try = TaskTry(context)
         replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
-        self.log.info("starting %s at %s", replicas, plan.address)
-        self._running = (launcher, plan.address)  # set first, so that ``on_kill`` can stop it
+        self.log.info("starting %s at %s", replicas, plan.handle)
+        self._running = (launcher, plan.handle)  # set first, so that ``on_kill`` can stop it
         try:
             handle = launcher.start(plan)
         except BaseException:  # also a timeout or a signal: no replica may be left running
@@ -172,7 +171,7 @@ class JobOperator(BaseOperator):
         launcher, _ = self._running
         try:
             store = store_of(job.prefix, settings)
-            goodput = record(launcher.ledger(handle), store, time.time())
+            goodput = record(launcher.events(handle), store, time.time())
         except (AerotrainError, OSError) as error:
             self.log.warning("the event log of %s could not be written: %s", job.name, error)
         else:

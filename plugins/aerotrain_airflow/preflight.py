@@ -11,7 +11,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.store import probe
-from aerotrain_airflow.backends.choice import choose_launcher
+from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import check_conf, describe, with_code_published
 from aerotrain_airflow.operator import JobOperator, translated

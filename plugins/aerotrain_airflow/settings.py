@@ -20,7 +20,7 @@ _BACKENDS = Path(__file__).parent / "backends"
 
 #: The launchers are the folders of ``backends``; the first is the default.
 LAUNCHERS = sorted(
-    (path.parent.name for path in _BACKENDS.glob("*/chosen.py")),
+    (path.parent.name for path in _BACKENDS.glob("*/backend.py")),
     key=lambda name: (name != "process", name),
 )
 

@@ -86,7 +86,7 @@ class Live:
         return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
 
     def entries(self, what: EventType) -> list[str]:
-        return [each.replica for each in self.launcher.ledger(self.address) if each.event is what]
+        return [each.replica for each in self.launcher.events(self.address) if each.event is what]
 
 
 @pytest.fixture

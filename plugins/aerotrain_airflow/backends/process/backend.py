@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
@@ -19,7 +20,23 @@ from aerotrain_airflow.backends.process.ports import release, reserve
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import ForkServer
 
+if TYPE_CHECKING:
+    from aerotrain_airflow.settings import Settings
+
 LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
+
+
+def from_settings(settings: "Settings", holder: str) -> "ProcessBackend":
+    """The backend that a task try uses."""
+    from aerotrain_airflow.credentials import replica_base_environment  # imports Airflow
+
+    return ProcessBackend(
+        settings.scratch,
+        replica_base_environment(settings),
+        holder,
+        settings.python,
+        warm=settings.warm_start,
+    )
 
 
 class ProcessBackend:
@@ -88,7 +105,7 @@ class ProcessBackend:
                 yield ProcessClaim(self, plan, self._holder)
         except OSError as error:
             raise TemporaryError(
-                f"the replicas of {plan.job.name} could not be started in {plan.address}: {error}; "
+                f"the replicas of {plan.job.name} could not be started in {plan.handle}: {error}; "
                 "free what is short, or set [aerotrain] scratch to another disk"
             ) from error
 
@@ -177,7 +194,7 @@ class ProcessClaim:
 
     async def _create(self) -> str:
         plan, names = self._plan, list(self._plan.job.names())
-        ports = reserve(len(names), plan.address)
+        ports = reserve(len(names), plan.handle)
         try:
             addresses = {
                 name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
@@ -190,7 +207,7 @@ class ProcessClaim:
         await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
         folder.append([Event(event=EventType.START, at=time.time())], known=0)
         folder.mark_started(plan.description)
-        return plan.address
+        return plan.handle
 
     async def adopt(self, found: Found) -> bool:
         """Make this task try the holder of the group."""

@@ -18,8 +18,8 @@ class ProcessPlan:
     command: tuple[str, ...]
 
     @property
-    def address(self) -> str:
-        """The handle: the folder of the job and the attempt."""
+    def handle(self) -> str:
+        """The folder of the job and the attempt."""
         return str(self.folder)
 
     @property
