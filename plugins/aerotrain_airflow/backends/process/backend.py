@@ -1,10 +1,13 @@
 """The backend of local processes."""
 
+import hashlib
+import json
 import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +18,7 @@ from aerotrain.contract.names import path_segment
 from aerotrain_airflow.backends.base import Emit, Found, Say
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.group import ProcessGroup
-from aerotrain_airflow.backends.process.plan import ProcessPlan
-from aerotrain_airflow.backends.process.ports import release, reserve
+from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import ForkServer
 
@@ -37,6 +39,32 @@ def from_settings(settings: "Settings", holder: str) -> "ProcessBackend":
         settings.python,
         warm=settings.warm_start,
     )
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """What would be started: one command for every replica, and the folder of the group."""
+
+    job: Job
+    attempt: str
+    folder: Path
+    command: tuple[str, ...]
+
+    @property
+    def handle(self) -> str:
+        """The folder of the job and the attempt."""
+        return str(self.folder)
+
+    @property
+    def description(self) -> str:
+        """The same for every launch of the same job; different if anything in it differs."""
+        described = json.dumps([self.job.to_json(), self.command])
+        return hashlib.sha256(described.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        lines = [f"{self.folder}: attempt {self.attempt}"]
+        lines += [f"  {name}: {' '.join(self.command)}" for name in self.job.names()]
+        return "\n".join(lines)
 
 
 class ProcessBackend:
@@ -194,17 +222,13 @@ class ProcessClaim:
 
     async def _create(self) -> str:
         plan, names = self._plan, list(self._plan.job.names())
-        ports = reserve(len(names), plan.handle)
-        try:
+        with reserved_ports(len(names), plan.handle) as ports:
             addresses = {
                 name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
             }
             JobFolder.make(plan.folder, plan.job, addresses, self._holder)
-        except BaseException:
-            release(ports)
-            raise
-        folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
-        await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
+            folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
+            await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
         folder.append([Event(event=EventType.START, at=time.time())], known=0)
         folder.mark_started(plan.description)
         return plan.handle

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.cluster import replica_environment
@@ -93,32 +95,27 @@ class ProcessGroup:
         async with exclusive(self._folder.path.parent):
             if not (self._folder.is_started() and self._folder.is_held_by(self._holder)):
                 return  # the next observation reports the reason
-            with explained_errors(self._folder.path):
-                await self.start(restart.counts)
+            with explained_errors(self._folder.path), self._reserved_again() as ports:
+                await self.start(restart.counts, ports)
 
     async def start(
         self,
         counts: Mapping[ReplicaName, int],
-        ports: Sequence[Port] = (),
+        ports: Sequence[Port],
         *,
         wait_for_imports: bool = False,
     ) -> None:
         """Start replicas at these restart counts, by the existing supervisor or a new one.
 
-        ``ports`` are those of all addresses, if the caller holds them.
+        ``ports`` are those of all addresses, unless a running supervisor holds them.
 
         Raises:
             OSError: the machine lacks resources, or the folder is gone.
-            TemporaryError: a port was lost.
         """
-        held = list(ports) or self._reserve_again()
-        try:
-            starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
-            warm = any(each["warm"] for each in starts)
-            await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
-            self._supervisor.start(starts, [lock for port in held for lock in port.locks])
-        finally:
-            release(held)
+        starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
+        warm = any(each["warm"] for each in starts)
+        await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
+        self._supervisor.start(starts, [lock for port in ports for lock in port.locks])
 
     def _start_of(self, name: ReplicaName, count: int) -> dict[str, Any]:
         addresses = self._folder.addresses()
@@ -132,21 +129,27 @@ class ProcessGroup:
             "warm": may_fork(self.job, name, self._environment),
         }
 
-    def _reserve_again(self) -> list[Port]:
-        """The ports of all addresses, if no supervisor holds them; else none."""
-        if self._supervisor.pid() is not None:
-            return []
-        held: list[Port] = []
-        for name, address in self._folder.addresses().items():
-            port = hold(int(address.rsplit(":", 1)[1]), str(self._folder.path))
-            if port is None:
-                release(held)
-                raise TemporaryError(
-                    f"the port of {name}, {address}, was taken by another launcher while the "
-                    "replica group was not followed; try again"
-                )
-            held.append(port)
-        return held
+    @contextmanager
+    def _reserved_again(self) -> Iterator[list[Port]]:
+        """The ports of all addresses, reserved unless a running supervisor holds them.
+
+        Raises:
+            TemporaryError: a port was lost.
+        """
+        ports: list[Port] = []
+        try:
+            if self._supervisor.pid() is None:
+                for name, address in self._folder.addresses().items():
+                    port = hold(int(address.rsplit(":", 1)[1]), str(self._folder.path))
+                    if port is None:
+                        raise TemporaryError(
+                            f"the port of {name}, {address}, was taken by another launcher while "
+                            "the replica group was not followed; try again"
+                        )
+                    ports.append(port)
+            yield ports
+        finally:
+            release(ports)
 
     async def finish(self, ended: Ended) -> None:
         """Does nothing: the last observation has emitted every line."""
@@ -164,12 +167,4 @@ def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observat
     if code is None:
         reason = "is gone without an exit code"
         return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=restarts)
-    seen = observed_exit(code, record["message"])
-    return Observation(
-        state=seen.state,
-        exit_code=code,
-        reason=seen.reason,
-        loss=seen.loss,
-        unresponsive=seen.unresponsive,
-        restarts=restarts,
-    )
+    return replace(observed_exit(code, record["message"]), restarts=restarts)
