@@ -17,8 +17,7 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
-from aerotrain_airflow.backends.process.plan import ProcessPlan
+from aerotrain_airflow.backends.process.backend import ProcessBackend, ProcessPlan
 from aerotrain_airflow.controller.decision import Ended
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]

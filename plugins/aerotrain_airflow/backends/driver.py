@@ -5,8 +5,7 @@ from contextlib import suppress
 from logging import getLogger
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain_airflow.backends.base import (
     Backend,
     Emit,
