@@ -102,25 +102,25 @@ def is_alike(event: Event, reason: str, step: int | None) -> bool:
     return event.step == step and event.because[:_REASON] == reason[:_REASON]
 
 
-def with_fewer_workers(job: Job, ledger: Iterable[Event]) -> Job:
+def with_fewer_workers(job: Job, events: Iterable[Event]) -> Job:
     """The job without the workers that could not be placed at the ends of earlier attempts.
 
-    ``ledger`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
+    ``events`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
     job is unchanged if that is None.
     """
     if job.min_workers is None:
         return job
-    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(ledger))
+    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(events))
     replicas = (
         replace(each, count=workers) if each.role is Role.WORKER else each for each in job.replicas
     )
     return replace(job, replicas=tuple(replicas))
 
 
-def _without_place(ledger: Iterable[Event]) -> int:
+def _without_place(events: Iterable[Event]) -> int:
     """How many workers each replica group was missing at its end, summed over all groups."""
     missing: list[set[str]] = [set()]
-    for entry in ledger:
+    for entry in events:
         if entry.event is EventType.START and not entry.replica:
             missing.append(set())
         elif entry.event is EventType.RESTART:
