@@ -22,8 +22,7 @@ import psutil
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, TemporaryError, nearest
 from aerotrain_airflow.backends.process.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.environment import (

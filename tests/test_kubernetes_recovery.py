@@ -105,7 +105,7 @@ def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedSet) -> 
     assert imagined.end().state is State.SUCCEEDED
     assert other.result(30).state is State.SUCCEEDED
     entries = imagined.launcher.events(imagined.address)
-    assert [each.generation for each in entries if each.event is EventType.RESTART] == [1, 2]
+    assert [each.restarts for each in entries if each.event is EventType.RESTART] == [1, 2]
 
 
 @pytest.mark.process

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SupersededError
 from aerotrain.contract.event_log import EventType, read
 from aerotrain.lease import KEY, LAPSES_AFTER, Lease
@@ -45,21 +45,21 @@ def store(store_url: str) -> Store:
 
 
 def lease(
-    store: Store, attempt: str = "first", *, generation: int = 0, time: Time | None = None
+    store: Store, attempt: str = "first", *, restarts: int = 0, time: Time | None = None
 ) -> Lease:
     time = time or Time()
     return Lease(
         store,
         attempt=attempt,
-        generation=generation,
+        restarts=restarts,
         place="here",
         clock=time.clock,
         pause=time.pause,
     )
 
 
-def taken(store: Store, attempt: str = "first", *, generation: int = 0) -> Lease:
-    made = lease(store, attempt, generation=generation)
+def taken(store: Store, attempt: str = "first", *, restarts: int = 0) -> Lease:
+    made = lease(store, attempt, restarts=restarts)
     made.take()
     return made
 
@@ -125,7 +125,7 @@ def test_a_restart_of_the_same_launch_takes_the_lease_at_once_and_an_older_one_n
 ) -> None:
     old = taken(store)
     time = Time()
-    new = lease(store, generation=1, time=time)
+    new = lease(store, restarts=1, time=time)
     new.take()
     assert (new.token, time.now) == (2, 0.0)
     with pytest.raises(SupersededError):

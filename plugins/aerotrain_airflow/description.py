@@ -8,12 +8,11 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from aerotrain.code_archive import publish_code
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.steps import ARGUMENTS
-from aerotrain.contract.strategy import nearest
+from aerotrain.user_code import publish_code
 from aerotrain_airflow.controller.history import with_fewer_workers
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.goodput import events_of_earlier_attempts

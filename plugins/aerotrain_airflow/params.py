@@ -15,13 +15,12 @@ from typing import Any
 
 from airflow.sdk import Context, Param
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Role
-from aerotrain.contract.limits import Deadlines, Restarts
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.options import Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.contract.strategy import STRATEGIES, nearest
+from aerotrain.contract.strategy import STRATEGIES
 from aerotrain_airflow.settings import LAUNCHERS
 
 

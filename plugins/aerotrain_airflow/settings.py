@@ -11,8 +11,7 @@ from typing import Any
 
 from airflow.sdk.configuration import conf
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 
 _SECTION = "aerotrain"
 

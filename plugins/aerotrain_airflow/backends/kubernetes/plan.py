@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from aerotrain.contract.cluster import cluster_of
+from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH

@@ -22,13 +22,13 @@ class EventWriter:
         uploader: Uploader,
         put: Callable[[str, bytes], object] | None = None,
         *,
-        generation: int = 0,
+        restarts: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._uploader = uploader
         self._put_object = put or store.put
-        self._generation = generation
+        self._restarts = restarts
         self._clock = clock
         self._before: bytes | None = None
         self._lines: list[str] = []
@@ -49,7 +49,7 @@ class EventWriter:
             seconds=round(seconds, 4),
             step=step,
             replica="chief",
-            generation=self._generation,
+            restarts=self._restarts,
             because=because,
         )
         self._lines.append(entry.to_json() + "\n")
@@ -69,7 +69,7 @@ class EventWriter:
         ends = [*begins[1:], len(entries)]
         lives = [entries[begin:end] for begin, end in zip(begins, ends, strict=True)]
         lasted = sum(life[-1].at - life[0].at for life in lives)
-        good = (EventType.END, EventType.TOLD_TO_GO)
+        good = (EventType.END, EventType.PREEMPTED)
         failures = sum(all(each.event not in good for each in life) for life in lives)
         return mean_time_between_failures(lasted, failures)
 
