@@ -41,10 +41,10 @@ def page() -> str:
         "| setting | default | meaning |",
         "|---|---|---|",
     ]
-    for each in fields(Settings):
-        default = each.metadata["default"]
+    for setting in fields(Settings):
+        default = setting.metadata["default"]
         shown = "" if callable(default) else f"`{json.dumps(default)}`"
-        lines.append(f"| `{each.name}` | {shown} | {each.metadata['description']} |")
+        lines.append(f"| `{setting.name}` | {shown} | {setting.metadata['description']} |")
     return "\n".join(lines) + "\n"
 
 
