@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Replica, Resources, Role
+from aerotrain.contract.job import Job, ReplicaSpec, Resources, Role
 from aerotrain.contract.recovery import Topology
 from aerotrain_airflow.backends.kubernetes.address import CONTAINER, JOB_LABEL, ROLE_LABEL
 from aerotrain_airflow.backends.kubernetes.template import Template, checked, merge
@@ -66,7 +66,7 @@ class PodSettings:
     queue: str = ""
 
 
-def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The part that the pods of a role share: all but their names and indices.
 
     Raises:
@@ -87,7 +87,7 @@ def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) ->
     return pod
 
 
-def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
+def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest:
     """What a template may change: the restricted pod standard, a scratch disk, and spreading.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/
@@ -144,7 +144,7 @@ def _liveness(job: Job) -> dict[str, Any]:
     }
 
 
-def _apart(job: Job, replica: Replica) -> dict[str, Any]:
+def _apart(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
     """Spread replicas that compute or read over the nodes; put each ps on its own if possible."""
     same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
     node = "kubernetes.io/hostname"
@@ -164,7 +164,7 @@ def _apart(job: Job, replica: Replica) -> dict[str, Any]:
     return {}
 
 
-def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
     queue = Queue.parse(settings.queue)
     spec: dict[str, Any] = {
@@ -185,7 +185,9 @@ def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Ma
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> dict[str, Any]:
+def _container(
+    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
+) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
