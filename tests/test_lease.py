@@ -14,10 +14,9 @@ import pytest
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SupersededError
-from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.lease import KEY, LAPSES_AFTER, Lease
 from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
-from aerotrain.training.background.event_writer import KEY as LEDGER
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from support.training_fixtures import CHIEF, Pipeline, read_until, start
 
@@ -353,5 +352,5 @@ def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over
     assert names[-1] == (2, last)
     assert not {name for name in names if name.token == 1} - set(before)
     assert (of(store)["attempt"], of(store)["token"], of(store)["released"]) == ("second", 2, True)
-    lives = [each.event for each in read(store.get(LEDGER).decode().splitlines())]
+    lives = [each.event for each in read(store.get(CHIEF_LOG).decode().splitlines())]
     assert lives.count(EventType.START) == 2

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.contract.status import Progress
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
-from aerotrain.training.background.event_writer import KEY
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
@@ -149,7 +148,7 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
             process, "trained model"
         )
     assert_never_ended(digits, "told-to-go", whole("one_device"))
-    entries = read(store.get(KEY).decode().splitlines())
+    entries = read(store.get(CHIEF_LOG).decode().splitlines())
     events = [each.event for each in entries]
     assert events.count(EventType.START) == 2
     assert [each.step for each in entries if each.event is EventType.PREEMPTED] == [step]

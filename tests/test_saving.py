@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
-from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.background.event_writer import KEY, EventWriter
+from aerotrain.training.background.event_writer import EventWriter
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.compatibility import check_same_recipe
 from aerotrain.training.checkpoints.retention import (
@@ -187,7 +187,9 @@ def test_a_lost_lease_is_raised_in_the_training(tmp_path):
     assert not uploader.wait(30)
     with pytest.raises(SupersededError, match="launch first on there took over"):
         uploader.check()
-    assert [each.event for each in read(store.get(KEY).decode().splitlines())] == [EventType.START]
+    assert [each.event for each in read(store.get(CHIEF_LOG).decode().splitlines())] == [
+        EventType.START
+    ]
 
 
 def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_path, capsys):
@@ -247,7 +249,7 @@ def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path
         if restarts == 1:
             event_writer.note(EventType.END)
         assert uploader.wait(30)
-    entries = read(store.get(KEY).decode().splitlines())
+    entries = read(store.get(CHIEF_LOG).decode().splitlines())
     assert [each.restarts for each in entries] == [0, 0, 1, 1, 1, 2, 2]
     assert (entries[1].event, entries[1].at, entries[1].step) == (EventType.TRAIN, 150, 40)
     fresh = EventWriter(store, Uploader(deadline=60))

@@ -10,6 +10,10 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
+#: Keys under the prefix of a training: the events that the chief writes, one a line, and the
+#: complete event log of the run.
+CHIEF_LOG, RUN_LOG = "ledger-chief.jsonl", "ledger.json"
+
 
 class EventType(StrEnum):
     """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""

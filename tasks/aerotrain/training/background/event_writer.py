@@ -4,13 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.intervals import USUAL_MTBF, mean_time_between_failures
-
-#: The chief's event log, one event per line, in the store of its training.
-KEY = "ledger-chief.jsonl"
 
 
 class EventWriter:
@@ -80,13 +77,13 @@ class EventWriter:
         """The event log of the processes before this one."""
         if self._before is None:
             try:
-                self._before = self._store.get(KEY)
+                self._before = self._store.get(CHIEF_LOG)
             except MissingError:
                 self._before = b""
         return self._before
 
     def _put(self) -> None:
-        self._put_object(KEY, self._past() + "".join(self._lines).encode())
+        self._put_object(CHIEF_LOG, self._past() + "".join(self._lines).encode())
 
 
 class NullEventWriter(EventWriter):
