@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Replica, ReplicaName, Resources, Role
+from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain_airflow.backends.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,
@@ -73,7 +73,7 @@ class PodSettings:
     queue: str = ""
 
 
-def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The part that the pods of a role share: all but their names and indices.
 
     Raises:
@@ -148,7 +148,7 @@ def _more(quantity: str, factor: float) -> str:
     return f"{int(amount)}{unit}"
 
 
-def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
+def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest:
     """What a template may change: the restricted pod standard, a scratch disk, and spreading.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/
@@ -204,7 +204,7 @@ def _liveness(job: Job) -> dict[str, Any]:
     }
 
 
-def _apart(job: Job, replica: Replica) -> dict[str, Any]:
+def _apart(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
     """Spread replicas that compute or read over the nodes; put each ps on its own if possible."""
     same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
     node = "kubernetes.io/hostname"
@@ -224,7 +224,7 @@ def _apart(job: Job, replica: Replica) -> dict[str, Any]:
     return {}
 
 
-def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
     queue = Queue.parse(settings.queue)
     spec: dict[str, Any] = {
@@ -245,7 +245,9 @@ def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Ma
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> dict[str, Any]:
+def _container(
+    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
+) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
