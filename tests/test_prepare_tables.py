@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.data import hashing
 from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.data.prepare import assignment, batch_writer, duplicates
-from aerotrain.data.prepare.assignment import Hashes
-from aerotrain.data.prepare.grouping import grouped
+from aerotrain.data.hashing import Hashes
+from aerotrain.data.prepare import batch_writer, duplicates
+from aerotrain.data.prepare.plan import grouped
 from aerotrain.data.records import column_of, encode, framed, read_frames
 from aerotrain.data.sources import Fragment, SourceError
-from aerotrain.data.sources.examples import _parsed
+from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.store import MANIFEST, open_store
 from support.preparing import prepare_source, run_step
 
@@ -53,7 +54,7 @@ def records(url: str, split: str) -> list[dict[str, Any]]:
     store = open_store(url)
     for shard in load_dataset(url).splits[split].shards:
         for _, record in read_frames(io.BytesIO(store.get(shard.file))):
-            found.append({name: values[0] for name, (_, values) in _parsed(record).items()})
+            found.append({name: values[0] for name, (_, values) in features_of(record).items()})
     return found
 
 
@@ -341,7 +342,7 @@ def test_different_keys_with_equal_hashes_are_not_duplicates(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def four(keys: Sequence[str | bytes]) -> Hashes:
-        return assignment.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
+        return hashing.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
 
     monkeypatch.setattr(batch_writer, "hashes_of", four)
     monkeypatch.setattr(duplicates, "hashes_of", four)

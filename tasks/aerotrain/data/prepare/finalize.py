@@ -6,22 +6,30 @@ from collections.abc import Mapping, Sequence
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import FinalizeArguments
-from aerotrain.data.dataset import Dataset, Schema, Split
+from aerotrain.data.dataset import (
+    PAGE,
+    SCHEMA,
+    STATISTICS,
+    Dataset,
+    Schema,
+    Split,
+    load_statistics,
+    schema_to_dict,
+)
 from aerotrain.data.prepare.duplicates import check_unique_across
-from aerotrain.data.prepare.latest import set_latest
 from aerotrain.data.prepare.layout import (
     Plan,
     WrittenPartition,
     folder_of,
     partition_key,
     partition_statistics_key,
+    set_latest,
 )
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.data.sources import Rejected
-from aerotrain.data.statistics.dataset import Statistics, schema_text
+from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes, check_changes
 from aerotrain.data.statistics.page import page
-from aerotrain.data.statistics.summary import PAGE, SCHEMA, STATISTICS, load_statistics
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
@@ -70,7 +78,8 @@ def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
     if before and not plan.rules.allow_drift:
         check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
-    store.put(SCHEMA, schema_text(statistics.schema()).encode())
+    schema = schema_to_dict(dataset.schema)
+    store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
     store.put(PAGE, page(store.url, summary, dataset.splits).encode())
     store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
 

@@ -1,6 +1,6 @@
 """The first step of ``prepare``: list the source, and plan the partitions to write."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,23 +8,19 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.strategy import nearest
-from aerotrain.data.dataset import VERSION, Feature, Schema, schema_to_dict
-from aerotrain.data.prepare.assignment import shards_per_partition
-from aerotrain.data.prepare.grouping import grouped
-from aerotrain.data.prepare.latest import latest_of
+from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
+from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.prepare.layout import (
     PLAN,
     Plan,
     PlannedPartition,
     content_rules,
-    fingerprint_of,
     folder_of,
     fragments_key,
+    latest_of,
 )
 from aerotrain.data.sources import Fragment, open_source
-from aerotrain.data.statistics.dataset import feature_of
 from aerotrain.data.statistics.drift import check_changes, schema_changes
-from aerotrain.data.statistics.summary import load_statistics
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store
 
@@ -65,7 +61,7 @@ def run(replica: Replica) -> dict[str, Any]:
 
 def _check_schema(last: str, schema: Schema, drift: float) -> None:
     """Compare the columns with those of the ``last`` data set, before any record is read."""
-    before = {name: feature_of(each) for name, each in load_statistics(last).items()}
+    before = {name: Feature.from_dict(each) for name, each in load_statistics(last).items()}
     if before:
         check_changes(schema_changes(before, schema), drift)
 
@@ -105,6 +101,37 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         shards_per_partition=per_partition,
     )
     return plan, [_planned(group) for group in groups]
+
+
+def shards_per_partition(shards: int, partitions: int) -> int:
+    """How many shards of a split each partition writes, so that at least ``shards`` exist."""
+    return -(-shards // partitions)
+
+
+def grouped(fragments: Iterable[Fragment], part_bytes: int, seed: int) -> Iterator[list[Fragment]]:
+    """The fragments of each partition, about ``part_bytes`` bytes of records together.
+
+    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
+    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
+    fragment changes no partition but its own.
+    """
+    sized: list[Fragment] = []
+    for fragment in fragments:
+        if fragment.bytes is None:
+            yield [fragment]
+        else:
+            sized.append(fragment)
+    sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
+    group: list[Fragment] = []
+    size = 0
+    for fragment in sized:
+        if group and size + (fragment.bytes or 0) > part_bytes:
+            yield group
+            group, size = [], 0
+        group.append(fragment)
+        size += fragment.bytes or 0
+    if group:
+        yield group
 
 
 def _read_options(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.prepare.assignment import Hashes, hashes_of, mixed, points_of, splits_of
+from aerotrain.data.hashing import Hashes, hashes_of, mixed, uniform
 from aerotrain.data.records import Column, Columns
 from aerotrain.data.sources import SourceError
 
@@ -29,8 +29,19 @@ def assign_splits(columns: Columns, file: str, hashes: Hashes, rules: PlanArgume
     return _WAYS[rules.split_by["way"]](columns, file, hashes, rules)
 
 
+def splits_of(hashes: Hashes, splits: Mapping[str, float]) -> Numbers:
+    """The split of each record by its hash.
+
+    The shares of the splits divide [0, 1) into intervals; a record's hash falls into one of them.
+    """
+    ends = np.cumsum([splits[name] for name in sorted(splits)])
+    found = np.searchsorted(ends, uniform(hashes), side="right")
+    # Rounding may let the shares add up to slightly less than 1.
+    return np.minimum(found, len(splits) - 1).astype(np.int8)
+
+
 def _by_key(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
-    return splits_of(hashes, rules.splits).astype(np.int8)
+    return splits_of(hashes, rules.splits)
 
 
 def _by_column(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
@@ -105,7 +116,7 @@ def stratified(
     ends = np.cumsum([splits[name] for name in sorted(splits)])
     order = np.lexsort((hashes, strata))
     starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    rounding = points_of(mixed(strata[order[starts]] ^ hashes_of([partition])))
+    rounding = uniform(mixed(strata[order[starts]] ^ hashes_of([partition])))
     for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
         mine = order[start:end]
         cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)

@@ -1,7 +1,11 @@
-"""Columns: one feature of many records, in the types that a tf.train.Example can hold."""
+"""Columns: one feature of many records, in the types that a tf.train.Example can hold.
 
-from collections.abc import Callable, Mapping
+They are made of a batch's NumPy or Arrow values, or of single records that user code yields.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -11,12 +15,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Feature
+from aerotrain.data.dataset import Feature, Schema
 
 #: The dtypes that fit an int64 list, and uint8, which is stored as raw bytes.
-NUMBERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+_INTEGERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 
-_CAN_BE_HELD = "give integers of at most 64 signed bits, floats, bool, str or bytes"
+_USE_TYPES = "give integers of at most 64 signed bits, floats, bool, str or bytes"
 
 
 class RecordError(FinalError):
@@ -54,11 +58,12 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def stored_dtype(dtype: np.dtype[Any]) -> str | None:
+@cache  # NumPy is slow to build the name of a dtype
+def _stored_dtype(dtype: np.dtype[Any]) -> str | None:
     """The dtype in which numbers of ``dtype`` are stored; None if they cannot be."""
     if dtype.kind == "f":
         return "float32"  # the only float type of an Example
-    return dtype.name if dtype.name in NUMBERS else None
+    return dtype.name if dtype.name in _INTEGERS else None
 
 
 def column_of(name: str, values: Any) -> Column:
@@ -76,11 +81,11 @@ def column_of(name: str, values: Any) -> Column:
     if values.dtype.kind in "OSU":
         texts = pa.array(values.ravel().tolist(), pa.large_binary())
         return Column(Feature("string", values.shape[1:]), texts)
-    dtype = stored_dtype(values.dtype)
+    dtype = _stored_dtype(values.dtype)
     if dtype is None:
         raise RecordError(
             f"the column {name!r} is of dtype {values.dtype}, which no record can hold; "
-            f"{_CAN_BE_HELD}"
+            f"{_USE_TYPES}"
         )
     return Column(Feature(dtype, values.shape[1:]), np.ascontiguousarray(values, dtype))
 
@@ -91,7 +96,7 @@ def _of_arrow(name: str, values: pa.Array) -> Column:
             return convert(name, values)
     raise RecordError(
         f"the column {name!r} is of type {values.type}, which no record can hold; "
-        f"{_CAN_BE_HELD}, or leave it out by naming the other columns in 'columns'"
+        f"{_USE_TYPES}, or leave it out by naming the other columns in 'columns'"
     )
 
 
@@ -137,14 +142,19 @@ def _lists(name: str, values: pa.Array) -> Column:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
-    more = (pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(check(kind) for check in (*checks, *more))
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(check(kind) for check in checks)
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 #: The conversion of each Arrow type; the first that applies is used.
@@ -160,3 +170,75 @@ _CONVERSIONS = (
     (pa.types.is_decimal, _as(pa.float64())),
     (_is_list, _lists),
 )
+
+
+def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:
+    """The schema of one record.
+
+    Raises:
+        RecordError: it has no feature, or one that cannot be stored; the message names it.
+    """
+    if not record:
+        raise RecordError("it has no feature; give it at least one")
+    return {name: _feature_of(name, value) for name, value in record.items()}
+
+
+def check_fits(record: Mapping[str, Any], schema: Schema) -> None:
+    """Check that the record has exactly the features of ``schema``.
+
+    Raises:
+        RecordError: a name, dtype or shape differs; the message names the feature.
+    """
+    found = schema_of(record)
+    if found.keys() != schema.keys():
+        raise RecordError(
+            f"its features are {', '.join(sorted(found))}, where the first record has "
+            f"{', '.join(sorted(schema))}; give all records the same features"
+        )
+    for name, feature in found.items():
+        if feature != schema[name]:
+            raise RecordError(
+                f"its feature {name!r} is {feature}, where the first record's is "
+                f"{schema[name]}; give all records the same dtype and shape"
+            )
+
+
+def stacked(records: Sequence[Mapping[str, Any]], schema: Schema) -> Columns:
+    """Stack records that fit ``schema`` into columns."""
+    return {
+        name: _stacked([record[name] for record in records], feature)
+        for name, feature in schema.items()
+    }
+
+
+def _stacked(values: Sequence[Any], feature: Feature) -> Column:
+    if feature.dtype == "string":
+        each = (text for value in values for text in _array(value).flat)
+        encoded = [text.encode() if isinstance(text, str) else text for text in each]
+        return Column(feature, pa.array(encoded, pa.large_binary()))
+    array = np.array([np.asarray(value) for value in values], feature.dtype)
+    return Column(feature, array.reshape(len(values), *feature.shape))
+
+
+def _feature_of(name: str, value: Any) -> Feature:
+    try:
+        array = _array(value)
+    except ValueError as error:  # lists of different lengths
+        raise RecordError(f"its feature {name!r} is not an array: {error}") from error
+    dtype = "string" if _holds_texts(array) else _stored_dtype(array.dtype)
+    if dtype is None:
+        raise RecordError(
+            f"its feature {name!r} is {type(value).__name__} of dtype {array.dtype}, which no "
+            f"record can hold; {_USE_TYPES}"
+        )
+    return Feature(dtype, array.shape)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    array = np.asarray(value)
+    # NumPy's own strings lose trailing zero bytes; object arrays keep them.
+    return np.asarray(value, dtype=object) if array.dtype.kind in "SU" else array
+
+
+def _holds_texts(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "O" and all(isinstance(each, str | bytes) for each in array.flat)

@@ -64,11 +64,10 @@ def rows_of(piece: Piece) -> pa.LargeBinaryArray:
 
 def as_piece(array: pa.LargeBinaryArray) -> Piece:
     """An array as a block if its values have equal lengths, else unchanged."""
-    offsets, content = parts_of(array)
-    widths = np.diff(offsets)
+    widths = lengths_of(array)
     if not len(array) or (widths != widths[0]).any():
         return array
-    return content[offsets[0] : offsets[-1]].reshape(len(array), -1)
+    return content_of(array).reshape(len(array), -1)
 
 
 def texts(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> pa.LargeBinaryArray:
@@ -139,6 +138,12 @@ def parts_of(array: pa.LargeBinaryArray) -> tuple[NDArray[np.int64], NDArray[np.
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     empty = np.zeros(0, np.uint8)
     return ends, empty if content is None else np.frombuffer(content, np.uint8)
+
+
+def content_of(array: pa.LargeBinaryArray) -> NDArray[np.uint8]:
+    """The bytes of all values, concatenated, without a copy."""
+    offsets, content = parts_of(array)
+    return content[offsets[0] : offsets[-1]]
 
 
 def _varints(values: NDArray[np.int64]) -> Piece:

@@ -1,13 +1,14 @@
 """The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import Schema
 
 
@@ -80,3 +81,59 @@ class Source(Protocol):
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         """The records of one fragment, always in the same order, text parsed by ``schema``."""
         ...
+
+
+def check_options(description: Mapping[str, Any], required: Set[str], optional: Set[str]) -> None:
+    """Check that a description has the options that its kind requires, and no unknown ones.
+
+    Raises:
+        SpecError: an option is missing or unknown, or is not a list of column names as it should
+            be.
+    """
+    kind, given = description["kind"], set(description) - {"kind"}
+    known = sorted(required | optional)
+    for key in sorted(given - required - optional):
+        raise SpecError(
+            f"a source of kind {kind!r} has no {key!r}{nearest(key, known)}; "
+            f"it has {', '.join(known)}"
+        )
+    for key in sorted(given & {"columns", "names"}):
+        _check_column_names(key, description[key])
+    for key in sorted(required - given):
+        raise SpecError(
+            f"a source of kind {kind!r} needs {key!r}; it has "
+            f"{', '.join(sorted(given)) or 'nothing'}"
+        )
+
+
+def _check_column_names(key: str, names: Any) -> None:
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise SpecError(f"{key!r} must be a list of names, got {names!r}")
+    for name in names:
+        if list(names).count(name) > 1:
+            raise SpecError(f"{key!r} has {name!r} more than once; name each column once")
+
+
+def check_selected(url: str, selected: Sequence[str], found: Sequence[str]) -> None:
+    """Check that the selected columns are among those found. Raises ``SpecError``."""
+    for name in selected:
+        if name not in found:
+            raise SpecError(
+                f"{url} has no column {name!r}{nearest(name, found)}; it has {', '.join(found)}"
+            )
+
+
+def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
+    """Check that a file has each of these columns once. Raises ``SourceError``."""
+    for name in names:
+        if name not in found:
+            raise SourceError(
+                f"{url} has no column {name!r}{nearest(name, found)}; it has "
+                f"{', '.join(found) or 'none'}; give all files the same columns, or name those "
+                "to read in 'columns'"
+            )
+        if (count := list(found).count(name)) > 1:
+            raise SourceError(
+                f"{url} has {count} columns called {name!r}; give them different names, or "
+                "name the columns to read in 'columns'"
+            )

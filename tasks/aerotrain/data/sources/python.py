@@ -12,10 +12,9 @@ import numpy as np
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import Schema
+from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
-from aerotrain.data.sources.naming import short_hash
-from aerotrain.data.sources.options import checked
-from aerotrain.data.sources.protocol import Batch, Fragment, Rejected
+from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, check_options
 from aerotrain.user_module import user_module
 
 #: A record's stable key, and its features by name.
@@ -38,7 +37,7 @@ class PythonSource:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """The source that ``{"kind": "python", "module": ...}`` describes."""
-        checked(description, {"module"}, set())
+        check_options(description, {"module"}, set())
         name = description["module"]
         module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):

@@ -1,5 +1,6 @@
-"""The statistics of one column: gathered from batches, merged over partitions, kept as JSON."""
+"""The statistics of columns: gathered from batches, merged over partitions, kept as JSON."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -10,8 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature
-from aerotrain.data.prepare.assignment import Hashes, hashes_of, mixed
-from aerotrain.data.records import Column
+from aerotrain.data.hashing import Hashes, hashes_of, mixed
+from aerotrain.data.records import Column, Columns
 from aerotrain.data.statistics.sketches import (
     VOCABULARY,
     Distinct,
@@ -215,3 +216,38 @@ class ColumnStatistics:
         found = np.where(np.isfinite(between), between, lower).tolist()
         found[0], found[-1] = self.moments.least, self.moments.greatest
         return {str(name): value for name, value in zip(QUANTILES, found, strict=True)}
+
+
+class Statistics:
+    """The statistics of all columns of a data set, by name."""
+
+    def __init__(self, columns: Mapping[str, ColumnStatistics] | None = None) -> None:
+        self.columns = dict(columns or {})
+
+    def add(self, columns: Columns, missing: Mapping[str, int], hashes: Hashes) -> None:
+        """Add records, each with its hash.
+
+        ``missing`` counts the filled values, by column.
+        """
+        for name, column in columns.items():
+            statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
+            statistics.add(column, missing.get(name, 0), hashes)
+
+    def merge(self, other: Self) -> None:
+        for name, column in other.columns.items():
+            if name in self.columns:
+                self.columns[name].merge(column)
+            else:
+                self.columns[name] = column
+
+    def to_json(self) -> str:
+        document = {name: self.columns[name].to_dict() for name in sorted(self.columns)}
+        return json.dumps(document) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        data = json.loads(text)
+        return cls({name: ColumnStatistics.from_dict(each) for name, each in data.items()})
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        return {name: self.columns[name].summary() for name in sorted(self.columns)}

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Schema
-from aerotrain.data.statistics.dataset import feature_of
+from aerotrain.data.dataset import Feature, Schema
 
 #: A column with more distinct values is not categorical.
 _MOST_CATEGORIES = 200
@@ -38,7 +37,7 @@ def changes(before: Summary, now: Summary, drift: float) -> list[Change]:
     The drift of numbers is the Kolmogorov-Smirnov distance, estimated from quantiles; that of
     categories is the total variation distance. Both are from 0 to 1.
     """
-    schemas = [{name: feature_of(each[name]) for name in each} for each in (before, now)]
+    schemas = [{name: Feature.from_dict(each[name]) for name in each} for each in (before, now)]
     found = schema_changes(*schemas)
     for name in before.keys() & now.keys() - {each.column for each in found}:
         found += _of_column(name, before[name], now[name], drift)

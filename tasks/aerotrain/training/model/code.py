@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
-from aerotrain.data.statistics.summary import load_statistics
+from aerotrain.data.dataset import load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.class_weights import weighted
 from aerotrain.training.model.keras_adapter import KERAS

@@ -7,22 +7,49 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message,
+    message_factory,
+    text_format,
+)
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Damage, FramingError, read_frames
-from aerotrain.data.sources.files import InputFile
-from aerotrain.data.sources.first_bytes import check_beginning
-from aerotrain.data.sources.naming import file_and_span
+from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
 from aerotrain.data.sources.protocol import Batch, Rejected, SourceError
-from aerotrain.data.sources.whole_files import WholeFiles
 
 _BATCH_RECORDS = 1024
-_LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+_DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+#: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
+#: feature.proto, as a descriptor.
+_EXAMPLE = """
+name: "aerotrain/example.proto" package: "aerotrain" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".aerotrain.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".aerotrain.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".aerotrain.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type_name: ".aerotrain.Feature" } }
+  field { name: "feature" number: 1 label: LABEL_REPEATED
+    type_name: ".aerotrain.Features.FeatureEntry" } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type_name: ".aerotrain.Features" } }
+"""
 
 
 @dataclass(frozen=True)
-class ExampleSource(WholeFiles):
+class ExampleSource(FileSource):
     """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
 
     def schema(self) -> Schema:
@@ -30,7 +57,7 @@ class ExampleSource(WholeFiles):
         for file in self.files:
             for _, record in _frames(file):
                 if isinstance(record, bytes):
-                    features = _parsed(record)
+                    features = features_of(record)
                     return {name: _feature_of(*features[name]) for name in features}
         raise SourceError(f"the source is empty: its {len(self.files)} files have no record")
 
@@ -55,7 +82,7 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
         try:
             yield from read_frames(stream)
         except FramingError as error:
-            check_beginning(file, "tfrecord")
+            checked_beginning(file)
             raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
 
 
@@ -74,7 +101,7 @@ class _BatchBuilder:
 
     def add(self, offset: int, record: bytes) -> None:
         try:
-            features = _parsed(record)
+            features = features_of(record)
         except message.DecodeError:
             self.reject(offset, "it is not a tf.train.Example")
             return
@@ -112,10 +139,10 @@ def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
 
 
 def _feature_of(kind: str, values: Sequence[Any]) -> Feature:
-    return Feature(_LISTS[kind], () if len(values) == 1 else (len(values),))
+    return Feature(_DTYPES[kind], () if len(values) == 1 else (len(values),))
 
 
-def _parsed(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
+def features_of(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
     """The features of a serialized Example: the kind of each list, and its values."""
     example = _example()()
     example.ParseFromString(record)
@@ -128,48 +155,7 @@ def _parsed(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
 
 @cache
 def _example() -> Any:
-    """The message class of ``tf.train.Example``, built from a descriptor."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="aerotrain/example.proto", package="aerotrain", syntax="proto3"
-    )
-    for name, kind in (
-        ("BytesList", field.TYPE_BYTES),
-        ("FloatList", field.TYPE_FLOAT),
-        ("Int64List", field.TYPE_INT64),
-    ):
-        file.message_type.add(name=name).field.add(
-            name="value", number=1, type=kind, label=field.LABEL_REPEATED
-        )
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, kind) in enumerate(
-        (("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")), 1
-    ):
-        feature.field.add(
-            name=name,
-            number=number,
-            type=field.TYPE_MESSAGE,
-            type_name=f".aerotrain.{kind}",
-            label=field.LABEL_OPTIONAL,
-            oneof_index=0,
-        )
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
-    message_field = {"type": field.TYPE_MESSAGE, "label": field.LABEL_OPTIONAL}
-    entry.field.add(name="value", number=2, type_name=".aerotrain.Feature", **message_field)
-    features.field.add(
-        name="feature",
-        number=1,
-        type=field.TYPE_MESSAGE,
-        type_name=".aerotrain.Features.FeatureEntry",
-        label=field.LABEL_REPEATED,
-    )
-    file.message_type.add(name="Example").field.add(
-        name="features", number=1, type_name=".aerotrain.Features", **message_field
-    )
+    """The message class of ``tf.train.Example``."""
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("aerotrain.Example"))
