@@ -63,6 +63,35 @@ class Batch:
         return len(self.offsets)
 
 
+@dataclass
+class BatchBuilder:
+    """Collects the records of a batch, for sources that read them one by one."""
+
+    file: str
+    unit: str
+    records: list[Any] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def add(self, offset: int, record: Any) -> None:
+        self.offsets.append(offset)
+        self.records.append(record)
+
+    def reject(self, offset: int, reason: str, records: int = 1) -> None:
+        self.rejected.append(Rejected(self.file, offset, self.unit, reason, records))
+
+    def batch(self, columns: Mapping[str, Any]) -> Batch:
+        return Batch(
+            columns=columns,
+            file=self.file,
+            offsets=np.array(self.offsets, np.int64),
+            unit=self.unit,
+            keys=self.keys or None,
+            rejected=self.rejected,
+        )
+
+
 class Source(Protocol):
     """A source of raw records."""
 

@@ -16,9 +16,9 @@ from google.protobuf import (
 )
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Damage, FramingError, read_frames
+from aerotrain.data.records import Damage, FramingError, RecordError, read_frames
 from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
-from aerotrain.data.sources.protocol import Batch, Rejected, SourceError
+from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 
 _BATCH_RECORDS = 1024
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
@@ -64,16 +64,19 @@ class ExampleSource(FileSource):
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, _ = file_and_span(description)
-        builder = _BatchBuilder(file.url, schema)
+        builder = BatchBuilder(file.url, "byte")
         for offset, record in _frames(file):
-            if isinstance(record, Damage):
-                builder.reject(offset, record.reason, record.records)
-            else:
-                builder.add(offset, record)
-            if len(builder) == _BATCH_RECORDS:
-                yield builder.batch()
-                builder = _BatchBuilder(file.url, schema)
-        yield builder.batch()
+            try:
+                if isinstance(record, Damage):
+                    builder.reject(offset, record.reason, record.records)
+                else:
+                    builder.add(offset, _values(record, schema))
+            except RecordError as error:
+                builder.reject(offset, str(error))
+            if len(builder.offsets) + len(builder.rejected) == _BATCH_RECORDS:
+                yield _batch(builder, schema)
+                builder = BatchBuilder(file.url, "byte")
+        yield _batch(builder, schema)
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
@@ -86,47 +89,21 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
             raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
 
 
-class _BatchBuilder:
-    """Collects the records of a batch."""
+def _values(record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
+    """The values of a serialized Example. Raises ``RecordError`` if they do not fit the schema."""
+    features = features_of(record)
+    for name, feature in schema.items():
+        found = _feature_of(*features[name]) if name in features else None
+        if found != feature:
+            raise RecordError(f"its feature {name!r} is {found or 'missing'}, not {feature}")
+    return {name: features[name][1] for name in schema}
 
-    def __init__(self, url: str, schema: Schema) -> None:
-        self.offsets: list[int] = []
-        self._url = url
-        self._schema = schema
-        self._values: dict[str, list[Any]] = {name: [] for name in schema}
-        self._rejected: list[Rejected] = []
 
-    def __len__(self) -> int:
-        return len(self.offsets) + len(self._rejected)
-
-    def add(self, offset: int, record: bytes) -> None:
-        try:
-            features = features_of(record)
-        except message.DecodeError:
-            self.reject(offset, "it is not a tf.train.Example")
-            return
-        for name, feature in self._schema.items():
-            found = _feature_of(*features[name]) if name in features else None
-            if found != feature:
-                self.reject(offset, f"its feature {name!r} is {found or 'missing'}, not {feature}")
-                return
-        for name in self._schema:
-            self._values[name].append(features[name][1])
-        self.offsets.append(offset)
-
-    def reject(self, offset: int, reason: str, records: int = 1) -> None:
-        self._rejected.append(Rejected(self._url, offset, "byte", reason, records))
-
-    def batch(self) -> Batch:
-        return Batch(
-            columns={
-                name: _column(self._values[name], each) for name, each in self._schema.items()
-            },
-            file=self._url,
-            offsets=np.array(self.offsets, np.int64),
-            unit="byte",
-            rejected=self._rejected,
-        )
+def _batch(builder: BatchBuilder, schema: Schema) -> Batch:
+    columns = {}
+    for name, feature in schema.items():
+        columns[name] = _column([values[name] for values in builder.records], feature)
+    return builder.batch(columns)
 
 
 def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
@@ -143,9 +120,16 @@ def _feature_of(kind: str, values: Sequence[Any]) -> Feature:
 
 
 def features_of(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
-    """The features of a serialized Example: the kind of each list, and its values."""
+    """The features of a serialized Example: the kind of each list, and its values.
+
+    Raises:
+        RecordError: it is not an Example.
+    """
     example = _example()()
-    example.ParseFromString(record)
+    try:
+        example.ParseFromString(record)
+    except message.DecodeError as error:
+        raise RecordError("it is not a tf.train.Example") from error
     features = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind") or "int64_list"
