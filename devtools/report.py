@@ -8,10 +8,10 @@ from typing import Any
 
 from aerotrain.contract.names import path_segment
 from aerotrain.store import fetch, open_store
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.local.settings import BUCKET
+from devtools.airflow_api import AirflowApi
+from devtools.environment import BUCKET
+from devtools.home import Home
+from devtools.s3_server import S3Server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Report:
     dag: str
     run: str
     seconds: float
-    seconds_a_step: float | None
+    seconds_per_step: float | None
     metrics: Mapping[str, Any] | None
     exported: str | None
     model: Path | None
@@ -31,8 +31,8 @@ class Report:
         lines = [f"{self.dag} succeeded in {self.seconds:.0f} s (run {self.run})"]
         if self.metrics:
             lines.append(f"test metrics    {_metrics(self.metrics)}")
-        if self.seconds_a_step is not None:
-            lines.append(f"training        {1000 * self.seconds_a_step:.1f} ms a step")
+        if self.seconds_per_step is not None:
+            lines.append(f"training        {1000 * self.seconds_per_step:.1f} ms a step")
         if self.tensorboard is not None:
             lines.append(f"TensorBoard     tensorboard --logdir {self.tensorboard}")
         if self.exported is not None:
@@ -65,7 +65,7 @@ def keep(
     dag: str,
     run: str,
     seconds: float,
-    seconds_a_step: float | None,
+    seconds_per_step: float | None,
 ) -> Report:
     """Copy the results out of the store, and report on the run.
 
@@ -77,7 +77,7 @@ def keep(
         dag=dag,
         run=run,
         seconds=seconds,
-        seconds_a_step=seconds_a_step,
+        seconds_per_step=seconds_per_step,
         metrics=api.result(dag, run, "evaluate"),
         exported=exported,
         model=_keep_model(exported, s3, home.model) if exported else None,

@@ -1,7 +1,6 @@
-"""A client of Airflow's REST API, with the few requests that a local run needs."""
+"""A client of Airflow's REST API, with the few requests that this project needs."""
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -9,18 +8,10 @@ from urllib.parse import quote
 import httpx
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain_airflow.local.home import USER
+from devtools.home import USER
 
 #: A busy server responds late: on two cores a training run leaves it little time.
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-
-
-@dataclass(frozen=True)
-class LogChunk:
-    """The events of a task's log since the previous chunk, and the token for the next one."""
-
-    events: list[dict[str, Any]]
-    token: str | None
 
 
 class _Token(httpx.Auth):
@@ -61,7 +52,7 @@ class AirflowApi:
             trust_env=False,
         )
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the API server is up, has its tables, and is ready for tasks.
 
         The first request to the execution API takes 3 s. It is sent here, so that the first task
@@ -108,6 +99,11 @@ class AirflowApi:
         """Fail the run: its running tasks are stopped, and no later Airflow resumes it."""
         self._ask("PATCH", _run(dag, run), json={"state": "failed"})
 
+    def fail_task(self, dag: str, run: str, task: str) -> None:
+        """Mark the instance of an unmapped task as failed, as the button in the UI does."""
+        path = f"{_run(dag, run)}/taskInstances/{quote(task)}"
+        self._ask("PATCH", path, json={"new_state": "failed"})
+
     def task_instances(self, dag: str, run: str) -> list[dict[str, Any]]:
         """Every task instance of the run; mapped ones are listed separately."""
         found: list[dict[str, Any]] = []
@@ -118,8 +114,13 @@ class AirflowApi:
             if not page["task_instances"] or len(found) >= page["total_entries"]:
                 return found
 
-    def log(self, instance: Mapping[str, Any], token: str | None = None) -> LogChunk:
-        """The log of a task instance's last try; with ``token``, only what follows that chunk."""
+    def log(
+        self, instance: Mapping[str, Any], token: str | None = None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """The events in the log of a task instance's last try, and the token of the next call.
+
+        With the token of an earlier call, only what was logged since then.
+        """
         path = (
             f"{_run(instance['dag_id'], instance['dag_run_id'])}/taskInstances/"
             f"{quote(instance['task_id'])}/logs/{instance['try_number']}"
@@ -127,7 +128,7 @@ class AirflowApi:
         params = {"map_index": instance["map_index"]} | ({"token": token} if token else {})
         answer = self._ask("GET", path, params=params, headers={"Accept": "application/json"})
         events = [each for each in answer["content"] if isinstance(each, dict)]
-        return LogChunk(events, answer.get("continuation_token"))
+        return events, answer.get("continuation_token")
 
     def result(self, dag: str, run: str, task: str) -> Any:
         """The return value of an unmapped task; None if it has none."""

@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from graphlib import TopologicalSorter
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -104,22 +104,6 @@ def _seconds(instances: Sequence[Mapping[str, Any]], now: datetime) -> float | N
     return max(0.0, (max(ends) - min(starts)).total_seconds())
 
 
-class Display(Protocol):
-    """Shows the state of a run repeatedly."""
-
-    def show(self, rows: Sequence[TaskRow], training: Progress | None) -> None: ...
-
-
-@contextmanager
-def display(console: Console) -> Iterator[Display]:
-    """A table that is redrawn on a terminal; elsewhere, lines for what has changed."""
-    if not console.is_terminal:
-        yield Lines(console)
-        return
-    with Live(console=console, refresh_per_second=4) as live:
-        yield Board(live)
-
-
 class Board:
     """One line per task, and a bar below the one that trains."""
 
@@ -129,7 +113,7 @@ class Board:
     def show(self, rows: Sequence[TaskRow], training: Progress | None) -> None:
         table = Table.grid(padding=(0, 2))
         for row in rows:
-            sign, style = look_of(row.state)
+            sign, style = _WAITING if row.state is None else (_ENDED | _UNDER_WAY)[row.state]
             seconds = "" if row.seconds is None else f"{row.seconds:.1f} s"
             table.add_row(
                 Text(sign, style), row.label, Text(row.state or "waiting", style), seconds
@@ -177,20 +161,15 @@ class Lines:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def look_of(state: str | None) -> tuple[str, str]:
-    """The symbol and the colour of an Airflow state.
-
-    Raises:
-        KeyError: the state is not in this table.
-    """
-    return _WAITING if state is None else (_ENDED | _UNDER_WAY)[state]
+Display = Board | Lines
 
 
-def utc_now() -> datetime:
-    """The current time in UTC."""
-    return datetime.now(UTC)
-
-
-def console() -> Console:
-    """A console on standard output."""
-    return Console(file=sys.stdout)
+@contextmanager
+def display() -> Iterator[Display]:
+    """A table that is redrawn on a terminal; elsewhere, lines for what has changed."""
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        yield Board(live)

@@ -15,46 +15,18 @@ from aerotrain.contract.errors import FinalError
 USER = "admin"
 
 
-@dataclass(frozen=True)
 class Home:
     """Every path under one folder, by default ``.local`` of a clone."""
 
-    root: Path
-
-    @property
-    def airflow(self) -> Path:
-        """AIRFLOW_HOME: the database (if it is SQLite) and the task logs."""
-        return self.root / "airflow"
-
-    @property
-    def store(self) -> Path:
-        """The data of the S3 server."""
-        return self.root / "store"
-
-    @property
-    def scratch(self) -> Path:
-        """The working directories of replicas."""
-        return self.root / "scratch"
-
-    @property
-    def logs(self) -> Path:
-        """The log of each Airflow component, and that of ``up``."""
-        return self.root / "logs"
-
-    @property
-    def model(self) -> Path:
-        """The SavedModel that the last ``run`` exported."""
-        return self.root / "model"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The TensorBoard event files, one folder per run."""
-        return self.root / "tensorboard"
-
-    @property
-    def passwords(self) -> Path:
-        """The file of Airflow's simple auth manager: JSON, user to password."""
-        return self.root / "passwords.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.airflow = root / "airflow"  # AIRFLOW_HOME: a database in SQLite, and the task logs
+        self.store = root / "store"  # the data of the S3 server
+        self.scratch = root / "scratch"  # the working directories of replicas
+        self.logs = root / "logs"  # of each Airflow component, and of `up`
+        self.model = root / "model"  # the SavedModel that the last `run` exported
+        self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
+        self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
 
     def make(self) -> None:
         """Make the folders, readable by this user only: the database holds Airflow's secrets."""
@@ -100,7 +72,7 @@ def _write_private(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The process that uses a home: its command, its pid, and the URL of its Airflow."""
+    """The process that uses a home; ``url`` is the address of its Airflow, if users know it."""
 
     command: str
     pid: int
@@ -108,7 +80,7 @@ class Holder:
 
 
 @contextmanager
-def held(home: Home, command: str, url: str) -> Iterator[None]:
+def held(home: Home, command: str, url: str = "") -> Iterator[None]:
     """Hold the home exclusively until the block ends.
 
     The kernel releases the lock when its process ends, in whatever way. So the content of the lock
@@ -121,11 +93,23 @@ def held(home: Home, command: str, url: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise FinalError(in_use(home, lock.read())) from error
+            raise FinalError(_in_use(home, lock.read())) from error
         lock.truncate()
         lock.write(json.dumps(asdict(Holder(command=command, pid=os.getpid(), url=url))))
         lock.flush()
         yield
+
+
+def _in_use(home: Home, holder: str) -> str:
+    if not holder:
+        return f"another process is just starting in {home.root}; try again in a moment"
+    other = Holder(**json.loads(holder))
+    if other.command == "up":
+        return f"Airflow is already running at {other.url}; `make down` stops it"
+    return (
+        f"another `make run` (process {other.pid}) is using {home.root}; wait for its end, "
+        "or give this one a home of its own with HOME_DIR=FOLDER"
+    )
 
 
 def holder(home: Home) -> Holder | None:
@@ -145,19 +129,6 @@ def wait_until_free(home: Home) -> None:
     """Return once no process holds the home."""
     with _lock_file(home).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-
-
-def in_use(home: Home, text: str) -> str:
-    """The error message for a home that another process holds."""
-    if not text:
-        return f"another aerotrain is just starting in {home.root}; try again in a moment"
-    other = Holder(**json.loads(text))
-    if other.command == "up":
-        return f"Airflow is already running at {other.url}; `make down` stops it"
-    return (
-        f"another `make run` (process {other.pid}) is using {home.root}; wait for its end, "
-        "or give this one a home of its own with HOME_DIR=FOLDER"
-    )
 
 
 def _lock_file(home: Home) -> Path:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from aerotrain_airflow.local.home import USER, Home, Secrets
+from devtools.home import USER, Home, Secrets
 
 BUCKET = "aerotrain"
 HOST = "127.0.0.1"
