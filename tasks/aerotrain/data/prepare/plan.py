@@ -75,7 +75,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
                 f"{path_segment(name)!r}, or another word of letters and digits"
             )
     source = open_source(arguments.source)
-    groups = list(grouped(source.fragments(), arguments.part_bytes, arguments.seed))
+    groups = list(group_fragments(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
             f"the source {dict(arguments.source)} is empty: it lists no fragment; check that "
@@ -84,23 +84,23 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
     schema = source.schema()
     if schema is not None:
         check_columns(arguments, schema)
-    decisive = [
+    inputs = [
         VERSION,
         None if schema is None else schema_to_dict(schema),
         content_rules(arguments),
         _read_options(source.described()),
     ]
     if arguments.split_by["way"] == "stratified":
-        decisive.append(len(groups) == 1)  # decides how records without keys are split
+        inputs.append(len(groups) == 1)  # decides how records without keys are split
     per_partition = shards_per_partition(arguments.shards, len(groups))
     plan = Plan(
         source=source.described(),
         schema=schema,
         rules=arguments,
-        partitions=tuple(_fingerprint(group, [*decisive, per_partition]) for group in groups),
+        partitions=tuple(_fingerprint(group, [*inputs, per_partition]) for group in groups),
         shards_per_partition=per_partition,
     )
-    return plan, [_planned(group) for group in groups]
+    return plan, [_planned_partition(group) for group in groups]
 
 
 def shards_per_partition(shards: int, partitions: int) -> int:
@@ -108,7 +108,9 @@ def shards_per_partition(shards: int, partitions: int) -> int:
     return -(-shards // partitions)
 
 
-def grouped(fragments: Iterable[Fragment], part_bytes: int, seed: int) -> Iterator[list[Fragment]]:
+def group_fragments(
+    fragments: Iterable[Fragment], part_bytes: int, seed: int
+) -> Iterator[list[Fragment]]:
     """The fragments of each partition, about ``part_bytes`` bytes of records together.
 
     A fragment of unknown size is a partition of its own. The others are sorted by a hash of
@@ -139,11 +141,11 @@ def _read_options(source: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in source.items() if name != "url"}
 
 
-def _fingerprint(group: Iterable[Fragment], decisive: Any) -> str:
-    return fingerprint_of([decisive, [fragment.fingerprint for fragment in group]])
+def _fingerprint(group: Iterable[Fragment], inputs: Any) -> str:
+    return fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
 
 
-def _planned(group: list[Fragment]) -> PlannedPartition:
+def _planned_partition(group: list[Fragment]) -> PlannedPartition:
     sizes = [fragment.bytes for fragment in group]
     known = [size for size in sizes if size is not None]
     return PlannedPartition(

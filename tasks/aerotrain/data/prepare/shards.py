@@ -21,7 +21,7 @@ from aerotrain.data.dataset import Shard
 from aerotrain.data.hashing import Hashes, shuffle_keys
 from aerotrain.data.prepare.layout import Plan, shard_key
 from aerotrain.data.records import Frames
-from aerotrain.data.records.encoding import content_of, texts
+from aerotrain.data.records.encoding import binary_array, content_of
 
 #: About how many bytes of records one bucket holds; twice that is in memory while it is sorted.
 BUCKET_BYTES = 32 * 2**20
@@ -108,7 +108,7 @@ class ExternalShuffle(AbstractContextManager["ExternalShuffle"]):
             if bucket.attributes:
                 attributes = Attributes.concat(bucket.attributes)
                 offsets = np.concatenate([[0], np.cumsum(attributes.lengths)])
-                rows = texts(offsets, np.fromfile(bucket.path, np.uint8))
+                rows = binary_array(offsets, np.fromfile(bucket.path, np.uint8))
                 order = np.argsort(shuffle_keys(attributes.hashes, self.seed), kind="stable")
                 yield rows.take(pa.array(order)), first + order
                 first += len(order)

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.records.columns import Columns
 from aerotrain.data.records.encoding import (
+    as_array,
     as_piece,
+    buffers_of,
     content_of,
     joined,
     lengths_of,
-    parts_of,
     pieces_of,
-    rows_of,
 )
 
 #: Bytes before a record (its length and that length's checksum) and after it (its checksum).
-_HEAD, _FOOT = 12, 4
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
 _CRC_MASK = 0xA282EAD8
 
@@ -68,24 +68,24 @@ def encoded_frames(columns: Columns) -> Frames:
     if len(blocks) < len(pieces) or not len(blocks[0]):
         return framed(joined(pieces))
     count, length = len(blocks[0]), sum(block.shape[1] for block in blocks)
-    frames = np.empty((count, _HEAD + length + _FOOT), np.uint8)
-    frames[:, :_HEAD] = _head(length)
-    at = _HEAD
+    frames = np.empty((count, _HEADER_BYTES + length + _FOOTER_BYTES), np.uint8)
+    frames[:, :_HEADER_BYTES] = _header(length)
+    at = _HEADER_BYTES
     for block in blocks:
         frames[:, at : at + block.shape[1]] = block
         at += block.shape[1]
     checksums = _checksums_of_rows(frames, length)
     frames[:, at:] = _masked(checksums)[:, None].view(np.uint8)
-    return Frames(rows_of(frames), checksums)
+    return Frames(as_array(frames), checksums)
 
 
 def framed(records: pa.LargeBinaryArray) -> Frames:
     """Each record with its length and checksums."""
     lengths = lengths_of(records)
-    offsets, content = parts_of(records)
+    offsets, content = buffers_of(records)
     checksums = _checksums(offsets, content)
-    feet = _masked(checksums)[:, None].view(np.uint8)
-    return Frames(joined([_heads(lengths), as_piece(records), feet]), checksums)
+    footers = _masked(checksums)[:, None].view(np.uint8)
+    return Frames(joined([_headers(lengths), as_piece(records), footers]), checksums)
 
 
 def _masked_checksum(data: bytes) -> int:
@@ -106,16 +106,16 @@ def _checksums(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> NDArra
 
 def _checksums_of_rows(frames: NDArray[np.uint8], length: int) -> NDArray[np.uint32]:
     """The CRC-32C of the record in each row; one record is copied at a time."""
-    records = struct.iter_unpack(f"{_HEAD}x{length}s{_FOOT}x", frames.data)
+    records = struct.iter_unpack(f"{_HEADER_BYTES}x{length}s{_FOOTER_BYTES}x", frames.data)
     return np.fromiter(starmap(google_crc32c.value, records), np.uint32, len(frames))
 
 
-def _heads(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _headers(lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
     different, which = np.unique(lengths, return_inverse=True)
-    return np.concatenate([np.zeros((0, _HEAD), np.uint8), *map(_head, different)])[which]
+    return np.concatenate([np.zeros((0, _HEADER_BYTES), np.uint8), *map(_header, different)])[which]
 
 
-def _head(length: int) -> NDArray[np.uint8]:
+def _header(length: int) -> NDArray[np.uint8]:
     """The frame header of records of that length, as one row."""
     encoded = int(length).to_bytes(8, "little")
     return np.frombuffer(encoded + _masked_checksum(encoded).to_bytes(4, "little"), np.uint8)[None]
@@ -140,7 +140,7 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class _Broken:
+class _Invalid:
     """Why no valid record begins at an offset.
 
     ``size`` is its length in bytes if the checksum of the length is valid; ``is_last`` says that
@@ -162,95 +162,95 @@ def read_frames(file: IO[bytes]) -> Iterator[tuple[int, bytes | Damage]]:
     Raises:
         FramingError: the file has no record and no beginning of one.
     """
-    content = _Content(file)
+    content = _Lookahead(file)
     whole = size = 0
     while content.peek(1):
         offset, found = content.offset, _frame(content, 0)
         if isinstance(found, bytes):
-            content.skip(_HEAD + len(found) + _FOOT)
+            content.skip(_HEADER_BYTES + len(found) + _FOOTER_BYTES)
             whole += 1
-            size += _HEAD + len(found) + _FOOT
+            size += _HEADER_BYTES + len(found) + _FOOTER_BYTES
             yield offset, found
         else:
             yield offset, _skip_damage(content, found, size / whole if whole else None)
 
 
-def _frame(content: "_Content", at: int) -> bytes | _Broken:
+def _frame(content: "_Lookahead", at: int) -> bytes | _Invalid:
     """The record whose frame begins ``at`` bytes from here, or why there is none."""
-    head = content.peek(_HEAD, at)
-    if len(head) < _HEAD:
-        return _Broken(
+    header = content.peek(_HEADER_BYTES, at)
+    if len(header) < _HEADER_BYTES:
+        return _Invalid(
             "the file ends within the length of this record; it was truncated", None, True
         )
-    length = int.from_bytes(head[:8], "little")
-    if _masked_checksum(head[:8]) != int.from_bytes(head[8:], "little"):
-        return _Broken("its length is damaged")
+    length = int.from_bytes(header[:8], "little")
+    if _masked_checksum(header[:8]) != int.from_bytes(header[8:], "little"):
+        return _Invalid("its length is damaged")
     if length > _MAX_RECORD_BYTES:
-        return _Broken(
+        return _Invalid(
             f"its length says that it has {length} bytes, more than the {_MAX_RECORD_BYTES} of "
             "the longest tf.train.Example"
         )
-    size = _HEAD + length + _FOOT
-    foot = content.peek(_FOOT, at + _HEAD + length)
-    if len(foot) < _FOOT:
+    size = _HEADER_BYTES + length + _FOOTER_BYTES
+    footer = content.peek(_FOOTER_BYTES, at + _HEADER_BYTES + length)
+    if len(footer) < _FOOTER_BYTES:
         reason = f"the file ends within this record of {length} bytes; it was truncated"
-        return _Broken(reason, size, is_last=True)
-    record = content.peek(length, at + _HEAD)
-    if _masked_checksum(record) != int.from_bytes(foot, "little"):
-        return _Broken("the checksum of this record is wrong", size)
+        return _Invalid(reason, size, is_last=True)
+    record = content.peek(length, at + _HEADER_BYTES)
+    if _masked_checksum(record) != int.from_bytes(footer, "little"):
+        return _Invalid("the checksum of this record is wrong", size)
     return record
 
 
-def _skip_damage(content: "_Content", broken: _Broken, mean: float | None) -> Damage:
+def _skip_damage(content: "_Lookahead", invalid: _Invalid, mean: float | None) -> Damage:
     """Skip damaged bytes; ``mean`` is the mean size of the valid records so far, in bytes.
 
     Raises:
         FramingError: no valid record was found so far, and none follows.
     """
     begin = content.offset
-    if broken.size and not broken.is_last and _may_follow(content, broken.size):
-        content.skip(broken.size)
-        return Damage(f"{broken.reason}; it is damaged")
-    is_found = _find(content, None if mean or broken.size else _SEARCHED_BYTES)
+    if invalid.size and not invalid.is_last and _may_follow(content, invalid.size):
+        content.skip(invalid.size)
+        return Damage(f"{invalid.reason}; it is damaged")
+    is_found = _find(content, None if mean or invalid.size else _SEARCHED_BYTES)
     skipped = content.offset - begin
-    if not is_found and not mean and not broken.size:
+    if not is_found and not mean and not invalid.size:
         raise FramingError(
-            f"none of its {skipped} bytes begins a record; at its start, {broken.reason}"
+            f"none of its {skipped} bytes begins a record; at its start, {invalid.reason}"
         )
-    if not is_found and broken.is_last:
-        return Damage(broken.reason)
+    if not is_found and invalid.is_last:
+        return Damage(invalid.reason)
     if mean is None and is_found:
-        mean = _HEAD + int.from_bytes(content.peek(8), "little") + _FOOT
+        mean = _HEADER_BYTES + int.from_bytes(content.peek(8), "little") + _FOOTER_BYTES
     place = "the next whole record" if is_found else "the end of the file"
     return Damage(
-        f"{broken.reason}; {skipped} bytes are skipped up to {place}",
+        f"{invalid.reason}; {skipped} bytes are skipped up to {place}",
         max(1, round(skipped / mean)) if mean else 1,
     )
 
 
-def _may_follow(content: "_Content", size: int) -> bool:
+def _may_follow(content: "_Lookahead", size: int) -> bool:
     """Whether the file ends after ``size`` bytes, or a valid frame header follows there."""
-    head = content.peek(_HEAD, size)
-    return not head or len(_valid_heads(head)) > 0
+    header = content.peek(_HEADER_BYTES, size)
+    return not header or len(_valid_headers(header)) > 0
 
 
-def _find(content: "_Content", within: int | None) -> bool:
+def _find(content: "_Lookahead", within: int | None) -> bool:
     """Skip to the next valid record; False if there is none."""
     content.skip(1)
     begin = content.offset
     while block := content.peek(_BLOCK):
-        for place in _valid_heads(block):
+        for place in _valid_headers(block):
             if isinstance(_frame(content, place), bytes):
                 content.skip(place)
                 return True
         # A frame header may span two blocks.
-        content.skip(len(block) if len(block) < _BLOCK else len(block) - _HEAD + 1)
+        content.skip(len(block) if len(block) < _BLOCK else len(block) - _HEADER_BYTES + 1)
         if within is not None and content.offset - begin > within:
             return False
     return False
 
 
-class _Content:
+class _Lookahead:
     """A stream with lookahead, at ``offset``."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -273,9 +273,9 @@ class _Content:
         self.offset += count
 
 
-def _valid_heads(content: bytes) -> list[int]:
+def _valid_headers(content: bytes) -> list[int]:
     """The offsets at which a length below 4 GiB is followed by its valid checksum."""
-    count = len(content) - _HEAD + 1
+    count = len(content) - _HEADER_BYTES + 1
     if count < 1:
         return []
     # The 32-bit numbers that begin at each byte.

@@ -28,13 +28,13 @@ QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _BINS = 30
 
 #: Values of one record's array that are sampled.
-_LOOKED_AT = 16
+_VALUES_PER_RECORD = 16
 
 #: Number of example records, and how many characters of each value are shown.
-_EXAMPLES, _SHOWN = 5, 60
+_EXAMPLES, _EXAMPLE_LENGTH = 5, 60
 
 #: Columns with longer strings, in bytes, have no vocabulary.
-_LONGEST_WORD = 64
+_MAX_WORD_BYTES = 64
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ColumnStatistics:
             self._add_texts(column.values)
         else:
             values = column.values.reshape(len(hashes), -1)
-            stride = max(1, values.shape[1] // _LOOKED_AT)
+            stride = max(1, values.shape[1] // _VALUES_PER_RECORD)
             if not column.feature.shape:
                 self._add_numbers(column.values)
             values = values[:, self.records % stride :: stride]
@@ -94,7 +94,9 @@ class ColumnStatistics:
         size = len(texts) // len(rows)
         joined = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
         keys = hashes[rows].tolist()
-        self._keep_examples({key: text[:_SHOWN] for key, text in zip(keys, joined, strict=True)})
+        self._keep_examples(
+            {key: text[:_EXAMPLE_LENGTH] for key, text in zip(keys, joined, strict=True)}
+        )
 
     def _keep_examples(self, others: Mapping[int, str]) -> None:
         both = {**others, **self.examples}
@@ -105,7 +107,7 @@ class ColumnStatistics:
             return
         counted = values.value_counts()
         texts, counts = counted.field(0), counted.field(1)
-        short = pc.less_equal(pc.binary_length(texts), _LONGEST_WORD)
+        short = pc.less_equal(pc.binary_length(texts), _MAX_WORD_BYTES)
         if not pc.all(short).as_py():
             self.is_counted, self.vocabulary = False, None
             return
