@@ -11,13 +11,13 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Schema
 from aerotrain.data.hashing import Hashes, content_hashes, hashes_of, position_hashes
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.plan import check_columns
+from aerotrain.data.prepare.plan import check_rules
 from aerotrain.data.prepare.quarantine import Quarantine
 from aerotrain.data.prepare.shards import Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
 from aerotrain.data.records import Columns, Frames, encoded_frames
 from aerotrain.data.records.encoding import lengths_of
-from aerotrain.data.sources import Batch, Rejected
+from aerotrain.data.sources import Batch
 from aerotrain.data.statistics.column import Statistics
 
 #: Separates the values of a key of several columns; no text contains it.
@@ -78,13 +78,10 @@ class BatchWriter:
         wrong = attributes.splits == NO_SPLIT
         wrong |= attributes.lengths > self._rules.shard_bytes
         if wrong.any():
-            rows = np.flatnonzero(wrong)
-            offsets = batch.offsets[fit.rows[rows]].tolist()
-            reasons = map(self._why_rejected, attributes.lengths[rows].tolist())
             self._quarantine.add(
                 [
-                    Rejected(batch.file, offset, batch.unit, reason)
-                    for offset, reason in zip(offsets, reasons, strict=True)
+                    batch.reject(fit.rows[row], self._why_rejected(attributes.lengths[row]))
+                    for row in np.flatnonzero(wrong)
                 ]
             )
             kept = np.flatnonzero(~wrong)
@@ -95,7 +92,7 @@ class BatchWriter:
             self._shuffle.add(frames, attributes)
             self.statistics.add(columns, fit.missing, sampled)
 
-    def _why_rejected(self, length: int) -> str:
+    def _why_rejected(self, length: np.int64) -> str:
         if length > self._rules.shard_bytes:
             return (
                 f"its {length} bytes are more than a whole shard takes, shard_bytes is "
@@ -131,5 +128,5 @@ def key_texts(
 def schema_of_columns(batch: Batch, rules: PlanArguments) -> Schema:
     """The schema by the first batch, for sources that do not know it earlier."""
     schema = {name: column.feature for name, column in batch.columns.items()}
-    check_columns(rules, schema)
+    check_rules(rules, schema)
     return schema

@@ -83,7 +83,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         )
     schema = source.schema()
     if schema is not None:
-        check_columns(arguments, schema)
+        check_rules(arguments, schema)
     inputs = [
         VERSION,
         None if schema is None else schema_to_dict(schema),
@@ -154,7 +154,7 @@ def _planned_partition(group: list[Fragment]) -> PlannedPartition:
     )
 
 
-def check_columns(rules: PlanArguments, schema: Schema) -> None:
+def check_rules(rules: PlanArguments, schema: Schema) -> None:
     """Check that each column that a rule names exists, and has a type that the rule takes.
 
     Raises:

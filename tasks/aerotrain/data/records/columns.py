@@ -3,7 +3,7 @@
 They are made of a batch's NumPy or Arrow values, or of single records that user code yields.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -91,38 +91,31 @@ def column_of(name: str, values: Any) -> Column:
 
 
 def _of_arrow(name: str, values: pa.Array) -> Column:
-    for applies, convert in _CONVERSIONS:
-        if applies(values.type):
-            return convert(name, values)
+    kind, types = values.type, pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return column_of(name, values.to_numpy(zero_copy_only=False))
+    if _is_text(kind):
+        return Column(Feature("string"), values.cast(pa.large_binary()))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _of_lists(name, values)
+    if types.is_dictionary(kind):
+        return column_of(name, values.dictionary_decode())
+    if types.is_timestamp(kind):
+        microseconds = values.cast(pa.timestamp("us", kind.tz), safe=False)
+        return column_of(name, microseconds.cast(pa.int64()))
+    if types.is_date(kind):
+        return column_of(name, values.cast(pa.date32()).cast(pa.int32()))
+    if types.is_time(kind) or types.is_duration(kind):
+        return column_of(name, values.cast(pa.int64(), safe=False))
+    if types.is_decimal(kind):
+        return column_of(name, values.cast(pa.float64(), safe=False))
     raise RecordError(
-        f"the column {name!r} is of type {values.type}, which no record can hold; "
-        f"{_USE_TYPES}, or leave it out by naming the other columns in 'columns'"
+        f"the column {name!r} is of type {kind}, which no record can hold; {_USE_TYPES}, or leave "
+        "it out by naming the other columns in 'columns'"
     )
 
 
-def _numbers(name: str, values: pa.Array) -> Column:
-    return column_of(name, values.to_numpy(zero_copy_only=False))
-
-
-def _texts(_name: str, values: pa.Array) -> Column:
-    return Column(Feature("string"), values.cast(pa.large_binary()))
-
-
-def _decoded(name: str, values: pa.Array) -> Column:
-    return column_of(name, values.dictionary_decode())
-
-
-def _as(target: pa.DataType) -> Callable[[str, pa.Array], Column]:
-    return lambda name, values: column_of(name, values.cast(target, safe=False))
-
-
-def _microseconds(name: str, values: pa.Array) -> Column:
-    zone = getattr(values.type, "tz", None)
-    timestamps = values.cast(pa.timestamp("us", zone), safe=False)
-    return column_of(name, timestamps.cast(pa.int64()))
-
-
-def _lists(name: str, values: pa.Array) -> Column:
+def _of_lists(name: str, values: pa.Array) -> Column:
     """Lists of equal length as arrays: a fixed shape is needed to parse an Example."""
     lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
     if len(lengths) and (lengths != lengths[0]).any():
@@ -149,27 +142,6 @@ def _is_text(kind: pa.DataType) -> bool:
         or pa.types.is_large_binary(kind)
         or pa.types.is_fixed_size_binary(kind)
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-#: The conversion of each Arrow type; the first that applies is used.
-_CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.Array], Column]], ...]
-_CONVERSIONS = (
-    (lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind), _numbers),
-    (pa.types.is_boolean, _numbers),
-    (_is_text, _texts),
-    (pa.types.is_dictionary, _decoded),
-    (pa.types.is_timestamp, _microseconds),
-    (pa.types.is_date, lambda name, each: _as(pa.int32())(name, each.cast(pa.date32()))),
-    (lambda kind: pa.types.is_time(kind) or pa.types.is_duration(kind), _as(pa.int64())),
-    (pa.types.is_decimal, _as(pa.float64())),
-    (_is_list, _lists),
-)
 
 
 def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:

@@ -62,6 +62,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def reject(self, row: int, reason: str) -> Rejected:
+        """The record in that row as a rejected one."""
+        return Rejected(self.file, int(self.offsets[row]), self.unit, reason)
+
 
 @dataclass
 class BatchBuilder:
