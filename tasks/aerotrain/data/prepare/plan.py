@@ -1,6 +1,6 @@
 """The first step of ``prepare``: list the source, and plan the partitions to write."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -88,16 +88,21 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         VERSION,
         None if schema is None else schema_to_dict(schema),
         content_rules(arguments),
-        _read_options(source.described()),
+        # The fragments' own fingerprints hold the URL.
+        {name: value for name, value in source.described().items() if name != "url"},
     ]
     if arguments.split_by["way"] == "stratified":
         inputs.append(len(groups) == 1)  # decides how records without keys are split
     per_partition = shards_per_partition(arguments.shards, len(groups))
+    inputs.append(per_partition)
     plan = Plan(
         source=source.described(),
         schema=schema,
         rules=arguments,
-        partitions=tuple(_fingerprint(group, [*inputs, per_partition]) for group in groups),
+        partitions=tuple(
+            fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
+            for group in groups
+        ),
         shards_per_partition=per_partition,
     )
     return plan, [_planned_partition(group) for group in groups]
@@ -136,21 +141,11 @@ def group_fragments(
         yield group
 
 
-def _read_options(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the source without its URL, which the fragments' own names hold."""
-    return {name: value for name, value in source.items() if name != "url"}
-
-
-def _fingerprint(group: Iterable[Fragment], inputs: Any) -> str:
-    return fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
-
-
 def _planned_partition(group: list[Fragment]) -> PlannedPartition:
     sizes = [fragment.bytes for fragment in group]
-    known = [size for size in sizes if size is not None]
     return PlannedPartition(
         fragments=[fragment.description for fragment in group],
-        bytes=sum(known) if len(known) == len(sizes) else None,
+        bytes=None if None in sizes else sum(filter(None, sizes)),
     )
 
 

@@ -1,6 +1,7 @@
 """The source of TFRecord files of ``tf.train.Example``, read without TensorFlow."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -53,13 +54,18 @@ class ExampleSource(FileSource):
     """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
 
     def schema(self) -> Schema:
-        """The schema of the first undamaged record."""
+        """The schema of the first record that ``read`` does not reject."""
         for file in self.files:
             for _, record in _frames(file):
-                if isinstance(record, bytes):
+                if isinstance(record, Damage):
+                    continue
+                with suppress(RecordError):
                     features = features_of(record)
                     return {name: _feature_of(*features[name]) for name in features}
-        raise SourceError(f"the source is empty: its {len(self.files)} files have no record")
+        raise SourceError(
+            f"the source is empty: its {len(self.files)} files have no tf.train.Example; check "
+            "that the input is where the source looks for it"
+        )
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
