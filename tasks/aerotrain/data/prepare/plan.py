@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.prepare.layout import (

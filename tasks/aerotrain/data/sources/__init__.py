@@ -6,8 +6,7 @@ Splits, shards and serialized records are the concern of ``aerotrain.data.prepar
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.arrays import ArchiveSource, ArraySource
 from aerotrain.data.sources.csv import CsvSource
 from aerotrain.data.sources.images import ImageSource

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.data.dataset import Schema
 
 

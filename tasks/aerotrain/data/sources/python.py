@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
 from aerotrain.data.sources.protocol import Batch, BatchBuilder, Fragment, check_options
-from aerotrain.user_module import user_module
+from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]

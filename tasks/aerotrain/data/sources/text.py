@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of
 from aerotrain.data.sources import lines
