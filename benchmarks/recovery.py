@@ -41,7 +41,9 @@ WHOLE, BETWEEN, SAVED = 900.0, 180.0, 5.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one kill per kind, no training of 15 minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="one kill per kind, no training of 15 minutes"
+    )
     parser.add_argument("--cold", action="store_true", help="no warm start")
     options = parser.parse_args()
     quick, warm = options.quick, not options.cold

@@ -61,7 +61,9 @@ _RATE = re.compile(r"steps_per_second=(\S+)")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="only one_device, compared with Keras 3")
+    parser.add_argument(
+        "--quick", action="store_true", help="only one_device, compared with Keras 3"
+    )
     parser.add_argument(
         "--only", nargs="+", metavar="MODEL/STRATEGY", help="these rows, such as dense/mirrored"
     )

@@ -31,11 +31,11 @@ TEXTS = sorted(
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 #: The folders of this repository, and where Python finds its packages.
-FOLDERS = ("benchmarks", "dags", "deploy", "docs", "images", "plugins", "tasks", "tests")
+FOLDERS = sorted(path.name for path in ROOT.glob("[!.]*") if path.is_dir())
 IMPORTED_FROM = (ROOT, ROOT / "tasks", ROOT / "plugins", ROOT / "tests")
 
-#: Folders of the store or of the machine, which the documentation writes like those of the code.
-ELSEWHERE = {"quarantine/", "/scratch", "/dev/shm"}
+#: Folders of the store, which the documentation writes like those of the code.
+IN_STORE = {"quarantine/"}
 
 #: Words of other projects in code spans, which occur nowhere in this project's code.
 FOREIGN = {"max_failures", "PearsonCorrelation"}
@@ -51,12 +51,13 @@ def per_page(pages: list[Path]) -> pytest.MarkDecorator:
 
 @cache
 def files() -> frozenset[str]:
-    """The paths of all files and folders of the repository, relative to its root."""
-    found = {name_of(path) for path in ROOT.glob("*") if path.is_file()} | {".ci/run"}
+    """The paths of all files of the repository and of their folders, relative to its root."""
+    found = {path for path in ROOT.glob("*") if path.is_file()} | {ROOT / ".ci" / "run"}
     for folder in FOLDERS:
         paths = (ROOT / folder).rglob("*")
-        found |= {name_of(path) for path in paths if "__pycache__" not in path.parts}
-    return frozenset(found | set(FOLDERS))
+        found |= {each for each in paths if each.is_file() and each.suffix != ".pyc"}
+    parents = {parent for path in found for parent in path.relative_to(ROOT).parents}
+    return frozenset(map(name_of, found)) | {parent.as_posix() for parent in parents}
 
 
 @cache
@@ -64,7 +65,8 @@ def words() -> frozenset[str]:
     """Every identifier-like word of the code and of its configuration."""
     kinds = (".py", ".toml", ".yaml", ".example")
     sources = [ROOT / each for each in files() if each.endswith(kinds)]
-    text = "\n".join(path.read_text() for path in [*sources, ROOT / "Makefile"])
+    read = {*sources, ROOT / "Makefile"} - {Path(__file__)}
+    text = "\n".join(path.read_text() for path in read)
     return frozenset(re.findall(r"\w+", text))
 
 
@@ -106,7 +108,9 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 def missing_paths(page: Path) -> Iterator[str]:
     """Paths in code spans: from the root, or the end of a path, such as ``contract/job.py``."""
     for span in spans(page):
-        if span in ELSEWHERE or not re.fullmatch(r"[a-z0-9_.\-/]+(\.py|\.md|\.sh|/)", span):
+        if span in IN_STORE or not re.fullmatch(
+            r"[a-z0-9_.\-/]+(\.(py|md|yaml|toml|lock)|/)", span
+        ):
             continue
         path = span.rstrip("/")
         if not any(each == path or each.endswith(f"/{path}") for each in files()):
@@ -156,7 +160,8 @@ def is_defined(dotted: str) -> bool:
 
 @per_page(CURRENT)
 def test_every_module_in_a_page_exists(page: Path) -> None:
-    pattern = r"(?<![\w./\-])(?:aerotrain|aerotrain_airflow|benchmarks)(?:\.\w+)+(?![\w/])"
+    ours = r"aerotrain|aerotrain_airflow|benchmarks|devtools"
+    pattern = rf"(?<![\w./\-])(?:{ours})(?:\.\w+)+(?![\w/])"
     found = {each for span in spans(page) for each in re.findall(pattern, span)}
     missing = [each for each in sorted(found) if not each.isupper() and not is_defined(each)]
     missing = [each for each in missing if not each.endswith(".NAME")]
@@ -168,7 +173,7 @@ def test_every_flag_of_a_command_exists(page: Path) -> None:
     options = (ROOT / "docs" / "options.md").read_text()
     missing = []
     for span in spans(page):
-        command = re.search(r"python -m ((?:aerotrain|benchmarks|chaos)[\w.]*)(.*)", span)
+        command = re.search(r"python -m ((?:aerotrain|benchmarks|chaos|devtools)[\w.]*)(.*)", span)
         source = file_of(command[1]) if command else None
         if command is None or source is None:
             continue
