@@ -22,14 +22,12 @@ import psutil
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.decision import Ended
-from aerotrain_airflow.goodput import Goodput
-from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
+from aerotrain_airflow.goodput import Goodput, events_of_chief, record
 
 ROOT = Path(__file__).parent.parent
 
@@ -99,11 +97,11 @@ class Training:
         return psutil.Process(replica_pid(self.address, name))
 
     def ledger(self) -> list[Event]:
-        return self.launcher.ledger(self.address)
+        return self.launcher.events(self.address)
 
     def account(self) -> Goodput | None:
         """The goodput of its closed event log, once it has ended."""
-        return close_ledger(self.ledger(), open_store(self.job.prefix), time.time())
+        return record(self.ledger(), open_store(self.job.prefix), time.time())
 
     def pace(self, since: float, until: float) -> float:
         """Steps a second: the median over the progress lines of that time."""
@@ -176,7 +174,7 @@ def mishap(
         back = restarted[0].at if restarted else at
         full = training.at_full_pace(back, before)
         account = training.account()
-        chiefs = chiefs_ledger(open_store(training.job.prefix))
+        chiefs = events_of_chief(open_store(training.job.prefix))
         imports = [each for each in chiefs if each.event is EventType.IMPORT]
         verdict = restarted[0].because if restarted else "goes on"
         gaps = _gaps(training.marks, at)

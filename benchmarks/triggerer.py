@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.lifecycle import owner_of
+from aerotrain_airflow.backends.kubernetes.owner import owner_of
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from benchmarks.report import print_report
 

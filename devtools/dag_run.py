@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
 from devtools.display import Display, display, in_order, task_rows
 from devtools.home import Home

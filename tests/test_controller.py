@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.limits import Deadlines
+from aerotrain.contract.job import Deadlines, ReplicaName
 from aerotrain.contract.status import Loss, Observation, State
 from aerotrain_airflow.controller.controller import Controller
 from aerotrain_airflow.controller.decision import Ended, Look, Progress, Restart, Wait

@@ -8,7 +8,7 @@ import pytest
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes import backend as backend_module
-from aerotrain_airflow.backends.kubernetes import watching
+from aerotrain_airflow.backends.kubernetes import group, lifecycle
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
@@ -125,8 +125,8 @@ def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty times as fast: a watch of one second, and a list of all pods every five."""
-    monkeypatch.setattr(watching, "WATCH_SECONDS", 1)
-    monkeypatch.setattr(watching, "RESYNC_SECONDS", 5)
+    monkeypatch.setattr(group, "WATCH_SECONDS", 1)
+    monkeypatch.setattr(group, "RESYNC_SECONDS", 5)
     followed = ImaginedSet(own).followed()
     began = len(own.requests)
 
@@ -142,9 +142,7 @@ def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
 def test_a_pod_on_an_unresponsive_node_does_not_delay_the_next_try(
     followed: ImaginedSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aerotrain_airflow.backends.kubernetes import lifecycle
-
-    monkeypatch.setattr(lifecycle, "_GOING", 1.0)
+    monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
     followed.double.hold("job-chief", followed.namespace)
     followed.double.delete("pods", "job-chief", followed.namespace)
     second = followed.launcher_of("try-2")
@@ -157,7 +155,7 @@ def test_a_pod_on_an_unresponsive_node_does_not_delay_the_next_try(
 def test_an_api_that_stays_unavailable_fails_the_start_with_a_temporary_error(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(backend_module, "RETRY_FOR", 0.5)
     launcher = Launcher(KubernetesBackend(PodSettings(image="imagined:1"), CONN_ID, "try-1"))
     plan = launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
     with own.away(), pytest.raises(TemporaryError, match="the Kubernetes API does not answer"):

@@ -218,7 +218,7 @@ def test_the_dry_run_shows_the_objects_that_kubectl_apply_would_create(world: Wo
     eventually(lambda: not world.pods())
     launcher.start(plan)
     started = {name: pod.spec.containers[0] for name, pod in world.pods().items()}
-    launcher.stop(plan.address)
+    launcher.stop(plan.handle)
     assert started == applied
 
 
@@ -262,7 +262,7 @@ class TestWhatCannotStart:
         )
         address = launcher.start(launcher.plan(job, "try-1"))
         watched(launcher, address)
-        ledger = launcher.ledger(address)
+        ledger = launcher.events(address)
         launcher.stop(address)
         assert with_fewer_workers(job, ledger).count(Role.WORKER) == 1
 

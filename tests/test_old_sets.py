@@ -69,7 +69,7 @@ class TestAnHourOld:
     def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedSet) -> None:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
         old.double.delete("pods", "job-worker-1", old.namespace)
-        old.followed().until_life(1, "worker-1")
+        old.followed().until_restarted(1, "worker-1")
         old.follow()  # another follower, which finds it waiting
         old.become(statuses.running(), "worker-1")
         old.become(statuses.exited(0))

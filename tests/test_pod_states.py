@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, TerminationMessage
 from aerotrain.contract.status import Loss, Observation, State
-from aerotrain.contract.termination import TerminationMessage
 from aerotrain_airflow.backends.kubernetes.reasons import TABLE, Place
 from aerotrain_airflow.backends.kubernetes.states import observe_pod
 

@@ -214,7 +214,7 @@ def test_a_folder_of_another_version_is_not_read_but_removed_once_nothing_runs_i
         with pytest.raises(TemporaryError, match=f"end them .kill {keeper.pid}"):
             launcher.start(plan)
         keeper.kill()
-    assert launcher.start(plan) == plan.address
+    assert launcher.start(plan) == plan.handle
     assert not old.exists()
 
 

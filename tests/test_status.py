@@ -2,18 +2,17 @@
 
 import pytest
 
-from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.errors import LIMIT, ExitCode, TerminationMessage
 from aerotrain.contract.job import ReplicaName, Role
-from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import (
     Loss,
     Observation,
+    Progress,
     Result,
     State,
     job_state,
     observed_exit,
 )
-from aerotrain.contract.termination import LIMIT, TerminationMessage
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 WORKER = ReplicaName(Role.WORKER, 0)

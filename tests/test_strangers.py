@@ -14,8 +14,8 @@ import pytest
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.backends.kubernetes import lifecycle, renewal
-from aerotrain_airflow.backends.kubernetes.address import HOLDER, JOB_LABEL, Address
+from aerotrain_airflow.backends.kubernetes import lifecycle
+from aerotrain_airflow.backends.kubernetes.identity import HOLDER, JOB_LABEL, Handle
 from support.imagined_sets import ImaginedSet
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import ALONE, World
@@ -68,7 +68,7 @@ def phases(world: World, *names: str) -> list[str]:
 def test_a_foreign_object_with_the_name_of_a_job_is_kept_and_named_in_the_error(
     world: World, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "_GOING", 1.0)
+    monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
     body: dict[str, Any] = {"metadata": {"name": "job", "labels": LABELS}}
     if kind == "service":
         body["spec"] = {"ports": [{"port": 80}]}
@@ -104,7 +104,7 @@ class TestUnderOurNames:
     def test_a_foreign_pod_with_the_name_of_a_failed_replica_is_not_deleted(
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(renewal, "GOING", 1.0)
+        monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
         pod = ours.pod()
         ours.double.delete("pods", "job-chief", ours.namespace, gracePeriodSeconds=0)
         ours.double.wait_for(lambda: not ours.pod()["metadata"], "its end")
@@ -118,7 +118,7 @@ class TestUnderOurNames:
     def test_the_next_try_deletes_only_objects_of_the_previous_one(
         self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lifecycle, "_GOING", 1.0)
+        monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
         ours.double.hold("job-chief", ours.namespace)  # so that pods are deleted by force
         theirs = self.stranger(ours, "theirs")
         another = ImaginedSet.job_of(arguments={"another": "job"})
@@ -133,7 +133,7 @@ class TestUnderOurNames:
         for field in ("uid", "resourceVersion", "creationTimestamp"):
             del owner["metadata"][field]
         ours.double.create(owner, ours.namespace)
-        assert ours.launcher.ledger(ours.address) == []
+        assert ours.launcher.events(ours.address) == []
         ended = ours.followed().end()
         assert (ended.state, "is gone" in ended.reason) == (State.LOST, True)
         ours.launcher.stop(ours.address)
@@ -141,9 +141,9 @@ class TestUnderOurNames:
 
     def test_a_group_without_a_known_uid_is_found_by_its_launch(self, ours: ImaginedSet) -> None:
         """As when a task is killed while it creates its replica group."""
-        named = Address.parse(ours.address)
+        named = Handle.parse(ours.address)
         assert named.uid
-        ours.launcher.stop(str(Address(named.namespace, named.name, named.attempt)))
+        ours.launcher.stop(str(Handle(named.namespace, named.name, named.attempt)))
         ours.double.wait_for(lambda: not ours.double.all("pods", ours.namespace), "its end")
 
     def test_events_of_an_earlier_pod_of_the_same_name_are_not_reported(
@@ -152,7 +152,7 @@ class TestUnderOurNames:
         caplog.set_level(logging.INFO)
         ours.double.tell("job-chief", "FailedMount", "an old story", namespace=ours.namespace)
         ours.followed().become(statuses.exited(139))
-        ours.until_life(1)
+        ours.until_restarted(1)
         ours.double.tell("job-chief", "FailedMount", "the cause", namespace=ours.namespace)
         ours.become(statuses.exited(65))
         assert ours.end().state is State.FAILED
@@ -168,6 +168,6 @@ def test_an_owner_without_a_holder_is_foreign(world: World) -> None:
     theirs = world.core.create_namespaced_config_map(world.namespace, plan.owner)
     with pytest.raises(FinalError, match="there is a ConfigMap job"):
         launcher.start(plan)
-    launcher.stop(plan.address)
+    launcher.stop(plan.handle)
     now = world.core.read_namespaced_config_map("job", world.namespace)
     assert now.metadata.uid == theirs.metadata.uid

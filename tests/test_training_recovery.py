@@ -12,8 +12,7 @@ import pytest
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.job import Replica as Copies
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.training.model_manifest import ModelManifest
 from support.live_sets import Live
 from support.training_fixtures import Pipeline

@@ -4,6 +4,9 @@ They are derived from the options that the contract declares. A pipeline uses al
 override defaults::
 
     @dag(params=training_params(epochs=12, threshold=0.95))
+
+A DAG file passes their values to a step as ``RunParam("epochs")``, a template without Jinja:
+Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
 import json
@@ -11,16 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from airflow.sdk import Param
+from airflow.sdk import Context, Param
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Role
-from aerotrain.contract.limits import Deadlines, Restarts
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.options import Kind, Option, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.contract.strategy import STRATEGIES, nearest
-from aerotrain_airflow.settings import LAUNCHERS
+from aerotrain.contract.strategy import STRATEGIES
+from aerotrain_airflow.settings import LAUNCHERS, Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,17 +151,44 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     return params
 
 
-_HEAD = "| option | type | default | meaning |"
+@dataclass(frozen=True)
+class RunParam:
+    """The value of one param of the run, with its type, after Airflow's check."""
+
+    name: str
+
+    def resolve(self, context: Context) -> Any:
+        return context["params"][self.name]
+
+    def __str__(self) -> str:
+        return f"{{{{ params.{self.name} }}}}"
+
+
+@dataclass(frozen=True)
+class RunResources(RunParam):
+    """The entry of one role in a param that maps roles to resources."""
+
+    role: str = "chief"
+
+    def resolve(self, context: Context) -> Any:
+        return super().resolve(context).get(self.role, {})
+
+
+class RunSwitch(RunParam):
+    """1 if a param of the run is true, or a count above 0; else 0."""
+
+    def resolve(self, context: Context) -> int:
+        return int(bool(super().resolve(context)))
 
 
 def reference() -> str:
-    """The text of docs/options.md: every option with its type, its default and its meaning."""
+    """The text of docs/options.md: every option and setting, with its default and its meaning."""
     lines = [
         "# Options",
         "",
         "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
         "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
-        "marked † are flags of `python -m aerotrain.train` alone. `make docs` writes this page.",
+        "marked † are flags of `aerotrain train` alone. `make docs` writes this page.",
     ]
     for section in Section:
         lines += [
@@ -175,6 +204,20 @@ def reference() -> str:
                 default = json.dumps(each.default, ensure_ascii=False)
                 help_ = each.option.help.replace("\n", "<br>").replace("|", "\\|")
                 lines.append(f"| `{name}`{mark} | {_values(each.option)} | `{default}` | {help_} |")
+    lines += [
+        "",
+        "## Settings",
+        "",
+        "Of the administrator, in the section `[aerotrain]` of `airflow.cfg` or as environment",
+        "variables `AIRFLOW__AEROTRAIN__STORE` and so on. Some concern one launcher only.",
+        "",
+        "| setting | default | meaning |",
+        "|---|---|---|",
+    ]
+    for each in fields(Settings):
+        default = each.metadata["default"]
+        shown = "" if callable(default) else f"`{json.dumps(default)}`"
+        lines.append(f"| `{each.name}` | {shown} | {each.metadata['description']} |")
     return "\n".join(lines) + "\n"
 
 

@@ -20,8 +20,7 @@ from benchmarks.mishaps import ROOT, Mark, Outcome, processes_of
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import goodput_of
 from devtools.home import Home

@@ -10,8 +10,8 @@ import pytest
 
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import LogLine
-from aerotrain_airflow.backends.kubernetes.address import generation_of
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.identity import restarts_of
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.decision import Ended
@@ -97,12 +97,10 @@ class ImaginedSet:
         pods = self.double.all("pods", self.namespace)
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 
-    def until_life(self, generation: int, replica: str = "chief") -> None:
+    def until_restarted(self, times: int, replica: str = "chief") -> None:
         self.double.wait_for(
-            lambda: (
-                self.pod(replica)["metadata"] and generation_of(self.pod(replica)) == generation
-            ),
-            f"life {generation} of {replica}",
+            lambda: self.pod(replica)["metadata"] and restarts_of(self.pod(replica)) == times,
+            f"restart {times} of {replica}",
         )
 
     def age(self, seconds: float) -> None:

@@ -4,8 +4,8 @@ import time
 from contextlib import suppress
 from logging import getLogger
 
-from aerotrain.contract import progress as lines
 from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.status import Progress as ProgressLine
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.base import (
     Backend,
@@ -76,7 +76,7 @@ class _Listener:
         self.progress: Progress | None = None
 
     def emit(self, line: LogLine) -> None:
-        found = lines.Progress.parse(line.text)
+        found = ProgressLine.parse(line.text)
         if found is not None:
             self.progress = Progress(found.step, time.time())
         self._emit(line)

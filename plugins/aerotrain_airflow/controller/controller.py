@@ -232,7 +232,7 @@ class _Failures:
             at=self.now,
             step=self.step,
             replica=str(name),
-            generation=self.history[name].restarts + 1,
+            restarts=self.history[name].restarts + 1,
             because=because,
             node=self.seen[name].node if is_moved else "",
             memory=memory_factor([*self.history[name].earlier, *([failure] if failure else [])]),
@@ -246,7 +246,7 @@ class _Failures:
             at=self.now,
             step=step,
             replica=str(name),
-            generation=self.history[name].restarts,
+            restarts=self.history[name].restarts,
             kind=kind.value,
             because=seen.reason,
             node=seen.node,
@@ -259,7 +259,7 @@ def _not_carried_out(seen: Seen, history: Histories) -> dict[ReplicaName, Event]
     found = {}
     for name, each in seen.items():
         restart = history[name].last_restart
-        if restart and (each.restarts is None or each.restarts < restart.generation):
+        if restart and (each.restarts is None or each.restarts < restart.restarts):
             found[name] = restart
     return found
 

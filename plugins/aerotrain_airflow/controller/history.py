@@ -34,7 +34,7 @@ class History:
     @property
     def restarts(self) -> int:
         """The replica's restart count, including a recorded restart that was not carried out."""
-        return self.last_restart.generation if self.last_restart else 0
+        return self.last_restart.restarts if self.last_restart else 0
 
     @property
     def last_restart(self) -> Event | None:
@@ -44,14 +44,14 @@ class History:
     def failure(self) -> Event | None:
         """The failure recorded since its last restart."""
         restarts = self.restarts
-        found = (each for each in self._all(EventType.DETECT) if each.generation == restarts)
+        found = (each for each in self._all(EventType.DETECT) if each.restarts == restarts)
         return next(found, None)
 
     @property
     def earlier(self) -> list[Event]:
         """Its failures before its last restart."""
         restarts = self.restarts
-        return [each for each in self._all(EventType.DETECT) if each.generation < restarts]
+        return [each for each in self._all(EventType.DETECT) if each.restarts < restarts]
 
     def _all(self, what: EventType) -> list[Event]:
         return [each for each in self.events if each.event is what]

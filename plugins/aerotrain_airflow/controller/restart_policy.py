@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import ReplicaName
-from aerotrain.contract.limits import Restarts
+from aerotrain.contract.job import ReplicaName, Restarts
 from aerotrain.contract.status import Loss, Observation
 from aerotrain_airflow.controller.history import is_alike
 

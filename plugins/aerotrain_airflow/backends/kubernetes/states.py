@@ -12,7 +12,7 @@ from typing import Any
 
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.status import Loss, Observation, State, observed_exit
-from aerotrain_airflow.backends.kubernetes.address import CONTAINER
+from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
 
 Part = Mapping[str, Any]
@@ -34,7 +34,7 @@ _OWN_CODES = (
 )
 
 #: The exit codes after its pod was deleted: SIGTERM, or SIGKILL if it did not respond to that.
-_TOLD_TO_GO = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
+_DELETED = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 
 def observe_pod(pod: Part | None) -> Observation:
@@ -55,7 +55,7 @@ def observe_pod(pod: Part | None) -> Observation:
     if phase == "Succeeded":
         return observed_exit(ExitCode.OK)
     if phase == "Failed":
-        return _taken_down(status) or _failed_beside(others) or _failed_somehow(status)
+        return _taken_down(status) or _failed_side_car(others) or _failed_somehow(status)
     if phase == "Unknown":
         reason = "was lost: its node no longer answers"
         return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
@@ -68,9 +68,9 @@ def observe_pod(pod: Part | None) -> Observation:
         reason = "is being deleted by somebody else"
         by_hand = Observation(state=State.LOST, reason=reason, loss=Loss.PREEMPTED)
         return _taken_down(status) or by_hand
-    beside = _failed_beside(others)
-    if beside is not None:
-        return beside
+    side_car = _failed_side_car(others)
+    if side_car is not None:
+        return side_car
     if "running" in own:
         return Observation(state=State.RUNNING)
     return _waiting(status, own, others)
@@ -112,7 +112,7 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
         taken = _taken_down(status, code)  # the cause of the preemption, not its exit code
         if taken is not None:
             return taken
-        if deleted and code in _TOLD_TO_GO:
+        if deleted and code in _DELETED:
             reason = "was deleted by somebody else"
             return Observation(state=State.LOST, exit_code=code, reason=reason, loss=Loss.PREEMPTED)
     return known or _exit(code, _message(ended))
@@ -154,7 +154,7 @@ def _taken_down(status: Part, code: int | None = None) -> Observation | None:
     return None
 
 
-def _failed_beside(others: Mapping[str, Part]) -> Observation | None:
+def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:
     """The failure of a side-car or init container, which also ends the replica."""
     for name, state in others.items():
         ended = state.get("terminated")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from aerotrain.contract.errors import nearest
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Column, Columns, RecordError, column_of
 from aerotrain.data.sources import Batch, Rejected, SourceError

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import VERSION, Feature, Schema, schema_to_dict
 from aerotrain.data.prepare.assignment import shards_per_partition
 from aerotrain.data.prepare.grouping import grouped

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.archives import ArchiveSource
 from aerotrain.data.sources.arrays import ArraySource
 from aerotrain.data.sources.examples import ExampleSource

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.protocol import SourceError
 
 

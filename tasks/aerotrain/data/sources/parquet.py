@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError, column_of
 from aerotrain.data.sources.files import InputFile, constants

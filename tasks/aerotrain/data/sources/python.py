@@ -9,14 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Schema
 from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
 from aerotrain.data.sources.naming import short_hash
 from aerotrain.data.sources.options import checked
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected
-from aerotrain.user_module import user_module
+from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]

@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of
 from aerotrain.data.sources.files import InputFile

@@ -1,15 +1,17 @@
-"""Archives of the user's code folder in the store, so that all replicas run the same code.
+"""The user's code: archives of its folder in the store, and the import of its modules.
 
-An archive is named by the hash of its bytes: an unchanged folder gives the same archive, and
-readers verify the bytes.
+All replicas run the code of one archive, which is named by the hash of its bytes: an unchanged
+folder gives the same archive, and readers verify the bytes.
 """
 
 import gzip
 import hashlib
+import importlib
 import io
 import tarfile
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.store import Store, checked_key, open_store
@@ -87,3 +89,21 @@ def fetch_code(url: str, folder: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.read())
     return folder
+
+
+def user_module(name: str, purpose: str) -> ModuleType:
+    """Import the module ``name``, which is needed ``purpose``, such as ``"to read the data"``.
+
+    Raises:
+        FinalError: there is no such module.
+        ModuleNotFoundError: the module imports another one that does not exist.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise FinalError(
+            f"there is no module {name!r} {purpose}; check that the folder that holds it is "
+            "the job's code folder"
+        ) from error

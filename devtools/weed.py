@@ -1,4 +1,4 @@
-"""The ports of SeaweedFS's ``weed``, and the settings that close all of them except S3's.
+"""SeaweedFS's ``weed``: its command line, and the settings that close all ports except S3's.
 
 S3 is one of five servers, and the only one that authenticates users. The others accept every
 request, and the master issues the tokens that the volume server requires. So each of them is
@@ -10,6 +10,7 @@ The image of docker-compose.yaml copies only this file: it imports nothing else 
 
 import datetime
 import ipaddress
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -48,9 +49,24 @@ _GRPC = ("MASTER", "VOLUME", "FILER", "S3", "ADMIN", "WORKER", "CLIENT")
 _HTTPS = ("MASTER", "VOLUME", "FILER", "ADMIN", "CLIENT")
 
 
-def listening(ports: Sequence[int]) -> list[str]:
-    """The flags by which weed listens at ``ports``, in the order of ``PORT_FLAGS``."""
-    return [f"-{flag}={port}" for flag, port in zip(PORT_FLAGS, ports, strict=True)]
+def mini(weed: str, data: Path, ports: Sequence[int], *more: str) -> list[str]:
+    """The command line of all servers on loopback; ``ports`` are in the order of ``PORT_FLAGS``."""
+    return [
+        *(weed, "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+        # By default weed sends data about itself to an outside host.
+        *("-master.telemetry=false", "-admin.ui=false", "-webdav=false"),
+        # A socket in its working directory, not in a folder that other users can write to.
+        "-filer.localSocket=filer.sock",
+        *more,
+        *(f"-{flag}={port}" for flag, port in zip(PORT_FLAGS, ports, strict=True)),
+    ]
+
+
+def identities(access_key: str, secret_key: str) -> str:
+    """The JSON of one user: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials"""
+    credential = {"accessKey": access_key, "secretKey": secret_key}
+    user = {"name": "aerotrain", "credentials": [credential], "actions": ["Admin"]}
+    return json.dumps({"identities": [user]})
 
 
 def closing_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aerotrain import code_archive
-from aerotrain.code_archive import fetch_code, pack, publish_code
+from aerotrain import user_code
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.store import Store, open_store
+from aerotrain.user_code import fetch_code, pack, publish_code
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_archive_that_was_changed_is_not_run(folder: Path, store: Store, tmp_
 def test_large_data_in_the_code_folder_is_refused_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(code_archive, "LARGEST", 1 << 20)
+    monkeypatch.setattr(user_code, "LARGEST", 1 << 20)
     (folder / "images.npy").write_bytes(bytes(2 << 20))
     with pytest.raises(FinalError, match=r"holds 2 MiB .* images\.npy: move data out"):
         pack(folder)

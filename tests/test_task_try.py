@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain_airflow.another_try import ThisTry
+from aerotrain_airflow.task_try import TaskTry
 
 
 class Airflow:
@@ -29,32 +29,32 @@ class Airflow:
         return self._kept.get(key) if self._knows else None
 
 
-def is_followed(airflow: Airflow) -> bool:
+def has_successor(airflow: Airflow) -> bool:
     context: Any = {"ti": airflow, "task_state_store": airflow}
-    return ThisTry(context).is_followed()
+    return TaskTry(context).has_successor()
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "up_for_retry"])
 def test_a_try_that_airflow_failed_by_itself_is_followed_by_another_try(state: str | None) -> None:
-    assert is_followed(Airflow({"train": state}))
+    assert has_successor(Airflow({"train": state}))
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "skipped", "restarting", "running"])
 def test_a_task_that_a_user_ended_is_not_retried(state: str) -> None:
-    assert not is_followed(Airflow({"train": state}))
+    assert not has_successor(Airflow({"train": state}))
 
 
 def test_a_try_whose_successor_runs_already_is_followed_by_it() -> None:
-    assert is_followed(Airflow({"train": "running"}, knows=False))
+    assert has_successor(Airflow({"train": "running"}, knows=False))
 
 
 def test_a_cleared_try_ends_its_job_although_its_successor_has_an_id() -> None:
-    assert not is_followed(Airflow({"train": "restarting"}, knows=False))
+    assert not has_successor(Airflow({"train": "restarting"}, knows=False))
 
 
 def test_each_instance_of_a_mapped_task_has_its_own_state() -> None:
     states = {"train_0": "failed", "train_1": "scheduled"}
-    assert [is_followed(Airflow(states, index)) for index in (0, 1)] == [False, True]
+    assert [has_successor(Airflow(states, index)) for index in (0, 1)] == [False, True]
 
 
 def test_without_a_response_of_airflow_no_next_try_is_expected() -> None:
@@ -63,5 +63,5 @@ def test_without_a_response_of_airflow_no_next_try_is_expected() -> None:
             threading.Event().wait()
             raise AssertionError
 
-    assert not is_followed(Airflow({}))
-    assert not is_followed(Silent({}))
+    assert not has_successor(Airflow({}))
+    assert not has_successor(Silent({}))

@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.supervisor.processes import is_alive
 from aerotrain.supervisor.protocol import LOCK, MOST_DESCRIPTORS, ask, socket_of
 from aerotrain.supervisor.supervisor import read_status
-from aerotrain_airflow.backends.process.warm_start import WarmStart
+from aerotrain_airflow.backends.process.warm_start import ForkServer
 
 #: Seconds for an answer: a supervisor handles one request at a time; ending all takes longest.
-_ANSWER = 10.0
+_ANSWER_SECONDS = 10.0
 
 #: Seconds for a supervisor to start: it imports little.
-_COMES_UP = 60.0
+_START_SECONDS = 60.0
 
 #: Seconds for the replicas of a killed supervisor to end.
-_GOING = 2.0
+_KILL_SECONDS = 2.0
 
-_LOOK_EVERY = 0.02
+_POLL_EVERY = 0.02
 
 #: struct flock, of fcntl(2) on Linux: type, whence, start, length, process.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -45,26 +46,30 @@ def holder_of(lock: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else pid
 
 
-class Supervision:
+class SupervisorClient:
     """The client of the supervisor of the job in ``folder``.
 
-    ``python`` is the interpreter of the supervisor, ``environment`` its environment, and ``warm``
-    the fork server from which it is forked instead, if any.
+    ``python`` is the interpreter of the supervisor, ``environment`` its environment, and
+    ``fork_server`` that from which it is forked instead, if any.
     """
 
     def __init__(
-        self, folder: Path, python: str, environment: Mapping[str, str], warm: WarmStart | None
+        self,
+        folder: Path,
+        python: str,
+        environment: Mapping[str, str],
+        fork_server: ForkServer | None,
     ) -> None:
         self._folder = folder
         self._python = python
         self._environment = environment
-        self._warm = warm
+        self._fork_server = fork_server
 
     def pid(self) -> int | None:
         """The pid of the supervisor, if it is running."""
         return holder_of(self._folder / LOCK)
 
-    async def begin(self, *, warm: bool, wait: bool) -> None:
+    async def start_supervisor(self, *, warm: bool, wait: bool) -> None:
         """Start a supervisor, unless one is running.
 
         ``warm`` requests a forked one; ``wait`` waits for the imports of the fork server.
@@ -72,27 +77,29 @@ class Supervision:
         Raises:
             FinalError: the interpreter cannot run one.
             TemporaryError: it does not respond in time.
-            OSError: the machine lacks resources.
+            OSError: the machine lacks resources, or the folder was removed.
         """
         if self.pid() is not None:
             return
-        server = self._warm if warm else None
+        server = self._fork_server if warm else None
         if server is None or not await server.fork_supervisor(self._folder, wait=wait):
-            self._run_one()
-        until = time.monotonic() + _COMES_UP
+            self._run()
+        until = time.monotonic() + _START_SECONDS
         while not self._answers():
+            if not self._folder.exists():
+                raise FileNotFoundError(f"{self._folder} was removed while its supervisor started")
             if time.monotonic() > until:
                 raise TemporaryError(
-                    f"the supervisor of {self._folder} did not come up within {_COMES_UP:.0f} s; "
-                    "the machine may be overloaded"
+                    f"the supervisor of {self._folder} did not come up within "
+                    f"{_START_SECONDS:.0f} s; the machine may be overloaded"
                 )
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
-    def _run_one(self) -> None:
+    def _run(self) -> None:
         """Run the interpreter and wait for its first process; the supervisor detaches itself."""
         try:
             ran = subprocess.run(
-                [self._python, "-m", "aerotrain.supervisor", str(self._folder)],
+                [self._python, "-m", "aerotrain.supervisor.supervisor", str(self._folder)],
                 cwd=self._folder,
                 env=dict(self._environment),
                 stdin=subprocess.DEVNULL,
@@ -108,15 +115,15 @@ class Supervision:
                 "has aerotrain's tensorflow extra"
             ) from error
         if ran.returncode:
-            said = ran.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            message = ran.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise FinalError(
-                f"{self._python} cannot run a supervisor: {' '.join(said)}; set [aerotrain] "
+                f"{self._python} cannot run a supervisor: {' '.join(message)}; set [aerotrain] "
                 "python to the interpreter that has aerotrain's tensorflow extra"
             )
 
     def _answers(self) -> bool:
         try:
-            ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER)
+            ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER_SECONDS)
         except OSError:
             return False
         return True
@@ -132,35 +139,35 @@ class Supervision:
         socket = socket_of(self._folder)
         for first in range(0, len(ports), MOST_DESCRIPTORS):
             some = ports[first : first + MOST_DESCRIPTORS]
-            ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER)
+            ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER_SECONDS)
         request = {"do": "start", "replicas": [dict(each) for each in replicas]}
-        until = time.monotonic() + _ANSWER
+        until = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:
-                ask(socket, request, seconds=_ANSWER)
+                ask(socket, request, seconds=_ANSWER_SECONDS)
                 return
             except ConnectionError:  # not read, so sending it again starts nothing twice
                 if self.pid() is None or time.monotonic() > until:
                     raise
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_POLL_EVERY)
 
     def records(self) -> dict[str, Any]:
         """The record of each replica by name; if the supervisor has ended, its last status."""
-        until = time.monotonic() + _ANSWER
+        until = time.monotonic() + _ANSWER_SECONDS
         while self.pid() is not None:
             with suppress(OSError):
                 request = {"do": "observe"}
-                found = ask(socket_of(self._folder), request, seconds=_ANSWER)["replicas"]
+                found = ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)["replicas"]
                 return dict(found)
             if time.monotonic() > until:
                 self._kill()  # a frozen supervisor leaves its replicas unobserved
-            time.sleep(_LOOK_EVERY)  # it is still starting, or has just ended
+            time.sleep(_POLL_EVERY)  # it is still starting, or has just ended
         return read_status(self._folder)
 
     def end(self) -> None:
         """End every process of the job, and the supervisor with them."""
         with suppress(OSError):
-            ask(socket_of(self._folder), {"do": "end"}, seconds=_ANSWER)
+            ask(socket_of(self._folder), {"do": "end"}, seconds=_ANSWER_SECONDS)
         self._kill()
         socket_of(self._folder).unlink(missing_ok=True)
 
@@ -171,14 +178,6 @@ class Supervision:
         replicas = [int(each["pid"]) for each in read_status(self._folder).values()]
         with suppress(ProcessLookupError):
             os.kill(pid, 9)
-        until = time.monotonic() + _GOING
-        while any(map(_is_alive, (pid, *replicas))) and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
+        until = time.monotonic() + _KILL_SECONDS
+        while any(map(is_alive, (pid, *replicas))) and time.monotonic() < until:
+            time.sleep(_POLL_EVERY)

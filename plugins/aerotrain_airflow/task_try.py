@@ -16,28 +16,28 @@ from aerotrain.contract.errors import TemporaryError
 
 #: The states of a task instance that waits for its next try. One that a user has marked is failed,
 #: succeeded or skipped; one that was cleared is restarting until its process has ended.
-_WAITS = (None, "scheduled", "queued", "up_for_retry")
+_WAITING = (None, "scheduled", "queued", "up_for_retry")
 
 #: The key in the task's state store under which each try stores its id.
-_TRY = "aerotrain_try"
+_KEY = "aerotrain_try"
 
 #: Seconds to wait for the answer: the task has 5 s to exit, and stopping replicas takes half.
 _SECONDS = 2.0
 
 
-class UnheardError(TemporaryError):
-    """The output of this task cannot be delivered, because its worker was killed."""
+class WorkerGoneError(TemporaryError):
+    """This task cannot write to its log, because Airflow's worker was killed."""
 
 
-class ThisTry:
-    """This try of the task, for as long as Airflow considers it the current one."""
+class TaskTry:
+    """This try of the task."""
 
     def __init__(self, context: Context) -> None:
         self._ti: Any = context["ti"]
         self._store: Any = context["task_state_store"]
-        self._store.set(_TRY, str(self._ti.id))
+        self._store.set(_KEY, str(self._ti.id))
 
-    def is_followed(self) -> bool:
+    def has_successor(self) -> bool:
         """Whether Airflow has abandoned this try for another one; False if there is no answer.
 
         The request runs in another thread: a signal interrupted this one, which may hold the lock
@@ -48,7 +48,7 @@ class ThisTry:
         def ask() -> None:
             with suppress(Exception):  # any error means that there is no answer
                 state = self._state()
-                answers.append(state in _WAITS or (state == "running" and self._is_forgotten()))
+                answers.append(state in _WAITING or (state == "running" and self._is_replaced()))
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
@@ -62,6 +62,6 @@ class ThisTry:
         is_mapped = ti.map_index is not None and ti.map_index >= 0
         return states[ti.run_id][f"{ti.task_id}_{ti.map_index}" if is_mapped else ti.task_id]
 
-    def _is_forgotten(self) -> bool:
+    def _is_replaced(self) -> bool:
         """Whether another try is running: Airflow then has no entry for the id of this one."""
-        return self._store.get(_TRY) is None
+        return self._store.get(_KEY) is None
