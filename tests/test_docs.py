@@ -184,6 +184,18 @@ def test_every_flag_of_a_command_exists(page: Path) -> None:
     assert not missing, f"{name_of(page)} names flags that do not exist: {missing}"
 
 
+@per_page(CURRENT)
+def test_every_command_of_aerotrain_exists(page: Path) -> None:
+    source = (ROOT / "tasks" / "aerotrain" / "cli.py").read_text()
+    missing = []
+    for span in spans(page):
+        for command, rest in re.findall(r"(?:^|/)aerotrain ([a-z]+)(.*)", span):
+            flags = re.findall(r"--([a-z-]+)", rest)
+            missing += [f"--{each}" for each in flags if each.replace("-", "_") not in words()]
+            missing += [] if f'"{command}": Command(' in source else [command]
+    assert not missing, f"{name_of(page)} names what `aerotrain` does not have: {missing}"
+
+
 @per_page([*CURRENT, *TEXTS])
 def test_every_make_target_and_variable_exists(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
@@ -209,8 +221,8 @@ def test_every_identifier_in_a_page_occurs_in_the_code(page: Path) -> None:
 
 @per_page([*CURRENT, *TEXTS])
 def test_every_setting_exists(page: Path) -> None:
-    settings = (ROOT / "plugins" / "aerotrain_airflow" / "settings.py").read_text()
+    options = (ROOT / "docs" / "options.md").read_text()
     found = re.findall(r"AIRFLOW__AEROTRAIN__([A-Z_]+)", page.read_text())
     found += re.findall(r"\[aerotrain\] ([a-z]+_[a-z_]+|\w+(?= =))", page.read_text())
-    missing = [each for each in found if f"``{each.lower()}``" not in settings]
+    missing = [each for each in found if f"\n| `{each.lower()}` |" not in options]
     assert not missing, f"{name_of(page)} names settings that do not exist: {missing}"
