@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.job import ReplicaSpec, Role
 from support.training_fixtures import CHIEF, start, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process
@@ -41,7 +41,7 @@ def test_one_device_computes_the_same_losses_as_fit_of_tf_keras(digits, tmp_path
 
 def jobs_of(digits, strategies, workers=0):
     """A job of each strategy with its options, and how many steps of it to run."""
-    replicas = [Replica(role=Role.CHIEF), *[Replica(role=Role.WORKER)] * workers]
+    replicas = [ReplicaSpec(role=Role.CHIEF), *[ReplicaSpec(role=Role.WORKER)] * workers]
     common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}
     made = (
         digits.job("train", "legacy", {**common, **more}, strategy=name, replicas=tuple(replicas))

@@ -13,7 +13,7 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 from support.kubernetes_double import KubernetesDouble
 from support.kubernetes_worlds import SECRET, connection, described, make_namespace, person
 
@@ -104,10 +104,10 @@ def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")
     launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
-    address = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
-    asyncio.run(JobTrigger(address, "kubernetes_default", "try-1").on_kill())
+    handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
+    asyncio.run(JobTrigger(handle, "kubernetes_default", "try-1").on_kill())
     double.wait_for(lambda: len(double.all("pods", namespace)) == left)
-    launcher.stop(address)
+    launcher.stop(handle)
 
 
 def test_a_dry_run_shows_everything_and_makes_nothing(

@@ -14,16 +14,13 @@ from benchmarks.mishaps import processes_of
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
+from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, Store, open_store
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.processes import marked
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.local.stack import Stack, running_stack
 from chaos.dag_runs import DagTraining, kill_all
-from support.airflow_runs import ENDED, Runs, free_port, until
-from support.preparing import prepare
+from devtools.home import Home
+from devtools.s3_server import S3Server
+from devtools.stack import Stack, marked, running_stack
+from support.airflow_runs import ENDED, Runs, until
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -52,7 +49,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def stack(home: Home) -> Iterator[Stack]:
-    since = utc_now()
     with pytest.MonkeyPatch.context() as patch:
         # Airflow rejects most characters in a run id unless it is configured to allow all.
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
@@ -60,8 +56,8 @@ def stack(home: Home) -> Iterator[Stack]:
         patch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
         # No DAG file changes. Parsing all of them every 10 s takes a considerable part of a core.
         patch.setenv("AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL", "3600")
-        with running_stack(home, PROJECT, free_port(), print) as running:
-            await_dag(running.api, DAG, since, running.check)
+        with running_stack(home, PROJECT) as running:
+            running.wait_for_dag(DAG)
             yield running
     assert not marked(home.root)
 
@@ -183,7 +179,7 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_secon
     training = processes_of(str(home.scratch))
     assert len(training) >= 4
 
-    pipeline.mark_failed(run, "train")
+    pipeline.api.fail_task(DAG, run, "train")
 
     gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in training], timeout=10)
     assert not alive, f"{len(gone)} gone"

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.dataset import Feature
-from aerotrain.records import column_of, encode, framed
-from aerotrain.sources import Rejected, SourceError, files, lines, open_source, parquet, text
+from aerotrain.data.dataset import Feature
+from aerotrain.data.records import column_of, encode, framed
+from aerotrain.data.sources import Rejected, SourceError, files, lines, open_source, parquet, text
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 from support.store_fixtures import READER
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
@@ -137,7 +137,7 @@ def test_numpy_and_idx_arrays_are_features_of_the_same_records(
     np.savez_compressed(tmp_path / "all.npz", image=image, label=np.arange(6, dtype=np.int32))
     idx = b"\0\0\x08\x03" + np.array(image.shape, ">u4").tobytes() + image.tobytes()
     (tmp_path / "image.gz").write_bytes(gzip.compress(idx))
-    monkeypatch.setattr("aerotrain.sources.arrays.FRAGMENT_BYTES", 20)
+    monkeypatch.setattr("aerotrain.data.sources.arrays.FRAGMENT_BYTES", 20)
     url = tmp_path.as_uri()
     arrays = {"image": f"{url}/image.npy", "label": f"{url}/label.npy"}
     for source in ({"kind": "npy", "features": arrays}, {"kind": "npz", "url": f"{url}/all.npz"}):
@@ -348,6 +348,15 @@ def test_the_whole_records_of_a_truncated_tfrecord_file_are_read(tmp_path: Path)
     columns, rejected = read({"kind": "tfrecord", "url": f"{tmp_path.as_uri()}/x.tfrecord"})
     assert columns == {"x": [0, 1]}
     assert "truncated" in rejected[0].reason
+
+
+def test_a_record_that_is_not_an_example_is_rejected_even_as_the_first(tmp_path: Path) -> None:
+    records = [b"text", *encode({"x": column_of("x", np.arange(2))}).to_pylist(), b"\xff"]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(framed(pa.array(records, pa.large_binary())).content)
+    columns, rejected = read({"kind": "tfrecord", "url": path.as_uri()})
+    assert columns == {"x": [0, 1]}
+    assert [each.reason for each in rejected] == ["it is not a tf.train.Example"] * 2
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

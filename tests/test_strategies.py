@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 
+from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
-from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.job import ReplicaSpec, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.train import main
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.strategy_checks import check_divisible, check_exchanged
 from aerotrain.training.model_manifest import ModelManifest
@@ -132,9 +132,9 @@ def steps_of(digits):
 
 
 def job_of(digits, case):
-    replicas = [Replica(role=Role.CHIEF)]
+    replicas = [ReplicaSpec(role=Role.CHIEF)]
     if case.workers:
-        replicas.append(Replica(role=Role.WORKER, count=case.workers))
+        replicas.append(ReplicaSpec(role=Role.WORKER, count=case.workers))
     arguments = {"model": case.model, "data": digits.data, "steps_per_execution": 1}
     arguments |= case.arguments
     return digits.job("train", "steps", arguments, strategy=case.strategy, replicas=tuple(replicas))
@@ -190,11 +190,11 @@ def test_every_record_of_a_batch_counts_once(records, pieces, sizes, shares):
 
 def accuracy_by_hand(digits, run, strategy, devices):
     code = (
-        "import tensorflow as tf; from aerotrain.train import main\n"
+        "import tensorflow as tf; from aerotrain.cli import main\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         f"several = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
         "tf.config.set_logical_device_configuration(cpu, several)\n"
-        f"main(['--run', '{run}', '--strategy', '{strategy}', '--model', 'digits',"
+        f"main(['train', '--run', '{run}', '--strategy', '{strategy}', '--model', 'digits',"
         f" '--code', '{DIGITS}', '--data', '{digits.data}', '--store', '{digits.store}',"
         " '--epochs', '12'])"
     )
@@ -329,7 +329,7 @@ def test_layers_with_state_train_in_central_storage_and_compiled_by_xla(steps_of
 
 def test_a_manually_set_tf_config_is_refused(monkeypatch, capsys, digits):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    words = ["--model", "plain", "--code", str(MODELS), "--data", digits.data]
+    words = ["train", "--model", "plain", "--code", str(MODELS), "--data", digits.data]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--store", digits.store])
     assert ended.value.code == ExitCode.FINAL

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.job import Replica, Role
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.job import ReplicaSpec, Role
+from aerotrain.contract.status import Progress
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
 from aerotrain.training.hooks.report import Pace
@@ -221,9 +221,9 @@ def test_fewer_shards_than_workers_are_refused_before_anything_starts(digits):
         replica.job.arguments,
         strategy="parameter_server",
         replicas=(
-            Replica(role=Role.CHIEF),
-            Replica(role=Role.WORKER, count=9),
-            Replica(role=Role.PS),
+            ReplicaSpec(role=Role.CHIEF),
+            ReplicaSpec(role=Role.WORKER, count=9),
+            ReplicaSpec(role=Role.PS),
         ),
     )
     with pytest.raises(FinalError, match="4 shards cannot be shared by 9 readers"):

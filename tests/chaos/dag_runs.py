@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,12 @@ from benchmarks.mishaps import ROOT, Mark, Outcome, processes_of
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.processes import Process
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.stack import Stack, running_stack
-from aerotrain_airflow.recovery.goodput import goodput_of
-from support.airflow_runs import Runs, free_port
+from aerotrain_airflow.goodput import goodput_of
+from devtools.home import Home
+from devtools.stack import Component, Stack, running_stack
+from support.airflow_runs import Runs
 
 DAG, TASK = "digits", "train"
 
@@ -47,11 +43,11 @@ _LOOK_EVERY = 0.25
 @contextmanager
 def running_airflow(folder: Path) -> Iterator[tuple[Stack, Path]]:
     """A complete Airflow that has parsed the pipeline, and the folder of its replicas."""
-    home, since = Home(folder), utc_now()
+    home = Home(folder)
     os.environ |= SETTINGS
     try:
-        with running_stack(home, ROOT, free_port(), lambda _: None) as stack:
-            await_dag(stack.api, DAG, since, stack.check)
+        with running_stack(home, ROOT) as stack:
+            stack.wait_for_dag(DAG)
             yield stack, home.scratch
     finally:
         for name in SETTINGS:
@@ -67,7 +63,7 @@ class DagTraining:
     conf: Mapping[str, Any]
     marks: list[Mark] = field(default_factory=list)
     address: str = ""
-    _told: int = 0
+    _read: int = 0
 
     def __post_init__(self) -> None:
         self.runs = Runs(self.stack, DAG)
@@ -99,7 +95,7 @@ class DagTraining:
         falls = [mark.step - later.step for mark, later in itertools.pairwise(self.marks)]
         return Outcome(
             state=state,
-            verdict=f"{len(sets)} set started, taken over {len(adopted)} times",
+            verdict=f"{len(sets)} replica groups launched, adopted {len(adopted)} times",
             back=sorted({each.replica for each in entries if each.event is EventType.RESTART}),
             detect=adopted[0].at - at if adopted else None,
             full_pace=None,
@@ -129,7 +125,7 @@ class DagTraining:
         [instance] = [each for each in self.runs.instances(self.run) if each["task_id"] == TASK]
         return psutil.Process(instance["pid"])
 
-    def component(self, name: str) -> Process:
+    def component(self, name: str) -> Component:
         return next(each for each in self.stack.components if each.name == name)
 
     def entries(self) -> list[Event]:
@@ -149,16 +145,26 @@ class DagTraining:
         """Read the chief's new lines, wherever its replica group is."""
         time.sleep(_LOOK_EVERY)
         for started in self.scratch.glob(f"{TASK}-*/*/started"):
-            self.address = str(started.parent)
+            self.handle = str(started.parent)
         try:
-            said = (Path(self.address) / "chief" / "log").read_text()
+            said = (Path(self.handle) / "chief" / "log").read_text()
         except FileNotFoundError:
             return  # not there yet, or removed already
         whole = said[: said.rfind("\n") + 1]
-        for line in whole[self._told :].splitlines():
+        for line in whole[self._read :].splitlines():
             if (progress := Progress.parse(line)) is not None:
                 self.marks.append(Mark(time.time(), progress.step))
-        self._told = len(whole)
+        self._read = len(whole)
+
+
+def restart(component: Component) -> None:
+    """Kill a component of Airflow with its children, and start it again."""
+    with suppress(psutil.NoSuchProcess):  # it has already ended
+        for child in psutil.Process(component.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    component.kill()
+    component.start()
 
 
 Harm = Callable[[DagTraining], None]
@@ -178,12 +184,12 @@ def kill_worker(training: DagTraining) -> None:
 def kill_scheduler(training: DagTraining) -> None:
     """Kill and restart the scheduler alone: its forked workers survive, and so do their tasks."""
     scheduler = training.component("scheduler")
-    scheduler.kill_alone()
-    scheduler.restart()
+    scheduler.kill()
+    restart(scheduler)
 
 
 def kill_triggerer(training: DagTraining) -> None:
-    training.component("triggerer").restart()
+    restart(training.component("triggerer"))
 
 
 def kill_all(training: DagTraining) -> None:
@@ -191,9 +197,9 @@ def kill_all(training: DagTraining) -> None:
     components = [training.component(name) for name in ("scheduler", "triggerer")]
     kill_task(training)
     for component in components:
-        component.kill_alone()
+        component.kill()
     for component in components:
-        component.restart()
+        restart(component)
 
 
 def kill_in_turn(training: DagTraining) -> None:
@@ -206,5 +212,5 @@ def kill_in_turn(training: DagTraining) -> None:
 
 
 def _adoptions(training: DagTraining) -> int:
-    ledger = (Path(training.address) / "ledger.jsonl").read_text().splitlines()
+    ledger = (Path(training.handle) / "ledger.jsonl").read_text().splitlines()
     return sum(each.event is EventType.ADOPT for each in read(ledger))

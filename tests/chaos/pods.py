@@ -17,13 +17,13 @@ from benchmarks.mishaps import Training, mishap
 from benchmarks.workshop import Workshop
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.address import JOB_LABEL, Address
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.identity import JOB_LABEL, Handle
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.local.s3_server import s3_server
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
 from chaos.trials import Judged, what_is_wrong
+from devtools.s3_server import s3_server
 from support.kubernetes_double import KubernetesDouble
 from support.kubernetes_worlds import (
     CONN_ID,
@@ -90,7 +90,7 @@ class Pods:
         ]
 
     def _pod(self, replica: str, training: Training) -> str:
-        return f"{Address.parse(training.address).name}-{replica}"
+        return f"{Handle.parse(training.handle).name}-{replica}"
 
 
 @dataclass(frozen=True)

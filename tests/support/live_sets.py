@@ -18,11 +18,10 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
-from aerotrain_airflow.backends.process.plan import ProcessPlan
-from aerotrain_airflow.backends.process.supervising import holder_of
-from aerotrain_airflow.backends.process.warm_start import WarmStart
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.backends.process.backend import ProcessBackend, ProcessPlan
+from aerotrain_airflow.backends.process.supervisor_client import holder_of
+from aerotrain_airflow.backends.process.warm_start import ForkServer
+from aerotrain_airflow.controller.decision import Ended
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
 
@@ -89,7 +88,7 @@ class Live:
         return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
 
     def entries(self, what: EventType) -> list[str]:
-        return [each.replica for each in self.launcher.ledger(self.address) if each.event is what]
+        return [each.replica for each in self.launcher.events(self.address) if each.event is what]
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def sets(tmp_path: Path) -> Path:
 
 def fork_server_of(root: Path) -> int | None:
     """The fork server of that folder's groups, found by the lock that it holds."""
-    server = WarmStart(root, sys.executable, replica_environment())
+    server = ForkServer(root, sys.executable, replica_environment())
     return holder_of(Path(f"{server.socket}.lock"))
 
 

@@ -17,10 +17,10 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import (
     CollectiveAllReduceStrategy,
 )
 
-from aerotrain.contract.cluster import set_tf_config
+from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
@@ -31,7 +31,7 @@ from aerotrain.training.strategies import ENGINES, wait_for_all
 
 def main(output: str, devices: str, *words: str) -> None:
     if "AEROTRAIN_CLUSTER" in os.environ:
-        set_tf_config(os.environ)
+        set_tensorflow_variables(os.environ)
     [cpu] = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * int(devices)
     tf.config.set_logical_device_configuration(cpu, logical)

@@ -1,7 +1,8 @@
 """The protocol of a backend, which creates, observes, restarts and deletes replica groups.
 
 A group is all replicas of one attempt of a job. Its *handle* is a string by which any process finds
-it again. A backend decides nothing; the controller does.
+it again. A backend decides nothing; the controller does. It is a folder of this package, with a
+module ``backend`` whose ``from_settings`` returns it.
 """
 
 import re
@@ -13,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain_airflow.controller.decision import Restart
-from aerotrain_airflow.controller.ended import Ended
-from aerotrain_airflow.controller.situation import Seen
+from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 if TYPE_CHECKING:
     # Imported for types only: Airflow redirects logs to standard output on import, where reports
@@ -44,14 +43,6 @@ Emit = Callable[[LogLine], None]
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Look:
-    """The observation of every replica; ``at`` is when it began, by ``time.time()``."""
-
-    seen: Seen
-    at: float
-
-
 class GoneError(TemporaryError):
     """The group no longer exists, or another try holds it; the message says which."""
 
@@ -60,18 +51,18 @@ class NoRoomError(TemporaryError):
     """A resource is used up, such as disk space; it may become free again."""
 
 
-class Plan(Protocol):
+class LaunchPlan(Protocol):
     """What a backend would start; ``str()`` formats it for the user."""
 
     @property
     def job(self) -> Job: ...
 
     @property
-    def address(self) -> str:
+    def handle(self) -> str:
         """The handle that the group will have; it ends in the attempt."""
 
 
-PlanT = TypeVar("PlanT", bound=Plan)
+PlanT = TypeVar("PlanT", bound=LaunchPlan)
 
 
 @dataclass(frozen=True, kw_only=True)

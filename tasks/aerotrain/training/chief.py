@@ -1,7 +1,5 @@
 """The chief of a training: it builds the parts, trains, and writes the model manifest."""
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from aerotrain.contract.errors import FinalError, SupersededError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.agreement import ChiefDecisions
 from aerotrain.training.background.services import BackgroundServices
@@ -86,7 +84,7 @@ def _service(replica: Replica) -> Service | None:
     """The input service, if the job has input replicas."""
     if not replica.job.count(Role.INPUT):
         return None
-    [address] = json.loads(os.environ["AEROTRAIN_CLUSTER"])[Role.DISPATCHER]
+    [address] = replica.cluster[Role.DISPATCHER]
     return Service(address, replica.attempt)
 
 

@@ -11,8 +11,7 @@ import tensorflow as tf
 from keras.src.backend.common.name_scope import current_path
 from tensorflow.experimental import dtensor
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 
 #: A variable up to this size is initialized whole on each process and then divided, so that it has
 #: the same initial values as under any other strategy. A larger one is initialized in parts, each

@@ -12,8 +12,7 @@ from typing import Any
 
 import keras
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.training.model.callback_state import Files, remembered, resumed
 from aerotrain.training.model.keras_adapter import KERAS
 

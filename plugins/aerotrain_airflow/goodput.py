@@ -1,0 +1,182 @@
+"""The complete event log of a run, and its goodput.
+
+Goodput is the share of wall time that moved the model forward: the steps that count, times the pace
+of this training, divided by the time from its start to its end. Each step counts once, even if it
+was repeated. The pace is the mean over the intervals between two checkpoints that are not slower
+than the median by more than three times the median absolute deviation. So the load of a shared
+machine does not count as a failure, but a stop does. See
+https://research.google/blog/introducing-ml-productivity-goodput/ and, for the pace,
+https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
+from aerotrain.store import MissingError, Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """The seconds of a run by purpose. ``goodput`` is None if there was no training."""
+
+    wall: float
+    goodput: float | None = None
+    lost: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0
+    steps_twice: int = 0
+    restarts: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as JSON values."""
+        return {
+            "wall_seconds": round(self.wall, 1),
+            "goodput": None if self.goodput is None else round(self.goodput, 4),
+            "lost_seconds": {cause: round(seconds, 1) for cause, seconds in self.lost.items()},
+            "steps": self.steps,
+            "steps_twice": self.steps_twice,
+            "restarts": self.restarts,
+        }
+
+    def __str__(self) -> str:
+        """One line for a task's log."""
+        parts = [f"{self.wall:.0f} s in all"]
+        if self.goodput is not None:
+            parts.insert(0, f"goodput {self.goodput:.1%}")
+        parts += [f"{cause} {seconds:.0f} s" for cause, seconds in self.lost.items() if seconds]
+        if self.steps_twice:
+            parts.append(f"{self.steps_twice} of {self.steps} steps done twice")
+        return ", ".join(parts)
+
+
+def merged(*ledgers: Iterable[Event]) -> list[Event]:
+    """All events in the order of their times."""
+    return sorted((entry for ledger in ledgers for entry in ledger), key=lambda entry: entry.at)
+
+
+def goodput_of(ledger: Sequence[Event]) -> Goodput:
+    """Compute the goodput of a merged event log, from its first event to its last."""
+    if not ledger:
+        return Goodput(wall=0.0)
+    wall = ledger[-1].at - ledger[0].at
+    restarts = len({each.at for each in ledger if each.event is EventType.RESTART})
+    trained = _stretches(ledger)
+    done = max((last for _, last, _ in trained), default=0)
+    if not done:
+        return Goodput(wall=wall, restarts=restarts)
+    pace = _pace(trained)
+    first = trained[0][0]
+    twice = _steps_twice(ledger)
+    moved = min(wall, (done - first) * pace)
+    lost = {
+        "start-up": _until_training(ledger, ledger[0].at),
+        "recovery": sum(_until_training(ledger, at) for at in _outages(ledger)),
+        "save stall": sum(each.seconds for each in ledger if each.event is EventType.SAVE_STALL),
+        "rework": twice * pace,
+    }
+    lost["other"] = max(0.0, wall - moved - sum(lost.values()))
+    return Goodput(
+        wall=wall,
+        goodput=moved / wall if wall else None,
+        lost=lost,
+        steps=done - first,
+        steps_twice=twice,
+        restarts=restarts,
+    )
+
+
+def _stretches(ledger: Iterable[Event]) -> list[tuple[int, int, float]]:
+    """Uninterrupted training as (first step, last step, seconds)."""
+    found, at = [], 0
+    for entry in ledger:
+        if entry.event is EventType.RESTORE:
+            at = entry.step or 0
+        elif entry.event is EventType.TRAIN and entry.step is not None:
+            if entry.step > at and entry.seconds > 0:
+                found.append((at, entry.step, entry.seconds))
+            at = entry.step
+    return found
+
+
+def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
+    """Seconds per step, without interruptions."""
+    paces = [seconds / (last - first) for first, last, seconds in trained]
+    middle = median(paces)
+    most = middle + 3 * median(abs(pace - middle) for pace in paces)
+    if len(paces) < 3:  # of two, it is unknown which is the usual pace
+        most = min(paces)
+    usual = [each for each, pace in zip(trained, paces, strict=True) if pace <= most]
+    return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
+
+
+def _steps_twice(ledger: Iterable[Event]) -> int:
+    """Steps that a restored chief had to repeat, as far as the events show."""
+    furthest = twice = 0
+    for entry in ledger:
+        if entry.event is EventType.RESTORE and entry.step is not None:
+            twice += max(0, furthest - entry.step)
+        furthest = max(furthest, entry.step or 0)
+    return twice
+
+
+def _outages(ledger: Iterable[Event]) -> list[float]:
+    """The times of failures that stopped the chief; one per interruption of its training."""
+    found: list[float] = []
+    down: float | None = None
+    for entry in ledger:
+        if entry.event is EventType.DETECT and down is None:
+            down = entry.at
+        elif entry.event is EventType.RESTART and entry.replica == "chief" and down is not None:
+            found += [down] if down not in found else []
+        elif entry.event in (EventType.RESTORE, EventType.TRAIN):
+            down = None
+    return found
+
+
+def _until_training(ledger: Sequence[Event], since: float) -> float:
+    """Seconds from ``since`` until the chief next restored its variables."""
+    ready = (each.at for each in ledger if each.event is EventType.RESTORE and each.at >= since)
+    return next(ready, ledger[-1].at) - since
+
+
+def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
+    """Write the complete event log next to the job's result, including earlier attempts.
+
+    It is merged from the events of the replica group and those of its chief. Returns None, and
+    writes nothing, where the job does not train and no event but its start was recorded.
+    """
+    seen = list(group)
+    inside = events_of_chief(store)
+    if not inside and all(each.event is EventType.START for each in seen):
+        return None
+    end = Event(event=EventType.END, at=now)
+    events = merged({*events_of_earlier_attempts(store), *inside, *seen, end})
+    goodput = goodput_of(events)
+    log = {
+        "version": 1,
+        **goodput.to_dict(),
+        "entries": [json.loads(each.to_json()) for each in events],
+    }
+    store.put(RUN_LOG, json.dumps(log, indent=1).encode())
+    return goodput
+
+
+def events_of_earlier_attempts(store: Store) -> list[Event]:
+    """The merged events of earlier attempts; empty for the first one."""
+    log = json.loads(_text(store, RUN_LOG) or "{}")
+    return read(json.dumps(each) for each in log.get("entries", []))
+
+
+def events_of_chief(store: Store) -> list[Event]:
+    """The events that the chief has written, across all of its restarts."""
+    return read(_text(store, CHIEF_LOG).splitlines())
+
+
+def _text(store: Store, key: str) -> str:
+    try:
+        return store.get(key).decode()
+    except MissingError:
+        return ""

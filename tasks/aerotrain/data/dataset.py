@@ -1,0 +1,166 @@
+"""What readers of a data set see: its manifest with schema, splits and shards, its statistics."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.store import MANIFEST, MissingError, open_store
+
+VERSION = 1
+
+#: The files of a data set's statistics.
+STATISTICS = "statistics.json"
+PAGE = "statistics.html"
+SCHEMA = "schema.json"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature of every record: its dtype, by TensorFlow's name, and the shape of one value.
+
+    ``uint8`` is stored as its raw bytes, one string a record, in C order; other integers and
+    ``bool`` as an int64 list, ``float32`` as a float list, ``string`` as a bytes list.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of shape {self.shape}"
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(dtype=data["dtype"], shape=tuple(data["shape"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One TFRecord file: its key in the data set's folder, its records, its size in bytes."""
+
+    file: str
+    records: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """One split: its shards, none of them empty, and the records of each class.
+
+    ``classes`` counts the values of the feature ``label`` where that is one integer, and is
+    empty where it is not.
+    """
+
+    shards: tuple[Shard, ...] = ()
+    classes: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """How many records all shards hold together."""
+        return sum(shard.records for shard in self.shards)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON, in an order that depends only on the content."""
+        return {
+            "records": self.records,
+            "shards": [asdict(shard) for shard in self.shards],
+            "classes": {str(label): self.classes[label] for label in sorted(self.classes)},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            shards=tuple(Shard(**shard) for shard in data["shards"]),
+            classes={int(label): count for label, count in data["classes"].items()},
+        )
+
+
+Schema = Mapping[str, Feature]
+
+
+def schema_to_dict(schema: Schema) -> dict[str, Any]:
+    """The schema as JSON, in the order of its names."""
+    return {name: asdict(schema[name]) for name in sorted(schema)}
+
+
+def schema_from_dict(data: Mapping[str, Any]) -> dict[str, Feature]:
+    """The schema that a JSON document holds."""
+    return {name: Feature.from_dict(feature) for name, feature in data.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A finished data set. ``fingerprint`` is its name; the same input always has the same one."""
+
+    fingerprint: str
+    source: Mapping[str, Any]
+    schema: Schema
+    splits: Mapping[str, Split]
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        """The manifest: the same text for the same data set, byte for byte."""
+        document = {
+            "version": self.version,
+            "fingerprint": self.fingerprint,
+            "source": dict(self.source),
+            "schema": schema_to_dict(self.schema),
+            "splits": {name: split.to_dict() for name, split in sorted(self.splits.items())},
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            FinalError: it is not a manifest, or of another version of the format.
+        """
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise FinalError(
+                    f"the data set is in version {data['version']} of the format, this is "
+                    f"version {VERSION}; prepare it again, or use the aerotrain that wrote it"
+                )
+            return cls(
+                fingerprint=data["fingerprint"],
+                source=data["source"],
+                schema=schema_from_dict(data["schema"]),
+                splits={name: Split.from_dict(each) for name, each in data["splits"].items()},
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FinalError(
+                f"this is not the manifest of a data set: {error!r}; prepare the data set again"
+            ) from error
+
+
+def load_dataset(url: str) -> Dataset:
+    """The finished data set in the folder ``url``; ``open_store(url)`` holds its shards.
+
+    Raises:
+        MissingError: no data set was finalized there.
+    """
+    store = open_store(url)
+    try:
+        return Dataset.from_json(store.get(MANIFEST))
+    except MissingError as error:
+        raise MissingError(
+            f"there is no finished data set at {url}; run its prepare to the end first"
+        ) from error
+
+
+def load_statistics(url: str) -> dict[str, dict[str, Any]]:
+    """The summary of each column of the data set at ``url``; empty if it has none.
+
+    Each has ``missing`` and ``distinct``; numbers have ``min``, ``max``, ``mean``, ``std`` and
+    ``quantiles`` too. ``vocabulary`` holds the values of a categorical column with their counts,
+    most frequent first.
+    """
+    try:
+        data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))
+    except MissingError:
+        return {}
+    return data

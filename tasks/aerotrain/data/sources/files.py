@@ -1,0 +1,316 @@
+"""The files that a URL names, file objects that read them by range requests, and their source."""
+
+import errno
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import IO, Any, ClassVar, NamedTuple, Self
+
+import pyarrow as pa
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.data.hashing import short_hash
+from aerotrain.data.sources.protocol import Fragment, SourceError, check_options
+from aerotrain.store import MissingError, Store, StoreRefused, open_store
+
+#: Bytes of one range request, and of the buffer of an open file.
+BLOCK = 8 * 2**20
+
+#: Bytes at a file's start by which its format is checked.
+_CHECKED_BYTES = 2**16
+
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+
+_LET_NAME = "but its name does not say so; let it end in"
+
+#: The magic numbers of other formats, what they are, and what to do.
+_MAGIC_NUMBERS = {
+    b"\x1f\x8b": f"is compressed by gzip, {_LET_NAME} .gz",
+    b"\x28\xb5\x2f\xfd": f"is compressed by zstd, {_LET_NAME} .zst",
+    b"BZh": f"is compressed by bzip2, {_LET_NAME} .bz2",
+    b"\xfd7zXZ\0": "is compressed by xz, which is not supported; compress it with zstd or gzip",
+    b"PK\3\4": "is a zip archive; unpack it",
+    b"PAR1": "is a Parquet file; read it as kind 'parquet'",
+    b"\xff\xfe": "is in UTF-16; write it in UTF-8",
+    b"\xfe\xff": "is in UTF-16; write it in UTF-8",
+}
+
+_WILDCARD = re.compile(r"[*?\[]")
+# Not "..", which no key may hold: reading it raises an error.
+_DOT_FILE = re.compile(r"(^|/)\.(?!\.)")
+_HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
+_HIVE_PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
+
+
+class InputFile(NamedTuple):
+    """One version of one object: the URL of its store, its key, its size in bytes, its ETag.
+
+    Its JSON form is a list, and ``InputFile(*list)`` restores it, so that a plan of a million
+    files needs no second representation.
+    """
+
+    store: str
+    key: str
+    size: int
+    etag: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.store}/{self.key}"
+
+    @property
+    def compression(self) -> str | None:
+        """The codec by the file name's suffix, if any."""
+        name = self.key.lower()
+        return next((_CODECS[end] for end in _CODECS if name.endswith(end)), None)
+
+    @property
+    def partitions(self) -> dict[str, str]:
+        """The Hive partitions of the file: the ``name=value`` folders in its path."""
+        return dict(_HIVE_PARTITION.findall(self.url.rpartition("/")[0]))
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""
+        return _store(self.store).get_range(self.key, start, min(end, self.size), self.etag)
+
+    def open(self) -> IO[bytes]:
+        """A seekable file object of the stored bytes; a read is short only at the file's end."""
+        return io.BufferedReader(_RangeReader(self), BLOCK)
+
+    def stream(self) -> IO[bytes]:
+        """The content from the start, decompressed if the name has a codec's suffix."""
+        stored = self.open()
+        if self.compression is None:
+            return stored
+        raw = pa.CompressedInputStream(pa.PythonFile(stored, "r"), self.compression)
+        return io.BufferedReader(_Decompressed(raw, self.url))
+
+
+class _RangeReader(io.RawIOBase):
+    """Reads a file by range requests, one for each read; wrap it into a buffer."""
+
+    def __init__(self, file: InputFile) -> None:
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}
+        if base[whence] + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # as any other file does
+        self._position = base[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._position + len(buffer), self._file.size)
+        data = self._file.read(self._position, end) if self._position < end else b""
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def readall(self) -> bytes:  # the inherited one would read 8 KiB at a time
+        return self.read(max(0, self._file.size - self._position)) or b""
+
+
+class _Decompressed(io.RawIOBase):
+    """A decompressing stream whose errors name the file."""
+
+    def __init__(self, stream: pa.NativeFile, url: str) -> None:
+        self._stream = stream
+        self._url = url
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._stream.read(len(buffer))
+        except OSError as error:
+            raise SourceError(
+                f"{self._url} cannot be decompressed: {error}; write it again"
+            ) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """The base of sources that read the files at a URL, each a fragment unless the kind divides it.
+
+    ``options`` are the further options that the kind takes.
+    """
+
+    description: Mapping[str, Any]
+
+    options: ClassVar[Set[str]] = frozenset()
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """The source that a plan's arguments describe.
+
+        Raises:
+            SpecError: an option is missing or unknown.
+        """
+        check_options(description, {"url"}, cls.options)
+        return cls(description)
+
+    @cached_property
+    def files(self) -> list[InputFile]:
+        """All files, in a stable order."""
+        return files_of(self.description["url"])
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def fragments(self) -> Iterator[Fragment]:
+        for file in self.files:
+            yield fragment_of(file, (0, -1), file.size)
+
+
+def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:
+    """The fragment ``span`` of ``file``, in the unit of its kind, of about ``content`` bytes."""
+    name = f"{file.url}:{span[0]}-{span[1]}"
+    return Fragment(
+        name=name,
+        fingerprint=short_hash(name, file.etag),
+        bytes=content,
+        description={"file": file, "span": span},
+    )
+
+
+def file_and_span(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
+    """The file and the span of a fragment, from the description by ``fragment_of``."""
+    start, end = description["span"]
+    return InputFile(*description["file"]), (start, end)
+
+
+def checked_beginning(file: InputFile) -> bytes:
+    """The first bytes of a file, decompressed.
+
+    Raises:
+        SourceError: they are the magic number of another format.
+    """
+    with file.stream() as stream:
+        beginning = bytes(stream.read(_CHECKED_BYTES))
+    for magic, what in _MAGIC_NUMBERS.items():
+        if beginning.startswith(magic):
+            raise SourceError(f"{file.url} {what}")
+    return beginning
+
+
+def constants(file: InputFile, count: int) -> dict[str, pa.Array]:
+    """The Hive partitions of a file as columns of its ``count`` records."""
+    return {name: pa.repeat(pa.scalar(each), count) for name, each in file.partitions.items()}
+
+
+def files_of(url: str | Sequence[str]) -> list[InputFile]:
+    """The sorted files of one or several URLs, each of a file, a folder or a glob.
+
+    In a folder, names that begin with ``_`` or ``.`` are skipped. ``*`` matches within a path
+    segment, ``**`` any number of segments.
+
+    Raises:
+        SourceError: there is no file.
+    """
+    if isinstance(url, str):
+        return _files_of(url)
+    found = {file.url: file for each in url for file in _files_of(each)}
+    return [found[name] for name in sorted(found)]
+
+
+def _files_of(url: str) -> list[InputFile]:
+    base, pattern = _split_at_wildcard(url)
+    if not pattern:
+        folder, _, name = base.rpartition("/")
+        try:
+            if name:
+                return [_input(folder, name)]
+        except (MissingError, SpecError):
+            pass  # it is a folder, or does not exist
+        pattern = "**"
+    matches = re.compile(_expression(pattern)).fullmatch
+    hidden = _HIDDEN if pattern == "**" else _DOT_FILE
+    base = base.rstrip("/")
+    files = [
+        InputFile(store=base, key=each.key, size=each.size, etag=each.etag)
+        for each in _listed(base)
+        if matches(each.key) and not hidden.search(each.key)
+    ]
+    if not files:
+        raise SourceError(
+            f"the source is empty: there is no file at {url}; check that the input is where "
+            "the source looks for it"
+        )
+    for file in files:
+        _check_name(file)
+    files.sort(key=lambda file: file.key)  # some servers list a folder before "folder.csv"
+    return files
+
+
+def _check_name(file: InputFile) -> None:
+    """Check that the name is valid UTF-8: JSON and error messages could not hold another."""
+    try:
+        file.key.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"{file.store} holds a file whose name is not UTF-8: {os.fsencode(file.key)!r}; "
+            "rename it"
+        ) from error
+
+
+def _input(folder: str, name: str) -> InputFile:
+    found = _store(folder).stat(name)
+    return InputFile(store=folder, key=name, size=found.size, etag=found.etag)
+
+
+def _listed(url: str) -> Iterator[Any]:
+    try:
+        yield from _store(url).list()
+    except StoreRefused as error:
+        raise StoreRefused(
+            f"{error}; if the bucket may be read but not listed, name its files one by one: "
+            "'url' may be a list"
+        ) from error
+
+
+def _split_at_wildcard(url: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition("://")
+    segments = rest.split("/")
+    wild = [number for number, segment in enumerate(segments) if _WILDCARD.search(segment)]
+    if not separator or not wild:
+        return url, ""
+    head, tail = segments[: wild[0]], segments[wild[0] :]
+    return f"{scheme}://{'/'.join(head)}", "/".join(tail)
+
+
+def _expression(pattern: str) -> str:
+    """A glob as a regular expression; a single star stays within its path segment."""
+    translated = ""
+    for token in re.findall(r"\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
+        match token:
+            case "**/":
+                translated += "(?:.*/)?"
+            case "**":
+                translated += ".*"
+            case "*":
+                translated += "[^/]*"
+            case "?":
+                translated += "[^/]"
+            case _ if token.startswith("[") and len(token) > 1:
+                translated += token.replace("[!", "[^")
+            case _:
+                translated += re.escape(token)
+    return translated
+
+
+@lru_cache(maxsize=64)
+def _store(url: str) -> Store:
+    return open_store(url)

@@ -1,0 +1,108 @@
+"""Read a range of a text file in blocks of whole lines."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerotrain.data.sources.files import BLOCK, InputFile
+from aerotrain.data.sources.protocol import SourceError
+
+#: The UTF-8 byte order mark.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+#: A file with a longer line is not considered a file of lines.
+_LONGEST_LINE = 256 * 2**20
+
+#: The usual ratio of decompressed to compressed size of text.
+_COMPRESSION_RATIO = 4
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file, the first of which begins at ``offset``."""
+
+    offset: int
+    content: bytes
+
+    def starts(self) -> NDArray[np.int64]:
+        """The offsets in the block of each non-empty line, and of the block's end."""
+        data = np.frombuffer(self.content, np.uint8)
+        ends = np.flatnonzero(data == ord("\n")) + 1
+        if not len(ends) or ends[-1] != len(data):
+            ends = np.append(ends, len(data))
+        edges = np.concatenate([[0], ends]).astype(np.int64)
+        lengths = np.diff(edges)
+        is_empty = lengths == 1
+        two = np.flatnonzero(lengths == 2)
+        is_empty[two] = data[edges[two]] == ord("\r")
+        return np.append(edges[:-1][~is_empty], len(data))
+
+
+def ranges(file: InputFile, bytes_each: int) -> Sequence[tuple[int, int]]:
+    """The byte ranges of a file's fragments; a compressed file is a single fragment."""
+    if file.compression is not None or file.size <= bytes_each:
+        return [(0, file.size)]
+    # Cut at fixed offsets, so that appending to a file leaves its first fragments unchanged.
+    return list(pairwise([*range(0, file.size, bytes_each), file.size]))
+
+
+def content_bytes(file: InputFile, start: int, end: int) -> int:
+    """The approximate decompressed size of a range in bytes."""
+    return (end - start) * (1 if file.compression is None else _COMPRESSION_RATIO)
+
+
+def first_line(file: InputFile) -> bytes:
+    """The first line of a file, without its line end and byte order mark."""
+    with file.stream() as stream:
+        return _line(stream, file).rstrip(b"\r\n").removeprefix(BYTE_ORDER_MARK)
+
+
+def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
+    """The lines of ``file`` that begin at offsets from ``start`` up to ``end``, in blocks.
+
+    A compressed file cannot be read by ranges: all of it is read.
+    """
+    limit = end if file.compression is None else None
+    with file.stream() as stream:
+        if start and limit is not None:
+            stream.seek(start - 1)  # a line may begin exactly at ``start``
+            offset, rest = start - 1 + len(_line(stream, file)), b""
+        else:
+            first = stream.read(len(BYTE_ORDER_MARK))
+            offset, rest = (len(first), b"") if first == BYTE_ORDER_MARK else (0, first)
+        while limit is None or offset < limit:
+            size = BLOCK if limit is None else min(BLOCK, limit - offset - len(rest))
+            read = stream.read(size) if size > 0 else b""
+            content = rest + read
+            is_last = limit is not None and offset + len(content) >= limit
+            if is_last and not content.endswith(b"\n"):
+                content += _line(stream, file)
+            if is_last or not read:
+                if content:
+                    yield Block(offset, content)
+                return
+            cut = content.rfind(b"\n") + 1
+            if cut:
+                yield Block(offset, content[:cut])
+                offset += cut
+            rest = content[cut:]
+            if len(rest) > _LONGEST_LINE:
+                raise _no_line_end(file, offset)
+
+
+def _line(stream: IO[bytes], file: InputFile) -> bytes:
+    line = stream.readline(_LONGEST_LINE + 1)
+    if len(line) > _LONGEST_LINE:
+        raise _no_line_end(file, stream.tell())
+    return line
+
+
+def _no_line_end(file: InputFile, offset: int) -> SourceError:
+    return SourceError(
+        f"{file.url} has no line end within {_LONGEST_LINE} bytes near byte {offset}; it is "
+        "not a file of lines"
+    )
