@@ -238,7 +238,9 @@ def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, messa
 
 
 def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(digits):
-    run(digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2))
+    before = digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2)
+    run(before)
+    before.lease.release()  # otherwise the next launch waits until it expires
     with by_hand(digits, "elsewhere", "mirrored") as process:
         said = read_until(process, "the trained model is")
     assert "in another setting: strategy was 'one_device' and is 'mirrored'" in said

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import (
-    CollectiveAllReduceExtended,
-    CollectiveAllReduceStrategy,
-)
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 
 from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
@@ -43,7 +40,7 @@ def main(output: str, devices: str, *words: str) -> None:
         scratch.mkdir()
         print(f"job {number}: {job.strategy} with {job.arguments}", flush=True)
         np.savez(f"{output}/{number}.npz", **run(job, scratch, int(steps)))
-        _join_again()
+        _reset()
 
 
 def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
@@ -76,14 +73,15 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
     return {**logs, **weights, **counts}
 
 
-def _join_again() -> None:
-    """Let another strategy of several processes use the server that the first has started.
+def _reset() -> None:
+    """Prepare for another strategy of several replicas in this process.
 
-    TensorFlow expects one strategy for the life of a process. Its own tests create several in this
-    way, each with other keys for its collectives.
+    TensorFlow expects one for the life of a process. Its own tests create several in this way: each
+    has other keys for its collectives, and uses the server that the first has started.
     """
+    for kind in (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy):
+        kind._collective_key_base += 100_000
     CollectiveAllReduceExtended._std_server_started = True
-    CollectiveAllReduceStrategy._collective_key_base += 100_000
 
 
 if __name__ == "__main__":
