@@ -226,12 +226,12 @@ def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
     ],
 )
 def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, message):
-    from aerotrain.training.checkpoints.compatibility import check_same_model, described
+    from aerotrain.training.checkpoints.metadata import check_same_model, model_config
 
     one, other = (UserCode.load("small").build_model(each) for each in ({}, hparams))
     for model in (one, other):
         model.build((None, 8, 8))
-    about = {"model": described(one), "setting": {"strategy": "mirrored"}}
+    about = {"model": model_config(one), "setting": {"strategy": "mirrored"}}
     with pytest.raises(FinalError, match=f"file:///c, made under 'mirrored', is of .*{message}"):
         check_same_model("file:///c", about, {"strategy": "one_device"}, other)
     check_same_model("file:///c", about, {"strategy": "one_device"}, one)
@@ -241,6 +241,6 @@ def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(di
     run(digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2))
     with by_hand(digits, "elsewhere", "mirrored") as process:
         said = read_until(process, "the trained model is")
-    assert "in another setting: strategy was 'one_device' and is 'mirrored'" in said
+    assert "in another cluster: strategy was 'one_device' and is 'mirrored'" in said
     lines = [seen for line in said.splitlines() if (seen := Progress.parse(line))]
     assert lines[-1].step == STEPS

@@ -1,4 +1,4 @@
-"""The order in which a training reads the records of its shards, as a plan without any reading.
+"""The steps of a training, and the order in which they read records: plans, without any reading.
 
 Shards are shuffled, and read in groups. A group is divided into windows, each with a part of every
 shard of the group. The records of a window are held in memory and shuffled. So a run that resumes
@@ -18,6 +18,29 @@ WINDOW_BYTES = 64 * 2**20
 #: The most shards in one group, if they are larger than a window together. An epoch starts with
 #: groups of 1, 2 and 4, so that a training need not wait until many shards are downloaded.
 MIXED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """``epochs`` passes over ``records`` records, in batches of ``batch_size``."""
+
+    records: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps that read each record once; the last batch may be smaller."""
+        return -(-self.records // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return self.epochs * self.steps_per_epoch
+
+    def position(self, step: int) -> tuple[int, int]:
+        """The epoch, from 0, that follows ``step`` steps, and its number of steps done."""
+        return divmod(step, self.steps_per_epoch)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The shard cache: downloads shards from the store while a training reads them.
 
 A thread downloads shards in the order in which they are read, within a limit of disk space, and
-announces windows of records by files: see ``window_requests.py``.
+announces windows of records by files: see ``shuffle_windows.py``.
 """
 
 import threading
@@ -15,18 +15,20 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import errors_translated
-from aerotrain.training.input.index import INDEX, Indexed, write_index
 from aerotrain.training.input.order import Order, Window
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
     FOLDER,
+    INDEX,
     RANGES_AT_ONCE,
     SHARDS_AT_ONCE,
     TRAIN_SPLIT,
-    bring,
+    Indexed,
+    download_shard,
     split_of,
+    write_index,
 )
-from aerotrain.training.input.window_requests import WindowRequests
+from aerotrain.training.input.shuffle_windows import WindowRequests
 
 #: Windows that are written ahead of the requested one, if their shards are on the disk.
 _AHEAD = 64
@@ -43,9 +45,9 @@ class ShardCache:
     Windows are numbered from the position ``begin``, an epoch and the records of it that are done.
     A request for an earlier window than before starts over, as a restarted chief does. With
     ``ends``, epochs end; otherwise the records of one epoch are followed by those of the next. With
-    ``indexed``, for records of different lengths, an index is written for each shard. ``patience``
-    is the number of seconds for which the store may be unavailable or the disk full; meanwhile a
-    training uses the shards on the disk, or waits.
+    ``indexed``, for records of different lengths, an index is written for each shard. The store may
+    be unavailable, or the disk full, for ``store_timeout`` seconds; meanwhile a training uses the
+    shards on the disk, or waits.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class ShardCache:
         indexed: bool,
         ends: bool = True,
         begin: tuple[int, int] = (0, 0),
-        patience: float = 3600.0,
+        store_timeout: float = 3600.0,
     ) -> None:
         self.failure: BaseException | None = None
         self._store = open_store(url)
@@ -67,14 +69,14 @@ class ShardCache:
         self._indexed = indexed
         self._ends = ends
         self._begin = begin
-        self._here: dict[str, Indexed] = {}
-        self._coming: dict[str, Future[Indexed]] = {}
+        self._cached: dict[str, Indexed] = {}
+        self._downloads: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
         self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
-        self._patience = patience
-        self._held_since: float | None = None
-        self._not_before = 0.0
-        self._begun = False
+        self._store_timeout = store_timeout
+        self._waiting_since: float | None = None
+        self._retry_at = 0.0
+        self._announced_any = False
         self._stopped = threading.Event()
         self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
@@ -101,9 +103,9 @@ class ShardCache:
         return self.failure
 
     @property
-    def is_held(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it waits for the store to be available, or for disk space."""
-        return self._held_since is not None
+        return self._waiting_since is not None
 
     def _run(self) -> None:
         try:
@@ -111,7 +113,7 @@ class ShardCache:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._hold(errors_translated(error, str(self._requests.folder)))
+                    self._retry_later(errors_translated(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self._fail(error)
@@ -122,15 +124,15 @@ class ShardCache:
     def _fail(self, error: BaseException) -> None:
         self.failure = error
         try:
-            self._requests.refuse()
+            self._requests.fail()
         finally:
             self._failed.set()
 
     def _turn(self) -> None:
         """Process requests and finished downloads, and start new ones."""
-        came, failed = self._take_what_came()
+        ended, failed = self._finished_downloads()
         asked = self._requests.newest(self._number)
-        if not (came or self.is_held or asked != self._number or not self._written):
+        if not (ended or self.is_waiting or asked != self._number or not self._written):
             return
         if asked < self._number:
             self._rewind()
@@ -139,9 +141,9 @@ class ShardCache:
             self._written.discard(self._number)
             self._windows_ahead(1).popleft()
             self._number += 1
-        may = time.monotonic() >= self._not_before
-        if failed is None and may and len(self._here) < len(self._order.shards):
-            self._bring(self._wanted())
+        may = time.monotonic() >= self._retry_at
+        if failed is None and may and len(self._cached) < len(self._order.shards):
+            self._start_downloads(self._wanted())
         self._write_windows()
         if failed is not None:
             raise failed  # raised only now, so that what was downloaded can be read
@@ -162,7 +164,7 @@ class ShardCache:
         """The shards that are read next and fit on the disk, in their order."""
         wanted: dict[str, Shard] = {}
         size = 0
-        for window in self._to_come():
+        for window in self._coming_windows():
             if len(wanted) == len(self._order.shards):
                 break
             for shard in (piece.shard for piece in window.pieces):
@@ -174,34 +176,34 @@ class ShardCache:
                 wanted[shard.file] = shard
         return list(wanted.values())
 
-    def _to_come(self) -> Iterator[Window]:
+    def _coming_windows(self) -> Iterator[Window]:
         yield from self._ahead
         for window in self._planned:
             self._ahead.append(window)
             yield window
 
-    def _bring(self, wanted: list[Shard]) -> None:
+    def _start_downloads(self, wanted: list[Shard]) -> None:
         names = {shard.file for shard in wanted}
-        if self._coming.keys() - names:
+        if self._downloads.keys() - names:
             return  # downloads that are not wanted any more occupy space until they are done
-        for file in set(self._here) - names:
-            if self._room(wanted) < 0:
+        for file in set(self._cached) - names:
+            if self._free_bytes(wanted) < 0:
                 self._drop(file)
         for shard in wanted:
-            if shard.file in self._here or shard.file in self._coming:
+            if shard.file in self._cached or shard.file in self._downloads:
                 continue
-            self._coming[shard.file] = self._shards.submit(self._bring_one, shard)
+            self._downloads[shard.file] = self._shards.submit(self._download, shard)
 
-    def _room(self, wanted: list[Shard]) -> int:
+    def _free_bytes(self, wanted: list[Shard]) -> int:
         """Bytes of the limit that remain with all wanted and all present shards on the disk."""
         if not self._order.shard_cache_bytes:
             return 0
         sizes = {shard.file: shard.bytes for shard in wanted}
-        sizes |= {file: each.shard.bytes for file, each in self._here.items()}
+        sizes |= {file: each.shard.bytes for file, each in self._cached.items()}
         return self._order.shard_cache_bytes - sum(sizes.values())
 
-    def _bring_one(self, shard: Shard) -> Indexed:
-        path = bring(self._store, shard, self._scratch, self._ranges)
+    def _download(self, shard: Shard) -> Indexed:
+        path = download_shard(self._store, shard, self._scratch, self._ranges)
         if not self._indexed:
             return Indexed(shard, None)
         try:
@@ -209,61 +211,61 @@ class ShardCache:
         except OSError as error:
             raise errors_translated(error, str(path)) from error
 
-    def _take_what_came(self) -> tuple[bool, BaseException | None]:
+    def _finished_downloads(self) -> tuple[bool, BaseException | None]:
         """Whether any download has ended, and the error after which none should be started."""
-        ended = [file for file, future in self._coming.items() if future.done()]
+        ended = [file for file, future in self._downloads.items() if future.done()]
         failed = None
         for file in ended:
-            future = self._coming.pop(file)
+            future = self._downloads.pop(file)
             error = future.exception()
             if error is None:
-                self._here[file] = future.result()
-                self._held_since = None
+                self._cached[file] = future.result()
+                self._waiting_since = None
                 continue
             try:
-                self._hold(error)
+                self._retry_later(error)
             except BaseException as final:  # noqa: BLE001 -- what has come may be read first
                 failed = final
         return bool(ended), failed
 
-    def _hold(self, error: BaseException) -> None:
+    def _retry_later(self, error: BaseException) -> None:
         """Retry later if the store may recover or the disk may get space; otherwise raise."""
-        passes = isinstance(error, StoreFull) and self._begun
+        passes = isinstance(error, StoreFull) and self._announced_any
         if not (passes or isinstance(error, StoreUnavailable)):
             raise error
         now = time.monotonic()
-        if self._held_since is None:
-            self._held_since = now
+        if self._waiting_since is None:
+            self._waiting_since = now
             print(f"warning: {error}; training takes what is here, then waits", flush=True)
-        if now - self._held_since > self._patience:
+        if now - self._waiting_since > self._store_timeout:
             raise error
-        self._not_before = now + _SECONDS_BETWEEN_TRIES
+        self._retry_at = now + _SECONDS_BETWEEN_TRIES
 
     def _drop(self, file: str) -> None:
-        self._here.pop(file, None)
+        self._cached.pop(file, None)
         path = self._scratch / FOLDER / file
         path.unlink(missing_ok=True)
         path.with_name(path.name + INDEX).unlink(missing_ok=True)
 
     def _write_windows(self) -> None:
         for number, window in enumerate(self._windows_ahead(_AHEAD), self._number):
-            if number >= self._number + _AHEAD or not self._is_here(window):
+            if number >= self._number + _AHEAD or not self._is_cached(window):
                 return
             if number in self._written:
                 continue
-            self._requests.answer(number, self._told(window))
+            self._requests.announce(number, self._announcement(window))
             self._written.add(number)
-            self._begun, self._held_since = True, None
+            self._announced_any, self._waiting_since = True, None
 
-    def _is_here(self, window: Window) -> bool:
-        return all(piece.shard.file in self._here for piece in window.pieces)
+    def _is_cached(self, window: Window) -> bool:
+        return all(piece.shard.file in self._cached for piece in window.pieces)
 
-    def _told(self, window: Window) -> str:
+    def _announcement(self, window: Window) -> str:
         """The content of a window's file: a line for the window, then one for each piece."""
         last = window.last and self._ends
         lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
         for piece in window.pieces:
-            indexed = self._here[piece.shard.file]
+            indexed = self._cached[piece.shard.file]
             begin, end = (indexed.offset(each) for each in (piece.first, piece.first + piece.count))
             left = piece.shard.records - piece.first - piece.count
             content = [begin, end - begin, piece.shard.bytes - end]
@@ -294,7 +296,7 @@ def shard_cache_of(
         indexed=indexed,
         ends=ends,
         begin=begin,
-        patience=arguments.store_timeout,
+        store_timeout=arguments.store_timeout,
     )
 
 
