@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
 from aerotrain.training.agreement import ChiefDecisions

@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset
+from aerotrain.data.dataset import Dataset
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState

@@ -11,7 +11,7 @@ import numpy as np
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
-from aerotrain.dataset import Dataset, Shard, Split
+from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
 from aerotrain.store.ranges import fetch_in_ranges
 
