@@ -16,11 +16,11 @@ from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.agreement import ChiefDecisions
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoint_policy import CheckpointPolicy
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.checkpoints.retention import NOTHING, Name
+from aerotrain.training.distribution import ChiefDecisions, Distribution, wait_for_all
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.hooks import Hooks
 from aerotrain.training.hooks.report import Report
@@ -31,15 +31,18 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.intervals import Interval, OptimalInterval
 from aerotrain.training.loop import train as train_to_the_end
 from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.checks import (
+    check_asynchronous,
+    check_deterministic,
+    warn_of_slow_dtype_policy,
+)
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.strategy_checks import check_deterministic
 from aerotrain.training.model_manifest import KEY, ModelManifest
 from aerotrain.training.peer import PeerReport
 from aerotrain.training.schedule import Plan
-from aerotrain.training.steps.compiled import check_strategy, warn_of_slow_dtype_policy
 from aerotrain.training.steps.step import TrainStep
-from aerotrain.training.strategies import ENGINES, wait_for_all
+from aerotrain.training.strategies import ENGINES
 
 
 def train(replica: Replica) -> str:
@@ -55,7 +58,7 @@ def train(replica: Replica) -> str:
     """
     job = replica.job
     arguments = TrainArguments.of(job.arguments)
-    KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
+    KERAS.check_strategy(job.strategy, jit_compile=arguments.jit_compile)
     if arguments.deterministic:
         check_deterministic(job)
     dataset = load_dataset(arguments.data)
@@ -74,11 +77,11 @@ def train(replica: Replica) -> str:
         pipeline.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch
     )
     with explaining, pipeline.supplied(), BackgroundServices.of(replica, arguments) as services:
-        strategy = ENGINES[job.strategy].build(arguments)
-        trained = _train(pipeline, strategy, replica, services)
+        distribution = ENGINES[job.strategy].build(arguments)
+        trained = _train(pipeline, distribution, replica, services)
         if replica.is_chief:
             services.deliver(KEY, trained.to_json().encode())
-        wait_for_all(strategy)
+        wait_for_all(distribution)
     return f"{job.prefix}/{KEY}"
 
 
@@ -92,15 +95,15 @@ def _service(replica: Replica) -> Service | None:
 
 def _train(
     pipeline: InputPipeline,
-    strategy: tf.distribute.Strategy,
+    distribution: Distribution,
     replica: Replica,
     services: BackgroundServices,
 ) -> ModelManifest:
     arguments, plan, is_chief = pipeline.arguments, pipeline.plan, replica.is_chief
     engine = ENGINES[pipeline.job.strategy]
-    decisions = ChiefDecisions(strategy, is_chief=is_chief)
+    decisions = ChiefDecisions(distribution, is_chief=is_chief)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
-    with strategy.scope():
+    with distribution.scope():
         model, counter = _variables(pipeline)
         step = engine.step(model, counter, pipeline.spec)
     kind = engine.checkpoints if is_chief else engine.peer_checkpoints
@@ -113,7 +116,7 @@ def _train(
     start = int(counter.numpy())
     if start:
         print(f"going on from the checkpoint of step {start}", flush=True)
-    step_runner = engine.step_runner(strategy, step, pipeline, start)
+    step_runner = engine.step_runner(distribution, step, pipeline, start)
     metrics = restored.about.get("metrics", {})
     report = (Report if is_chief else PeerReport)(
         plan,
@@ -126,15 +129,15 @@ def _train(
         services.uploader,
         services.lease.look,
     )
-    hooks = _observer(pipeline, strategy, step, report, decisions)
+    hooks = _observer(pipeline, distribution, step, report, decisions)
     hooks.begin(restored)
-    policy = _saving(checkpoints, services, counter, engine.clock(strategy), pipeline, replica)
+    policy = _saving(checkpoints, services, counter, distribution.clock, pipeline, replica)
     watchdog = services.watchdog(replica, pipeline.is_short)
     replica.notice.promise()
     with last_good_named(checkpoints):
         train_to_the_end(plan, counter, step_runner, policy, hooks, watchdog, replica.notice.given)
         if model.optimizer is not None:
-            with strategy.scope():
+            with distribution.scope():
                 # An optimizer that averages the weights assigns the averages only now.
                 model.optimizer.finalize_variable_values(model.trainable_variables)
         hooks.end()
@@ -186,7 +189,7 @@ def _variables(pipeline: InputPipeline) -> tuple[keras.Model, Any]:
     arguments = pipeline.arguments
     KERAS.seed(arguments.seed)
     model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
-    check_strategy(pipeline.job.strategy, model)
+    check_asynchronous(pipeline.job.strategy, model)
     counter = tf.Variable(
         0,
         dtype=tf.int64,
@@ -231,7 +234,7 @@ def _saving(
 
 def _observer(
     pipeline: InputPipeline,
-    strategy: tf.distribute.Strategy,
+    distribution: Distribution,
     step: TrainStep,
     report: Report,
     decisions: ChiefDecisions,
@@ -242,7 +245,7 @@ def _observer(
     validation = None
     validated = arguments.validate or callbacks.monitor_validation
     if callbacks.monitored:
-        callbacks.refuse_unlogged(
+        callbacks.check_monitored(
             step.metrics.names(), step.metrics.measured_names() if validated else []
         )
     if validated and decisions.is_chief:
@@ -250,7 +253,7 @@ def _observer(
         code = UserCode.load(arguments.model, arguments.data)
         validation = Validation(arguments, pipeline.dataset, code, pipeline.scratch)
     return Hooks(
-        strategy,
+        distribution,
         model,
         step.metrics,
         report,

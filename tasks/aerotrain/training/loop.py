@@ -24,7 +24,7 @@ def train(
     policy: CheckpointPolicy,
     hooks: Hooks,
     watchdog: Watchdog,
-    told: Callable[[], bool],
+    is_preempted: Callable[[], bool],
 ) -> None:
     """Train from the step of ``counter`` to the end of ``plan``, or until a stop or a preemption.
 
@@ -38,14 +38,15 @@ def train(
         epoch, done = plan.position(step)
         hooks.epoch_begins(epoch)
         before = 0
-        for ran in watchdog.over(step_runner.run(plan.left_in_epoch(step), hooks.sums, told), step):
+        running = step_runner.run(plan.left_in_epoch(step), hooks.sums, is_preempted)
+        for ran in watchdog.over(running, step):
             hooks.ran(step, done, ran, before)
             before = ran.steps
-            if policy.due() or ran.told:
+            if policy.due() or ran.preempted:
                 with watchdog.watching():
                     step_runner.wait_until_idle()
                 policy.save(hooks)
-            if ran.told:
+            if ran.preempted:
                 policy.hurry()
                 raise Preempted(f"preempted after step {int(counter.numpy())}, which is saved")
             if hooks.stop:

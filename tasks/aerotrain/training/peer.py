@@ -6,7 +6,7 @@ from typing import Any
 
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.hooks.report import Report
-from aerotrain.training.steps.step import MetricValues
+from aerotrain.training.steps.metric_state import MetricValues
 
 
 class PeerCheckpoints(Checkpoints):

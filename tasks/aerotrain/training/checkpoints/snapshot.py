@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from aerotrain.training.internals import tensorflow2
+
 
 @dataclass
 class Snapshot:
@@ -30,8 +32,7 @@ class Snapshot:
         A variable of another process takes a round trip each, so several are copied at once.
         """
         names, slices, read, owners = [], [], [], []
-        serialized, *_ = checkpoint._saver._gather_serialized_tensors()
-        for owner, tensors in serialized.items():
+        for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
                 # A sliced variable has one tensor per slice.
                 for part, value in (each if isinstance(each, dict) else {"": each}).items():

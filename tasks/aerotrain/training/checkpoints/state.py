@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.model.callback_state import Files
-from aerotrain.training.steps.compiled import inner
-from aerotrain.training.steps.step import MetricValues
+from aerotrain.training.model.callbacks import Files
+from aerotrain.training.steps.metric_state import MetricValues
+from aerotrain.training.steps.step import inner
 
 _RANDOM = "random.json"
 _SUMS = "sums.npz"

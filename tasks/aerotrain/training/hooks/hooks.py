@@ -5,10 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.agreement import ChiefDecisions
 from aerotrain.training.checkpoints.checkpoints import Restored
 from aerotrain.training.checkpoints.state import (
     optimizer_state,
@@ -17,24 +15,24 @@ from aerotrain.training.checkpoints.state import (
     sums_as_file,
     sums_of,
 )
+from aerotrain.training.distribution import ChiefDecisions, Distribution
 from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.validation import Validation, weights_of
-from aerotrain.training.model.callback_state import Files
-from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.callbacks import Callbacks, Files
 from aerotrain.training.step_runner import StepsRun
-from aerotrain.training.steps.step import MetricState, MetricValues
+from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 
 class Hooks:
     """Called after every execution and epoch; decides when the training stops.
 
-    Callbacks run in the scope of ``strategy``, so that assignments reach the variables wherever
+    Callbacks run in the scope of ``distribution``, so that assignments reach the variables wherever
     they are. They run in the chief only, and all other replicas follow it.
     """
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        distribution: Distribution,
         model: keras.Model,
         sums: MetricState,
         report: Report,
@@ -44,7 +42,7 @@ class Hooks:
         *,
         validated: bool,
     ) -> None:
-        self._strategy = strategy
+        self._distribution = distribution
         self._model = model
         self._sums = sums
         self._report = report
@@ -66,7 +64,7 @@ class Hooks:
     def begin(self, restored: Restored) -> None:
         """Start, or resume from a checkpoint."""
         if self._is_chief:
-            with self._strategy.scope():
+            with self._distribution.scope():
                 self._callbacks.begin(restored.about, restored.files)
         restore_random(restored.files)
         self.sums = sums_of(restored.files, self._sums.zero)
@@ -77,7 +75,7 @@ class Hooks:
 
     def epoch_begins(self, epoch: int) -> None:
         if self._is_chief:
-            with self._strategy.scope():
+            with self._distribution.scope():
                 self._callbacks.epoch_begins(epoch)
 
     def ran(self, step: int, done: int, ran: StepsRun, before: int) -> None:
@@ -96,7 +94,7 @@ class Hooks:
             return
         if self._is_chief:
             logs = self._sums.results(ran.sums)
-            with self._strategy.scope():
+            with self._distribution.scope():
                 self._callbacks.execution(done + before, done + ran.steps - 1, logs)
         self.stop = self._agreement.reach(self._callbacks.stop, self._model)
 
@@ -113,7 +111,7 @@ class Hooks:
         if not (self._callbacks.given or self._validated):
             return
         if self._is_chief:
-            with self._strategy.scope():
+            with self._distribution.scope():
                 self._callbacks.epoch_ends(epoch, metrics)
         # A replica that does not validate waits here for the one that does, and not in the next
         # step.
@@ -122,7 +120,7 @@ class Hooks:
     def end(self) -> None:
         """End the training; a callback may still change the weights that are saved."""
         if self._is_chief:
-            with self._strategy.scope():
+            with self._distribution.scope():
                 self._callbacks.end(self._report.metrics)
 
     def remember(self) -> tuple[Mapping[str, Any], Files]:

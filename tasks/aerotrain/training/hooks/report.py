@@ -14,7 +14,7 @@ from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.hooks.tensorboard import Events
 from aerotrain.training.intervals import Interval
 from aerotrain.training.schedule import Plan
-from aerotrain.training.steps.step import MetricState, MetricValues
+from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 _FOLDER = "tensorboard"
 _LOGS = "logs"
