@@ -42,13 +42,13 @@ help: ## list the targets (also: make alone)
 
 # exec: a signal to make must reach the command itself, not a shell in between.
 run: $(READY) ## a whole pipeline, from nothing to a SavedModel and a report
-	@exec $(BIN)/python -m aerotrain_airflow.local run --home "$(HOME_DIR)" --dag "$(DAG)" --conf "$$CONF"
+	@exec $(BIN)/python -m devtools run --home "$(HOME_DIR)" --dag "$(DAG)" --conf "$$CONF"
 
 up: $(READY) ## start Airflow and leave it running, to look at its UI
-	@exec $(BIN)/python -m aerotrain_airflow.local up --home "$(HOME_DIR)" --port "$(PORT)"
+	@exec $(BIN)/python -m devtools up --home "$(HOME_DIR)" --port "$(PORT)"
 
 down: $(READY) ## stop what `make up` started
-	@exec $(BIN)/python -m aerotrain_airflow.local down --home "$(HOME_DIR)"
+	@exec $(BIN)/python -m devtools down --home "$(HOME_DIR)"
 
 # A worker gets whole files, because the tests of a file share fixtures that are slow to create.
 test: lint ## lint, and every test that needs no cluster
@@ -108,7 +108,7 @@ docs: $(READY) ## docs/options.md, generated from the options that the code decl
 
 lock: | $(UV) ## every requirements.lock, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \
-		--quiet pyproject.toml -o requirements.lock
+		--group dev --group devtools --quiet pyproject.toml -o requirements.lock
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-config \
 		--quiet pyproject.toml --extra tensorflow --extra examples images/training/gpu/requirements.in \
 		--override images/training/gpu/overrides.txt --constraint requirements.lock \

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset, load_dataset
+from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.batches import ready
 from aerotrain.training.input.shards import TRAIN_SPLIT

@@ -26,8 +26,8 @@ import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset, Feature, Shard, Split
-from aerotrain.records import Column, encode, framed
+from aerotrain.data.dataset import Dataset, Feature, Shard, Split
+from aerotrain.data.records import Column, encode, framed
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT
@@ -36,9 +36,9 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.schedule import Plan
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
-from aerotrain_airflow.local.s3_server import s3_server
 from benchmarks.report import print_report
 from benchmarks.workloads import MODELS
+from devtools.s3_server import s3_server
 
 MEMORY = Path("/dev/shm")
 BATCH = 128

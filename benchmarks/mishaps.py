@@ -27,8 +27,8 @@ from aerotrain.contract.status import State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.ended import Ended
-from aerotrain_airflow.recovery.goodput import Goodput
+from aerotrain_airflow.controller.decision import Ended
+from aerotrain_airflow.goodput import Goodput
 from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
 
 ROOT = Path(__file__).parent.parent

@@ -21,7 +21,7 @@ from typing import Any
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
 from aerotrain.contract.progress import Progress
-from aerotrain.prepare import finalize, partition, plan
+from aerotrain.data.prepare import finalize, partition, plan
 from aerotrain.replica import Replica as Running
 from benchmarks.report import print_report
 

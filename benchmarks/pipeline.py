@@ -19,14 +19,12 @@ from aerotrain.contract.status import Result, State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
-from aerotrain_airflow.backends.process.ports import reserved_ports
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.stack import Stack, running_stack
 from benchmarks.report import print_report
+from devtools.home import Home
+from devtools.stack import Stack, running_stack
 
 PROJECT = Path(__file__).parent.parent
 DAG = "digits"
-LOOK_EVERY = 0.05
 
 
 def main() -> None:
@@ -34,10 +32,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one pair of one epoch, not warm")
     quick = parser.parse_args().quick
     conf = {"strategy": "one_device", "epochs": 1, "threshold": 0.0} if quick else {}
-    with tempfile.TemporaryDirectory() as folder, reserved_ports(1) as ports:
+    with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "home")
-        with running_stack(home, PROJECT, ports[0].number, lambda _line: None) as stack:
-            _wait_until_parsed(stack)
+        with running_stack(home, PROJECT) as stack:
+            stack.wait_for_dag(DAG)
             if not quick:
                 _seconds_in_airflow(stack, conf)
             pairs = []
@@ -56,11 +54,6 @@ def main() -> None:
         for dag, steps in pairs
     ]
     print_report(rows, {"dag_over_bare": statistics.median(row["ratio"] for row in rows)})
-
-
-def _wait_until_parsed(stack: Stack) -> None:
-    while DAG not in stack.api.parsed():
-        time.sleep(LOOK_EVERY)
 
 
 def _seconds_in_airflow(stack: Stack, conf: Mapping[str, Any]) -> float:
@@ -85,11 +78,11 @@ def _steps_bare(stack: Stack, home: Home, conf: Mapping[str, Any]) -> dict[str, 
     parameter_server = conf.get("strategy") != "one_device"
     source = {"kind": "python", "module": DAG}
     plan = {"source": source, "shards": conf["shards"]}
-    planned = bare.step("prepare.plan", "aerotrain.prepare.plan", plan)
+    planned = bare.step("prepare.plan", "aerotrain.data.prepare.plan", plan)
     for partition in planned["partitions"]:
-        bare.step("prepare.partition", "aerotrain.prepare.partition", partition)
+        bare.step("prepare.partition", "aerotrain.data.prepare.partition", partition)
     data = bare.step(
-        "prepare.finalize", "aerotrain.prepare.finalize", {"dataset": planned["dataset"]}
+        "prepare.finalize", "aerotrain.data.prepare.finalize", {"dataset": planned["dataset"]}
     )
     training = {"model": DAG, "data": data, "epochs": conf.get("epochs", 12)}
     workers = [{"role": "worker", "count": 2}, {"role": "ps"}]

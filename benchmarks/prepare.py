@@ -171,7 +171,7 @@ def run_step(work: dict[str, Any]) -> None:
     """Run one step in this process, and print its cost."""
     job = Job(
         name="benchmark",
-        module=f"aerotrain.prepare.{work['step']}",
+        module=f"aerotrain.data.prepare.{work['step']}",
         store=work["store"],
         run="run",
         task=work["step"],

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.prepare.cast import cast_to_schema
-from aerotrain.prepare.memory import keep_freed_memory
-from aerotrain.records import encoded_frames
-from aerotrain.sources import open_source
+from aerotrain.data.prepare.cast import cast_to_schema
+from aerotrain.data.prepare.memory import keep_freed_memory
+from aerotrain.data.records import encoded_frames
+from aerotrain.data.sources import open_source
 from benchmarks.beam import make_environment
 from benchmarks.report import print_report
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline

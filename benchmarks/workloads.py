@@ -10,7 +10,7 @@ from typing import Any
 
 from aerotrain.contract.job import Job, Replica, ReplicaName, Role
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.prepare import finalize, partition, plan
+from aerotrain.data.prepare import finalize, partition, plan
 from aerotrain.replica import Replica as Running
 
 MODELS = Path(__file__).parent / "models"

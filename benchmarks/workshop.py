@@ -13,7 +13,7 @@ from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.prepare import finalize, partition, plan
+from aerotrain.data.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.launcher import Launcher

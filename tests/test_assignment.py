@@ -5,14 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from aerotrain.prepare.assignment import (
+from aerotrain.data.prepare.assignment import (
     hashes_of,
     order_of,
     shard_name,
     shards_per_partition,
     split_of,
 )
-from aerotrain.prepare.shards import shard_numbers
+from aerotrain.data.prepare.shards import shard_numbers
 
 KEYS = [f"record-{number}" for number in range(10_000)]
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}

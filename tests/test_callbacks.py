@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
 from aerotrain.training.checkpoints.retention import Name

@@ -14,7 +14,7 @@ FAULT = next(each for each in FAULTS if isinstance(each, Fault))
 OF_RUN = next(each for each in FAULTS if isinstance(each, DagFault) and each.tries_again)
 GOOD = {
     "state": State.SUCCEEDED,
-    "verdict": "worker-1 was ended by signal 9; it comes back",
+    "verdict": "worker-1 was ended by signal 9; it is restarted",
     "back": ["worker-1"],
     "detect": 0.2,
     "full_pace": 9.0,

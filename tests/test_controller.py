@@ -9,13 +9,13 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.limits import Deadlines
 from aerotrain.contract.status import Loss, Observation, State
-from aerotrain_airflow.controller.controller import Controller, Progress
-from aerotrain_airflow.controller.decision import Restart, Wait
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.controller import Controller
+from aerotrain_airflow.controller.decision import Ended, Look, Progress, Restart, Wait
 from aerotrain_airflow.controller.history import compacted, size_of
 from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
 from test_recovery_matrix import GANG, SERVED, job
 
+ELSEWHERE = "it is restarted, elsewhere if possible"
 RUNNING = Observation(state=State.RUNNING)
 FULL = Observation(state=State.PENDING, reason="waits for a node: Insufficient cpu")
 
@@ -60,7 +60,8 @@ class Group:
         if step is not None:
             # Progress after everything that has happened: the job trains.
             progress = Progress(step, self.now + 0.1 if trained is None else trained)
-        decision = self.controller.decide(self.events, counted, self.now, progress, looked)
+        look = Look(counted, self.now if looked is None else looked)
+        decision = self.controller.decide(self.events, look, self.now, progress)
         self.events += decision.events
         return decision.action
 
@@ -85,7 +86,7 @@ class Group:
 
 
 def names_of(decision: Restart) -> str:
-    return " ".join(str(name) for name in sorted(decision.names))
+    return " ".join(str(name) for name in sorted(decision.counts))
 
 
 def test_every_failure_kind_has_a_rule() -> None:
@@ -99,12 +100,24 @@ def test_while_all_replicas_run_the_controller_waits_for_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("loss", "says", "avoids", "memory", "force"),
     [
-        (Loss.CRASH, "it comes back (1 of 3 crashes)", False, 1.0, False),
-        (Loss.PREEMPTED, "it comes back elsewhere (1 of 100 preemptions)", True, 1.0, False),
-        (Loss.NODE, "it comes back elsewhere (1 of 100 preemptions)", True, 1.0, True),
-        (Loss.MEMORY, "it comes back with more memory (1 of 2 memory)", False, 1.5, False),
-        (Loss.HANG, "it comes back elsewhere (1 of 3 hangs)", True, 1.0, False),
-        (Loss.START, "it comes back elsewhere (1 of 3 starts)", True, 1.0, False),
+        (Loss.CRASH, "it is restarted (1 of 3 crashes)", False, 1.0, False),
+        (
+            Loss.PREEMPTED,
+            f"{ELSEWHERE} (1 of 100 preemptions)",
+            True,
+            1.0,
+            False,
+        ),
+        (
+            Loss.NODE,
+            f"{ELSEWHERE} (1 of 100 preemptions)",
+            True,
+            1.0,
+            True,
+        ),
+        (Loss.MEMORY, "it is restarted with more memory (1 of 2 memory)", False, 1.5, False),
+        (Loss.HANG, f"{ELSEWHERE} (1 of 3 hangs)", True, 1.0, False),
+        (Loss.START, f"{ELSEWHERE} (1 of 3 starts)", True, 1.0, False),
     ],
 )
 def test_a_failed_worker_is_restarted_alone_at_once(
@@ -173,7 +186,9 @@ def test_preemptions_do_not_count_against_the_budget_of_crashes() -> None:
     ended = of.due(chief=lost(Loss.PREEMPTED, "was evicted", 143))
     assert isinstance(ended, Ended)
     assert ended.state is State.LOST
-    assert ended.reason == "chief was evicted; it came back 3 times, and restarts.preemptions is 3"
+    assert (
+        ended.reason == "chief was evicted; it was restarted 3 times, and restarts.preemptions is 3"
+    )
 
 
 def test_a_budget_belongs_to_one_replica() -> None:
@@ -197,7 +212,7 @@ def test_the_same_error_at_the_same_step_three_times_fails_the_job_for_good() ->
     assert isinstance(ended, Ended)
     assert ended.state is State.FAILED
     assert ended.reason == (
-        "chief was ended by signal 11: 3 times at step 40, so it would do it again"
+        "chief was ended by signal 11: 3 times at step 40, so it would fail again"
     )
 
 
@@ -268,7 +283,7 @@ def test_a_recorded_failure_stands_although_the_replica_responds_again() -> None
     of.now += SETTLE
     awake = of.sees(worker_0=replace(RUNNING, heartbeat_age=0.1))
     assert isinstance(awake, Restart)
-    assert of.names["worker-0"] in awake.names
+    assert of.names["worker-0"] in awake.counts
 
 
 def test_only_the_latest_failure_decides_which_node_to_avoid() -> None:
@@ -300,7 +315,7 @@ def test_a_gang_that_is_starting_has_the_timeout_of_a_start(
     if is_ended:
         assert (of.events[0].kind, of.events[0].because) == (
             "hang",
-            "gave no sign of life for 60 s, and was ended",
+            "had no heartbeat for 60 s, and was ended",
         )
 
 
@@ -371,7 +386,7 @@ def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind
     assert isinstance(ended, Ended)
     assert ended.state is State.LOST
     assert ended.reason == (
-        "1 of 5 replicas of job did not start within 600 s, so all were given back: "
+        "1 of 5 replicas of job did not start within 600 s, so all were ended: "
         "worker-1 waits for a node: Insufficient cpu"
     )
     assert [(each.replica, each.kind) for each in of.events] == [("worker-1", "start")]
@@ -480,8 +495,19 @@ def test_a_log_of_any_number_of_restarts_is_bounded_without_changing_decisions()
     of.events = whole
     assert compact == of.sees(**seen)
     assert isinstance(compact, Restart)
-    assert "worker-0 another crash; it comes back (2 of 3 crashes)" in compact.because
+    assert "worker-0 another crash; it is restarted (2 of 3 crashes)" in compact.because
     assert compact.counts[of.names["worker-1"]] == 302
+
+
+def test_a_repeated_error_ends_the_job_although_its_events_were_shortened() -> None:
+    of = Group(crashes=50)
+    failed = lost(reason="raised ValueError: " + "a long message " * 50)
+    for _ in range(2):
+        of.restarts(chief=failed, step=40)
+        of.events = list(compacted(of.events, limit=100))
+    ended = of.due(chief=failed, step=40)
+    assert isinstance(ended, Ended)
+    assert ended.state is State.FAILED
 
 
 def test_a_log_that_is_small_is_kept_as_it_is() -> None:

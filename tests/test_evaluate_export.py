@@ -11,7 +11,7 @@ import tensorflow as tf
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run as train
 from aerotrain.training.input.batches import batch_spec, first_records, parse

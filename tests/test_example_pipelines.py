@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain import evaluate, export
 from aerotrain import train as training
-from aerotrain.prepare import finalize, partition, plan
+from aerotrain.data.prepare import finalize, partition, plan
 from support.training_fixtures import DIGITS, Pipeline
 
 pytestmark = pytest.mark.process

@@ -7,7 +7,7 @@ import pytest
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Role
 from aerotrain.contract.status import Loss
-from aerotrain_airflow.recovery.fewer import with_fewer_workers
+from aerotrain_airflow.controller.history import with_fewer_workers
 from test_recovery_matrix import SERVED, job
 
 FOUR = [{"role": "chief"}, {"role": "worker", "count": 4}, {"role": "ps"}]

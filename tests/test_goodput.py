@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.store import open_store
-from aerotrain_airflow.recovery.goodput import goodput_of, merged
+from aerotrain_airflow.goodput import goodput_of, merged
 from aerotrain_airflow.run_ledger import close_ledger
 
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Feature, Shard
-from aerotrain.records import encode, framed, stacked
+from aerotrain.data.dataset import Feature, Shard
+from aerotrain.data.records import encode, framed, stacked
 from aerotrain.train import run
 from aerotrain.training.input.batches import every_record, parse, ready
 from aerotrain.training.input.index import write_index
@@ -357,7 +357,7 @@ def test_readers_share_the_shards_and_each_shard_has_one_reader():
 
 
 def test_a_shard_is_downloaded_once_and_again_when_it_was_damaged(digits, tmp_path):
-    from aerotrain.dataset import load_dataset
+    from aerotrain.data.dataset import load_dataset
 
     shards = load_dataset(digits.data).splits["test"].shards[:1]
     [path] = download(digits.data, shards, tmp_path)

@@ -211,9 +211,9 @@ def test_a_replicas_environment_holds_its_roles_own_variables() -> None:
         ("aerotrain.train", {"data": "d"}, "needs model"),
         ("aerotrain.train", {"model": "m", "data": "d", "epochs": 0}, "epochs must be a whole"),
         ("aerotrain.train", {"model": "m", "data": "d", "batch_size": 1.5}, "batch_size must be"),
-        ("aerotrain.prepare.plan", {"source": {}}, "names no kind"),
+        ("aerotrain.data.prepare.plan", {"source": {}}, "names no kind"),
         (
-            "aerotrain.prepare.plan",
+            "aerotrain.data.prepare.plan",
             {"source": {"kind": "python"}, "splits": {"train": 0.5, "test": 0.4}},
             "add up to 1",
         ),

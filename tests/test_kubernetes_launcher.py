@@ -13,8 +13,8 @@ from aerotrain.contract.job import Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.ended import Ended
-from aerotrain_airflow.recovery.fewer import with_fewer_workers
+from aerotrain_airflow.controller.decision import Ended
+from aerotrain_airflow.controller.history import with_fewer_workers
 from support.kubernetes_worlds import ALONE, SECRET, World
 
 #: Timeout in seconds on a real cluster of what the double does at once.

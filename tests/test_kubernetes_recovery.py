@@ -69,7 +69,7 @@ def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedSet)
     imagined.become(statuses.exited(139))
     ended = imagined.end()
     assert ended.state is State.LOST
-    assert "it came back 3 times, and restarts.crashes is 3" in ended.reason
+    assert "it was restarted 3 times, and restarts.crashes is 3" in ended.reason
 
 
 @pytest.mark.process

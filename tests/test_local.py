@@ -14,19 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
 from aerotrain_airflow.backends.process.ports import reserved_ports
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.commands import run_once
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home, Secrets
-from aerotrain_airflow.local.progress import TaskRow, in_order, task_rows
-from aerotrain_airflow.local.report import Report
-from aerotrain_airflow.local.settings import MARK, component_environment
-from aerotrain_airflow.local.stack import Stack
+from devtools.airflow_api import AirflowApi
+from devtools.dag_run import run_once
+from devtools.display import TaskRow, in_order, task_rows
+from devtools.environment import MARK, component_environment
+from devtools.home import Home, Secrets
+from devtools.report import Report
+from devtools.stack import Stack
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,15 +67,16 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Start]:
-    """Start a command of ``aerotrain_airflow.local`` in the project; no process may outlive it."""
+    """Start a command of ``devtools`` in the project; no process may outlive it."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
     }
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tasks"), str(ROOT / "plugins")])
+    roots = (ROOT / "tasks", ROOT / "plugins", ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, roots))
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-u", "-m", "aerotrain_airflow.local", *arguments],
+            [sys.executable, "-u", "-m", "devtools", *arguments],
             cwd=project,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -157,9 +156,6 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
         assert up.returncode == 0, said
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
-    login = {"username": "admin", "password": password}
-    answer = httpx.post(f"{url}/auth/token", json=login, trust_env=False)
-    assert answer.is_success
     assert_a_run_that_fails_ends_with_its_error(url, password, project, capsys)
 
     listening = [
@@ -186,12 +182,14 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
 def assert_a_run_that_fails_ends_with_its_error(
     url: str, password: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check the output and exit code of ``run``, on an Airflow that is up already."""
-    up = Stack(api=AirflowApi(url, password), s3=None, password=password, components=[])
-    await_dag(up.api, "small", datetime.min.replace(tzinfo=UTC), up.check)
-    code = run_once(up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic())
+    """Check the output of ``run``, on an Airflow that is up already."""
+    long_ago = datetime.min.replace(tzinfo=UTC)
+    up = Stack(api=AirflowApi(url, password), s3=None, components=[], since=long_ago)
+    up.wait_for_dag("small")
+    assert not run_once(
+        up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic()
+    )
     said = capsys.readouterr().out
-    assert code == 1
     assert "task train failed; its log ends:\n" in said
     assert "error: the data are of yesterday\n" in said
 
@@ -296,7 +294,7 @@ def test_a_report_has_the_metrics_the_url_and_an_example_of_loading_the_model() 
         dag="digits",
         run="manual",
         seconds=61.2,
-        seconds_a_step=0.0102,
+        seconds_per_step=0.0102,
         metrics={"accuracy": 0.9733, "records": 360},
         exported="s3://aerotrain/digits/serving/1",
         model=Path("/clone/.local/model"),

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.train import run
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download

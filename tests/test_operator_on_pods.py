@@ -13,7 +13,7 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 from support.kubernetes_double import KubernetesDouble
 from support.kubernetes_worlds import SECRET, connection, described, make_namespace, person
 

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Shard
+from aerotrain.data.dataset import Shard
 from aerotrain.training.input.order import MIXED, Order
 
 SHARDS = [

@@ -15,14 +15,11 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
 from aerotrain.store import MANIFEST, Store, open_store
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.processes import marked
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.s3_server import S3Server
-from aerotrain_airflow.local.stack import Stack, running_stack
 from chaos.dag_runs import DagTraining, kill_all
-from support.airflow_runs import ENDED, Runs, free_port, until
+from devtools.home import Home
+from devtools.s3_server import S3Server
+from devtools.stack import Stack, marked, running_stack
+from support.airflow_runs import ENDED, Runs, until
 from support.preparing import prepare
 from support.waiting import wait_for
 
@@ -52,14 +49,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def stack(home: Home) -> Iterator[Stack]:
-    since = utc_now()
     with pytest.MonkeyPatch.context() as patch:
         # Airflow rejects most characters in a run id unless it is configured to allow all.
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
         # Seconds after which Airflow fails a task that was killed together with its worker.
         patch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
-        with running_stack(home, PROJECT, free_port(), print) as running:
-            await_dag(running.api, DAG, since, running.check)
+        with running_stack(home, PROJECT) as running:
+            running.wait_for_dag(DAG)
             yield running
     assert not marked(home.root)
 
@@ -180,7 +176,7 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_secon
     training = processes_of(str(home.scratch))
     assert len(training) >= 4
 
-    pipeline.mark_failed(run, "train")
+    pipeline.api.fail_task(DAG, run, "train")
 
     gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in training], timeout=10)
     assert not alive, f"{len(gone)} gone"

@@ -14,11 +14,10 @@ import yaml
 
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.stack import Stack, running_stack
-from support.airflow_runs import Runs, free_port, until
+from chaos.dag_runs import restart
+from devtools.home import Home
+from devtools.stack import Stack, running_stack
+from support.airflow_runs import Runs, until
 from support.kubernetes_worlds import (
     SECRET,
     connection,
@@ -59,7 +58,7 @@ def stack(
     tmp_path_factory: pytest.TempPathFactory, project: Path, core: kubernetes.client.CoreV1Api
 ) -> Iterator[Stack]:
     """An Airflow that may run one task at a time, and whose replicas are pods."""
-    home, since = Home(tmp_path_factory.mktemp("home")), utc_now()
+    home = Home(tmp_path_factory.mktemp("home"))
     namespace = make_namespace(core, {})
     settings = {
         "AIRFLOW__CORE__PARALLELISM": "1",
@@ -73,11 +72,11 @@ def stack(
         for name, value in settings.items():
             patch.setenv(name, value)
         with (
-            running_stack(home, project, free_port(), print) as running,
+            running_stack(home, project) as running,
             forwarded_to_pods(running.s3) as environment,
         ):
             core.patch_namespaced_secret(SECRET, namespace, {"stringData": environment})
-            await_dag(running.api, "digits", since, running.check)
+            running.wait_for_dag("digits")
             yield running
     core.delete_namespace(namespace)
 
@@ -158,7 +157,7 @@ def test_the_time_to_the_first_step_is_compared_with_kubectl_apply_of_the_same_p
     try:
         stepped = first_step_of(core, namespace, f"{job.name}-chief")
     finally:
-        digits.mark_failed(run, "train")
+        digits.api.fail_task("digits", run, "train")
     [task] = [each for each in digits.instances(run) if each["task_id"] == "train"]
     began = datetime.fromisoformat(task["start_date"])
     until("the end of all pods", lambda: not uids(core, namespace))
@@ -178,7 +177,7 @@ def test_the_time_to_the_first_step_is_compared_with_kubectl_apply_of_the_same_p
 
 def test_ten_jobs_run_at_once_although_only_one_task_may_run(stack: Stack) -> None:
     crowd = Runs(stack, "crowd")
-    until("the DAG", lambda: "crowd" in stack.api.parsed())
+    stack.wait_for_dag("crowd")
     run = crowd.trigger({})
     assert crowd.end_of(run) == "success", crowd.errors(run)
     assert crowd.result(run, "job_0") == 10
@@ -190,7 +189,7 @@ def test_the_pods_of_a_deferred_training_marked_failed_are_deleted_within_10_sec
     run = digits.trigger({"resources": SMALL, "epochs": 100_000})
     until("a line of progress", lambda: "progress step=" in digits.log(run, "train"))
     assert digits.states(run)["train"] == "deferred"
-    digits.mark_failed(run, "train")
+    digits.api.fail_task("digits", run, "train")
     marked = time.monotonic()
     until("the end of all pods", lambda: not uids(core, namespace))
     assert time.monotonic() - marked < 10
@@ -204,7 +203,7 @@ def test_killing_triggerer_and_scheduler_does_not_disturb_the_training(
     before = uids(core, namespace)
     for component in digits.stack.components:
         if component.name in ("triggerer", "scheduler"):
-            component.restart()
+            restart(component)
     assert uids(core, namespace) == before
     assert digits.end_of(run) == "success", digits.errors(run)
     told = [line for line in digits.log(run, "train").splitlines() if "progress step=" in line]

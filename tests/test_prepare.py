@@ -14,7 +14,7 @@ import pytest
 from aerotrain.contract.cluster import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.dataset import Feature, load_dataset
+from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store
 from support.preparing import prepare, run_step
 
@@ -204,7 +204,7 @@ def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
 
     job = Job(
         name="partition",
-        module="aerotrain.prepare.partition",
+        module="aerotrain.data.prepare.partition",
         store=store,
         run="run",
         task="partition",

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.dataset import Feature, load_dataset
-from aerotrain.prepare import assignment, batch_writer, duplicates
-from aerotrain.prepare.assignment import Hashes
-from aerotrain.prepare.grouping import grouped
-from aerotrain.records import column_of, encode, framed, read_frames
-from aerotrain.sources import Fragment, SourceError
-from aerotrain.sources.examples import _parsed
+from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.prepare import assignment, batch_writer, duplicates
+from aerotrain.data.prepare.assignment import Hashes
+from aerotrain.data.prepare.grouping import grouped
+from aerotrain.data.records import column_of, encode, framed, read_frames
+from aerotrain.data.sources import Fragment, SourceError
+from aerotrain.data.sources.examples import _parsed
 from aerotrain.store import MANIFEST, open_store
 from support.preparing import prepare_source, run_step
 

@@ -103,7 +103,7 @@ def test_an_unresponsive_replica_is_ended_and_restarted(
     assert live.end.result(60).state is State.SUCCEEDED
     [loss] = [each for each in live.launcher.ledger(live.address) if each.event is EventType.DETECT]
     assert (loss.replica, loss.kind) == ("worker-1", "hang")
-    assert loss.because == "gave no sign of life for 6 s, and was ended"
+    assert loss.because == "had no heartbeat for 6 s, and was ended"
 
 
 def test_a_killed_supervisor_is_replaced_and_all_its_replicas_restarted(

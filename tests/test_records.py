@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Feature
-from aerotrain.records import (
+from aerotrain.data.dataset import Feature
+from aerotrain.data.records import (
     Column,
     Damage,
     RecordError,

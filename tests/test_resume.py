@@ -10,7 +10,7 @@ import pytest
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.event_log import EventType, read
 from aerotrain.contract.progress import Progress
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
 from aerotrain.training.background.event_writer import KEY

@@ -21,13 +21,13 @@ import pytest
 
 from aerotrain.store import StoreRefused, open_store
 from aerotrain_airflow.backends.process.ports import reserved_ports
-from aerotrain_airflow.local.s3_server import (
+from devtools.s3_server import (
     CREDENTIALS,
     S3Server,
     s3_server,
     weed_arguments,
 )
-from aerotrain_airflow.local.weed_ports import CERTIFICATE, PORT_FLAGS
+from devtools.weed_ports import CERTIFICATE, PORT_FLAGS
 
 pytestmark = pytest.mark.process
 
@@ -263,7 +263,7 @@ def composed(data: Path) -> Iterator[tuple[psutil.Process, S3Server]]:
     """The command of the compose file's store; other containers reach it at 127.0.0.2."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "plugins" / "aerotrain_airflow" / "local"),
+        "PYTHONPATH": str(ROOT / "devtools"),
         "AWS_ACCESS_KEY_ID": "aerotrain",
         "AWS_SECRET_ACCESS_KEY": "of this test",
         "S3_BUCKET": "kept",

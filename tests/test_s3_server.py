@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aerotrain.contract.errors import FinalError
 from aerotrain.store import open_store
-from aerotrain_airflow.local.s3_server import S3Server, s3_server, start_s3_server
+from devtools.s3_server import S3Server, s3_server
 
 
 @pytest.mark.process
@@ -22,12 +21,6 @@ def test_a_server_keeps_its_objects_from_one_start_to_the_next(
         assert second.secret_key == first.secret_key
         assert open_store("s3://kept", second.environment).get("x") == b"x"
     assert s3.is_up(), "the other server went with it"
-
-
-@pytest.mark.process
-def test_a_port_in_use_is_named(s3: S3Server, tmp_path: Path) -> None:
-    with pytest.raises(FinalError, match=f"port {s3.ports[-1]}, .* is taken"):
-        start_s3_server(tmp_path, s3.ports[-1])
 
 
 @pytest.mark.process

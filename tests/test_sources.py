@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.dataset import Feature
-from aerotrain.records import column_of, encode, framed
-from aerotrain.sources import Rejected, SourceError, files, lines, open_source, parquet, text
+from aerotrain.data.dataset import Feature
+from aerotrain.data.records import column_of, encode, framed
+from aerotrain.data.sources import Rejected, SourceError, files, lines, open_source, parquet, text
 from aerotrain.store import ChangedError, StoredObject, StoreRefused, open_store
 from aerotrain.store.local import LocalStore
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 from support.store_fixtures import READER
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40) + b"IEND\xaeB`\x82"
@@ -137,7 +137,7 @@ def test_numpy_and_idx_arrays_are_features_of_the_same_records(
     np.savez_compressed(tmp_path / "all.npz", image=image, label=np.arange(6, dtype=np.int32))
     idx = b"\0\0\x08\x03" + np.array(image.shape, ">u4").tobytes() + image.tobytes()
     (tmp_path / "image.gz").write_bytes(gzip.compress(idx))
-    monkeypatch.setattr("aerotrain.sources.arrays.FRAGMENT_BYTES", 20)
+    monkeypatch.setattr("aerotrain.data.sources.arrays.FRAGMENT_BYTES", 20)
     url = tmp_path.as_uri()
     arrays = {"image": f"{url}/image.npy", "label": f"{url}/label.npy"}
     for source in ({"kind": "npy", "features": arrays}, {"kind": "npz", "url": f"{url}/all.npz"}):

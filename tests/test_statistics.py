@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Feature, load_dataset
-from aerotrain.prepare.assignment import hashes_of
-from aerotrain.records import Column, column_of
-from aerotrain.statistics.dataset import Statistics
-from aerotrain.statistics.drift import changes
-from aerotrain.statistics.page import page
-from aerotrain.statistics.summary import PAGE, SCHEMA, load_statistics
+from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.prepare.assignment import hashes_of
+from aerotrain.data.records import Column, column_of
+from aerotrain.data.statistics.dataset import Statistics
+from aerotrain.data.statistics.drift import changes
+from aerotrain.data.statistics.page import page
+from aerotrain.data.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.store import MANIFEST, open_store
 from support.preparing import prepare_source, run_step
 

@@ -23,7 +23,7 @@ from aerotrain.store import (
     open_store,
     probe,
 )
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 
 _KILLED_WHILE_WRITING = """
     import os, sys

@@ -14,7 +14,7 @@ from aerotrain.contract.job import Replica, Role
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
 from aerotrain.training.hooks.report import Pace

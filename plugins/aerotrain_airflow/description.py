@@ -14,8 +14,8 @@ from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.contract.strategy import nearest
+from aerotrain_airflow.controller.history import with_fewer_workers
 from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.recovery.fewer import with_fewer_workers
 from aerotrain_airflow.run_ledger import ledger_of_earlier_tries
 from aerotrain_airflow.settings import Settings
 

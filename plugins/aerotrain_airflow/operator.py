@@ -20,7 +20,7 @@ from aerotrain_airflow.another_try import ThisTry, UnheardError
 from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
 from aerotrain_airflow.backends.choice import choose_launcher
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.decision import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
     check_conf,

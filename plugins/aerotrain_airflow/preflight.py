@@ -113,7 +113,7 @@ def _check_shards(jobs: Sequence[Job]) -> None:
     """Check that there are at least as many shards as readers: each reader reads whole shards."""
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
-        if job.module == "aerotrain.prepare.plan":
+        if job.module == "aerotrain.data.prepare.plan":
             shards = PlanArguments.of(job.arguments).shards
             if shards < readers:
                 raise SpecError(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.store import MissingError, Store
-from aerotrain_airflow.recovery.goodput import Goodput, goodput_of, merged
+from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 
 #: Keys under the job's prefix: the complete event log, and the part that the chief writes.
 KEY = "ledger.json"

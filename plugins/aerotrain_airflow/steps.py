@@ -37,7 +37,7 @@ def prepare(
 
     ``source`` is a module in the pipeline's ``models`` folder with ``list_parts`` and
     ``read_part``, or a description of files by kind, such as ``{"kind": "parquet", "url":
-    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.sources`` defines the kinds. ``rules`` are
+    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.data.sources`` defines the kinds. ``rules`` are
     other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
     ``split_by``. ``pool`` limits how many partitions are written at once. The first task checks
     this step and all later ones.
@@ -59,20 +59,20 @@ def prepare(
         check = PreflightOperator(task_id="check", **_WHERE)
         plan = JobOperator(
             task_id="plan",
-            job={"module": "aerotrain.prepare.plan", "arguments": plan_arguments},
+            job={"module": "aerotrain.data.prepare.plan", "arguments": plan_arguments},
             return_key="partitions",
             **_WHERE,
         )
         partitions = JobOperator.partial(
             task_id="partition",
-            job={"module": "aerotrain.prepare.partition"},
+            job={"module": "aerotrain.data.prepare.partition"},
             **_WHERE,
             **bounded,
         ).expand(arguments=plan.output)
         finalize = JobOperator(
             task_id="finalize",
             job={
-                "module": "aerotrain.prepare.finalize",
+                "module": "aerotrain.data.prepare.finalize",
                 "arguments": {"dataset": XComArg(plan, "dataset")},
             },
             # No partition is left to write where the data set is already finalized.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.contract.strategy import nearest
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain.training.error_messages import errors_translated

@@ -9,7 +9,7 @@ from pathlib import Path
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.dataset import Shard, load_dataset
+from aerotrain.data.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated

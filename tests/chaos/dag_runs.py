@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,10 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.progress import Progress
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
-from aerotrain_airflow.local.following import await_dag
-from aerotrain_airflow.local.home import Home
-from aerotrain_airflow.local.processes import Process
-from aerotrain_airflow.local.progress import utc_now
-from aerotrain_airflow.local.stack import Stack, running_stack
-from aerotrain_airflow.recovery.goodput import goodput_of
-from support.airflow_runs import Runs, free_port
+from aerotrain_airflow.goodput import goodput_of
+from devtools.home import Home
+from devtools.stack import Component, Stack, running_stack
+from support.airflow_runs import Runs
 
 DAG, TASK = "digits", "train"
 
@@ -47,11 +44,11 @@ _LOOK_EVERY = 0.25
 @contextmanager
 def running_airflow(folder: Path) -> Iterator[tuple[Stack, Path]]:
     """A complete Airflow that has parsed the pipeline, and the folder of its replicas."""
-    home, since = Home(folder), utc_now()
+    home = Home(folder)
     os.environ |= SETTINGS
     try:
-        with running_stack(home, ROOT, free_port(), lambda _: None) as stack:
-            await_dag(stack.api, DAG, since, stack.check)
+        with running_stack(home, ROOT) as stack:
+            stack.wait_for_dag(DAG)
             yield stack, home.scratch
     finally:
         for name in SETTINGS:
@@ -129,7 +126,7 @@ class DagTraining:
         [instance] = [each for each in self.runs.instances(self.run) if each["task_id"] == TASK]
         return psutil.Process(instance["pid"])
 
-    def component(self, name: str) -> Process:
+    def component(self, name: str) -> Component:
         return next(each for each in self.stack.components if each.name == name)
 
     def entries(self) -> list[Event]:
@@ -161,6 +158,16 @@ class DagTraining:
         self._told = len(whole)
 
 
+def restart(component: Component) -> None:
+    """Kill a component of Airflow with its children, and start it again."""
+    with suppress(psutil.NoSuchProcess):  # it has already ended
+        for child in psutil.Process(component.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    component.kill()
+    component.start()
+
+
 Harm = Callable[[DagTraining], None]
 
 
@@ -178,12 +185,12 @@ def kill_worker(training: DagTraining) -> None:
 def kill_scheduler(training: DagTraining) -> None:
     """Kill and restart the scheduler alone: its forked workers survive, and so do their tasks."""
     scheduler = training.component("scheduler")
-    scheduler.kill_alone()
-    scheduler.restart()
+    scheduler.kill()
+    restart(scheduler)
 
 
 def kill_triggerer(training: DagTraining) -> None:
-    training.component("triggerer").restart()
+    restart(training.component("triggerer"))
 
 
 def kill_all(training: DagTraining) -> None:
@@ -191,9 +198,9 @@ def kill_all(training: DagTraining) -> None:
     components = [training.component(name) for name in ("scheduler", "triggerer")]
     kill_task(training)
     for component in components:
-        component.kill_alone()
+        component.kill()
     for component in components:
-        component.restart()
+        restart(component)
 
 
 def kill_in_turn(training: DagTraining) -> None:

@@ -21,9 +21,9 @@ from aerotrain_airflow.backends.kubernetes.address import JOB_LABEL, Address
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.local.s3_server import s3_server
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
 from chaos.trials import Judged, what_is_wrong
+from devtools.s3_server import s3_server
 from support.kubernetes_double import KubernetesDouble
 from support.kubernetes_worlds import (
     CONN_ID,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.workshop import Workshop, processes_in
 
-from aerotrain_airflow.local.s3_server import S3Server, s3_server
 from chaos.network import Network, network
+from devtools.s3_server import S3Server, s3_server
 
 BUCKET = "chaos"
 

@@ -51,7 +51,7 @@ def checked(dag_id: str, **train: Any) -> DAG:
         plan = JobOperator(
             task_id="plan",
             job={
-                "module": "aerotrain.prepare.plan",
+                "module": "aerotrain.data.prepare.plan",
                 "code": JOBS,
                 "arguments": {"source": source, "shards": RunParam("shards")},
             },

@@ -1,15 +1,11 @@
 """Runs of one DAG in a complete Airflow: trigger, wait, and read the results over its REST API."""
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-import httpx
-
-from aerotrain_airflow.local.api import AirflowApi
-from aerotrain_airflow.local.stack import Stack
+from devtools.airflow_api import AirflowApi
+from devtools.stack import Stack
 from support.waiting import wait_for
 
 #: Seconds between two requests: Airflow is polled, because it sends no notifications.
@@ -54,7 +50,8 @@ class Runs:
         """What the last try of a task has written so far."""
         for instance in self.instances(run):
             if instance["task_id"] == task and instance["try_number"]:
-                return "\n".join(str(event.get("event")) for event in self.api.log(instance).events)
+                events, _ = self.api.log(instance)
+                return "\n".join(str(event.get("event")) for event in events)
         return ""
 
     def errors(self, run: str) -> str:
@@ -63,29 +60,11 @@ class Runs:
             str(event)
             for instance in self.instances(run)
             if instance["state"] == "failed"
-            for event in self.api.log(instance).events
+            for event in self.api.log(instance)[0]
             if event.get("level") == "error"
         )
-
-    def mark_failed(self, run: str, task: str) -> None:
-        """Mark the task instance as failed, as the button in the UI does."""
-        client = httpx.Client(base_url=self.api.url, trust_env=False, timeout=60)
-        token = client.post(
-            "/auth/token", json={"username": "admin", "password": self.stack.password}
-        ).json()["access_token"]
-        client.patch(
-            f"/api/v2/dags/{self.dag}/dagRuns/{quote(run, safe='')}/taskInstances/{task}",
-            json={"new_state": "failed"},
-            headers={"Authorization": f"Bearer {token}"},
-        ).raise_for_status()
 
 
 def until(what: str, true: Callable[[], Any], seconds: float = MOST) -> None:
     """Poll for a state of which Airflow or a cluster sends no notification."""
     wait_for(what, true, seconds, every=ASK_EVERY)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

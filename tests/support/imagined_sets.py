@@ -14,7 +14,7 @@ from aerotrain_airflow.backends.kubernetes.address import generation_of
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.decision import Ended
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_double.statuses import Edit
 from support.kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person

@@ -29,7 +29,7 @@ from aerotrain.store import open_store
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.local.s3_server import S3Server
+from devtools.s3_server import S3Server
 from support.kubernetes_double import KubernetesDouble
 
 JOBS = Path(__file__).parents[1] / "jobs"

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.training.input.batches import parse
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode

@@ -19,7 +19,7 @@ from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from aerotrain_airflow.backends.process.plan import ProcessPlan
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.decision import Ended
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
 

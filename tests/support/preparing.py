@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.prepare import finalize, partition, plan
+from aerotrain.data.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 
 MODULES = {"plan": plan, "partition": partition, "finalize": finalize}

@@ -15,7 +15,7 @@ import tensorflow as tf
 from aerotrain.contract.cluster import set_tf_config
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.training.distribution import wait_for_all
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.names import path_segment
-from aerotrain_airflow.local.s3_server import CREDENTIALS, S3Server, s3_server
+from devtools.s3_server import CREDENTIALS, S3Server, s3_server
 
 BUCKET = "tests"
 

@@ -19,8 +19,8 @@ from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.job import Replica as Copies
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.dataset import Dataset
-from aerotrain.prepare import finalize, partition, plan
+from aerotrain.data.dataset import Dataset
+from aerotrain.data.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
 from support.forked import Forked
 

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain_airflow.controller.decision import Restart
-from aerotrain_airflow.controller.ended import Ended
-from aerotrain_airflow.controller.situation import Seen
+from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 if TYPE_CHECKING:
     # Imported for types only: Airflow redirects logs to standard output on import, where reports
@@ -42,14 +40,6 @@ Emit = Callable[[LogLine], None]
 
 #: Receives a message about the group itself.
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Look:
-    """The observation of every replica; ``at`` is when it began, by ``time.time()``."""
-
-    seen: Seen
-    at: float
 
 
 class GoneError(TemporaryError):

@@ -17,9 +17,8 @@ from aerotrain_airflow.backends.base import (
     PlanT,
     Say,
 )
-from aerotrain_airflow.controller.controller import Controller, Progress
-from aerotrain_airflow.controller.decision import Decision, Restart, Wait
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.controller import Controller
+from aerotrain_airflow.controller.decision import Decision, Ended, Progress, Restart, Wait
 
 #: Seconds until a restart is repeated that failed for lack of a resource.
 ROOM_EVERY = 2.0
@@ -96,7 +95,7 @@ class _Following:
         while True:
             look = await self._group.observe(wait, look_again=look_again)
             decision = self._controller.decide(
-                self._group.events, look.seen, time.time(), self._listener.progress, look.at
+                self._group.events, look, time.time(), self._listener.progress
             )
             if isinstance(decision.action, Ended):
                 with suppress(GoneError, NoRoomError):  # the job has ended in any case

@@ -17,8 +17,7 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends import driver
 from aerotrain_airflow.backends.base import Backend, Emit, PlanT
-from aerotrain_airflow.controller.ended import Ended
-from aerotrain_airflow.controller.situation import Seen
+from aerotrain_airflow.controller.decision import Ended, Seen
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger

@@ -4,39 +4,40 @@ The only state is the group's event log. So any process that follows the group n
 the same restart budgets, and completes a restart that was recorded but not carried out.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from aerotrain.contract.event_log import Event
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.recovery import replicas_to_restart
 from aerotrain.contract.status import Loss, Observation, State, job_state
 from aerotrain_airflow.controller.deadlines import (
     Deadline,
     deadlines,
+    heartbeat_timeout,
     missed,
-    patience,
-    unresponsive_reason,
 )
-from aerotrain_airflow.controller.decision import Decision, Restart, Wait
-from aerotrain_airflow.controller.ended import Ended, job_ended
-from aerotrain_airflow.controller.history import History
-from aerotrain_airflow.controller.situation import (
-    Histories,
+from aerotrain_airflow.controller.decision import (
+    Decision,
+    Ended,
+    Look,
+    Progress,
+    Restart,
     Seen,
-    Situation,
-    as_recorded,
-    behind,
-    being_restarted,
-    restart_of,
+    Wait,
+)
+from aerotrain_airflow.controller.history import History
+from aerotrain_airflow.controller.restart_policy import (
+    Remedy,
+    Verdict,
+    judge,
+    kind_of,
+    memory_factor,
+    not_before,
 )
 
-
-@dataclass(frozen=True)
-class Progress:
-    """The last progress line: its global step, and its time by ``time.time()``."""
-
-    step: int
-    at: float
+Histories = Mapping[ReplicaName, History]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,62 +52,55 @@ class Controller:
     until: float | None = None
 
     def decide(
-        self,
-        events: Sequence[Event],
-        seen: Seen,
-        now: float,
-        progress: Progress | None = None,
-        looked: float | None = None,
+        self, events: Sequence[Event], look: Look, now: float, progress: Progress | None = None
     ) -> Decision:
-        """What to do about a group with these ``events`` and these observations in ``seen``.
+        """What to do about a group with these ``events`` and this observation.
 
-        ``seen`` has every replica of the job; ``looked`` is the time of the observation, if it is
-        not ``now``. The events of the decision must be recorded before it is carried out. If
-        another process has added events meanwhile, decide again.
+        The events of the decision must be recorded before it is carried out. If another process
+        has added events meanwhile, decide again.
         """
         history = self._history(events)
-        late = behind(seen, history)
-        seen = self._taken_together(seen, history, late, progress)
+        late = _not_carried_out(look.seen, history)
+        seen = self._combined(look.seen, history, late, progress)
         if job_state(seen) in (State.SUCCEEDED, State.FAILED):
-            return Decision(action=job_ended(seen))
+            return Decision(action=Ended.of(seen))
         step = progress.step if progress else None
-        now_seen = Situation(job=self.job, seen=seen, history=history, now=now, step=step)
-        news = now_seen.news
-        stopped = now_seen.stopped()
-        if stopped is not None:
-            return Decision(action=stopped, events=news)
-        given = deadlines(self.job, seen, self.created, self.until)
-        deadline = missed(given, now, now if looked is None else looked)
+        failed = _Failures(job=self.job, seen=seen, history=history, now=now, step=step)
+        ended = failed.end_of_job()
+        if ended is not None:
+            return Decision(action=ended, events=failed.new)
+        limits = deadlines(self.job, seen, self.created, self.until)
+        deadline = missed(limits, now, look.at)
         if deadline is not None:
             ended = Ended(state=State.LOST, reason=deadline.message)
-            return Decision(action=ended, events=news + now_seen.without_place(deadline))
+            return Decision(action=ended, events=failed.new + failed.not_started(deadline))
         if late:
-            return Decision(action=_again(history, late), events=news)
-        wait = self._wait(given, seen, now, progress)
-        if not now_seen.losses:
+            return Decision(action=Restart.of(late), events=failed.new)
+        wait = self._wait(limits, seen, now, progress)
+        if not failed.events:
             return Decision(action=wait)
-        due = now_seen.due()
+        due = failed.restart_due()
         if due > now:
-            return Decision(action=replace(wait, until=min(due, wait.until)), events=news)
-        restarts = now_seen.restarts()
-        return Decision(action=restart_of(restarts), events=(*news, *restarts.values()))
+            return Decision(action=replace(wait, until=min(due, wait.until)), events=failed.new)
+        restarts = failed.restarts()
+        return Decision(action=Restart.of(restarts), events=(*failed.new, *restarts.values()))
 
     def can_adopt(self, events: Sequence[Event], seen: Seen, now: float) -> bool:
         """Whether a group of an earlier attempt can still succeed."""
-        action = self.decide(events, seen, now).action
+        action = self.decide(events, Look(seen, now), now).action
         if isinstance(action, Ended):
             return action.state is State.SUCCEEDED
         is_alive = any(not each.state.ended for each in seen.values())
-        return is_alive or bool(behind(seen, self._history(events)))
+        return is_alive or bool(_not_carried_out(seen, self._history(events)))
 
     def _history(self, events: Sequence[Event]) -> Histories:
         return {name: History.of(name, events) for name in self.job.names()}
 
-    def _taken_together(
+    def _combined(
         self,
         seen: Seen,
         history: Histories,
-        late: Collection[ReplicaName],
+        late: Mapping[ReplicaName, Event],
         progress: Progress | None,
     ) -> Seen:
         """The observations, combined with what the event log says of each replica.
@@ -116,37 +110,167 @@ class Controller:
         """
         found: dict[ReplicaName, Observation] = {}
         for name, each in seen.items():
-            loss, allowed = history[name].loss, self._patience(history[name], progress)
+            failure, allowed = history[name].failure, self._allowed(history[name], progress)
             if name in late:
-                found[name] = being_restarted(history[name])
+                found[name] = Observation(
+                    state=State.PENDING, reason="waits to be restarted", waits_since=late[name].at
+                )
             elif each.state in (State.SUCCEEDED, State.FAILED):
                 found[name] = each
-            elif loss is not None:
-                found[name] = as_recorded(each, loss)
+            elif failure is not None:
+                found[name] = _as_recorded(each, failure)
             elif each.state is State.RUNNING and (each.heartbeat_age or 0.0) > allowed:
-                reason = unresponsive_reason(allowed)
+                reason = f"had no heartbeat for {allowed:.0f} s, and was ended"
                 found[name] = replace(each, state=State.LOST, reason=reason, loss=Loss.HANG)
             else:
                 found[name] = each
         return found
 
-    def _patience(self, history: History, progress: Progress | None) -> float:
-        """How long this replica may go without a heartbeat: longer until it has trained."""
+    def _allowed(self, history: History, progress: Progress | None) -> float:
+        """The heartbeat timeout of this replica: longer until it has trained."""
         since = history.last_restart.at if history.last_restart else self.created
-        return patience(self.job, trains=progress is not None and progress.at > since)
+        return heartbeat_timeout(self.job, trains=progress is not None and progress.at > since)
 
     def _wait(
-        self, given: Sequence[Deadline], seen: Seen, now: float, progress: Progress | None
+        self, limits: Sequence[Deadline], seen: Seen, now: float, progress: Progress | None
     ) -> Wait:
         """Wait until a deadline passes, or until a replica could first count as unresponsive."""
         ages = [each.heartbeat_age for each in seen.values() if each.heartbeat_age is not None]
-        allowed = patience(self.job, trains=progress is not None)
-        silence = now + max(0.0, allowed - max(ages)) if ages else float("inf")
-        until = min((each.at for each in given if each.at > now), default=float("inf"))
-        return Wait(min(until, silence), look_again=any(each.at <= now for each in given))
+        allowed = heartbeat_timeout(self.job, trains=progress is not None)
+        no_heartbeat = now + max(0.0, allowed - max(ages)) if ages else float("inf")
+        until = min((each.at for each in limits if each.at > now), default=float("inf"))
+        return Wait(min(until, no_heartbeat), look_again=any(each.at <= now for each in limits))
 
 
-def _again(history: Mapping[ReplicaName, History], late: Collection[ReplicaName]) -> Restart:
-    """The last recorded restarts of replicas whose restart was not carried out."""
-    entries = {name: history[name].last_restart for name in late}
-    return restart_of({name: each for name, each in entries.items() if each is not None})
+@dataclass(frozen=True, kw_only=True)
+class _Failures:
+    """The failures among the replicas of ``job`` as ``seen`` at ``now``, at training ``step``."""
+
+    job: Job
+    seen: Seen
+    history: Histories
+    now: float
+    step: int | None
+
+    @cached_property
+    def events(self) -> Mapping[ReplicaName, Event]:
+        """The failures that have a cause of their own, each as the event that records it.
+
+        A replica that only reports a missing peer failed because of that peer, and is left out.
+        """
+        lost = {name: each for name, each in self.seen.items() if each.state is State.LOST}
+        causes = {name for name, each in lost.items() if kind_of(each) is not Loss.TEMPORARY}
+        return {
+            name: self.history[name].failure or self._detected(name, kind_of(each), self.step)
+            for name, each in lost.items()
+            if not causes or name in causes
+        }
+
+    @property
+    def new(self) -> tuple[Event, ...]:
+        """Those of them that are not recorded yet."""
+        events = self.events.items()
+        return tuple(each for name, each in events if self.history[name].failure is None)
+
+    @cached_property
+    def verdicts(self) -> Mapping[ReplicaName, Verdict]:
+        """The verdict on each failure."""
+        return {
+            name: judge(self.seen[name], each.step, self.history[name].earlier, self.job.restarts)
+            for name, each in self.events.items()
+        }
+
+    def end_of_job(self) -> Ended | None:
+        """The end of the job, if a replica is not restarted any more."""
+        found = {name: each for name, each in self.verdicts.items() if not each.is_restarted}
+        if not found:
+            return None
+        is_final = any(each.remedy is Remedy.NONE for each in found.values())
+        return Ended(
+            state=State.FAILED if is_final else State.LOST,
+            reason="; ".join(f"{name} {each.why}" for name, each in found.items()),
+            causes=tuple(found),
+        )
+
+    def not_started(self, deadline: Deadline) -> tuple[Event, ...]:
+        """The replicas not started by this deadline, as events: the next attempt may omit them."""
+        return tuple(self._detected(name, Loss.START, None) for name in deadline.waiting)
+
+    @cached_property
+    def unresponsive(self) -> frozenset[ReplicaName]:
+        """Replicas that seem to run, but that a peer reported as unresponsive when it ended."""
+        hung = [self.seen[name] for name in self.events if kind_of(self.seen[name]) is Loss.HANG]
+        reported = frozenset[str]().union(*(each.unresponsive for each in hung))
+        return frozenset(
+            name
+            for name, each in self.seen.items()
+            if not each.state.ended and str(name) in reported
+        )
+
+    @cached_property
+    def restarted(self) -> frozenset[ReplicaName]:
+        """The replicas that failed, and those that are restarted with them."""
+        lost = {name for name, each in self.seen.items() if each.state is State.LOST}
+        return replicas_to_restart(self.job, lost | self.unresponsive)
+
+    def restart_due(self) -> float:
+        """The time of the restart; it does not wait for unresponsive replicas to end."""
+        ends = self.restarted - self.unresponsive
+        failures = {name: (each, self.history[name].earlier) for name, each in self.events.items()}
+        return not_before(failures, all_ended=all(self.seen[name].state.ended for name in ends))
+
+    def restarts(self) -> dict[ReplicaName, Event]:
+        """Their restarts, as the events that record them."""
+        because = "; ".join(f"{name} {each.why}" for name, each in self.verdicts.items())
+        return {name: self._restart(name, because) for name in sorted(self.restarted)}
+
+    def _restart(self, name: ReplicaName, because: str) -> Event:
+        verdict, failure = self.verdicts.get(name), self.events.get(name)
+        is_moved = name in self.unresponsive or (verdict and verdict.remedy is Remedy.OTHER_NODE)
+        return Event(
+            event=EventType.RESTART,
+            at=self.now,
+            step=self.step,
+            replica=str(name),
+            generation=self.history[name].restarts + 1,
+            because=because,
+            node=self.seen[name].node if is_moved else "",
+            memory=memory_factor([*self.history[name].earlier, *([failure] if failure else [])]),
+            force=name in self.unresponsive or kind_of(self.seen[name]) is Loss.NODE,
+        )
+
+    def _detected(self, name: ReplicaName, kind: Loss, step: int | None) -> Event:
+        seen = self.seen[name]
+        return Event(
+            event=EventType.DETECT,
+            at=self.now,
+            step=step,
+            replica=str(name),
+            generation=self.history[name].restarts,
+            kind=kind.value,
+            because=seen.reason,
+            node=seen.node,
+            unresponsive=tuple(sorted(seen.unresponsive)),
+        )
+
+
+def _not_carried_out(seen: Seen, history: Histories) -> dict[ReplicaName, Event]:
+    """The recorded restarts that were not carried out."""
+    found = {}
+    for name, each in seen.items():
+        restart = history[name].last_restart
+        if restart and (each.restarts is None or each.restarts < restart.generation):
+            found[name] = restart
+    return found
+
+
+def _as_recorded(seen: Observation, failure: Event) -> Observation:
+    """A replica whose failure was recorded, whatever was observed of it since."""
+    return replace(
+        seen,
+        state=State.LOST,
+        reason=failure.because,
+        loss=Loss(failure.kind),
+        node=failure.node or seen.node,
+        unresponsive=frozenset(failure.unresponsive),
+    )

@@ -1,11 +1,12 @@
 """All time limits of a replica group, and the messages for when one has passed."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.recovery import Topology
-from aerotrain.contract.status import Observation, State
+from aerotrain.contract.status import State
+from aerotrain_airflow.controller.decision import Seen
 
 #: The number of replicas whose reasons for waiting are in the message.
 _NAMED = 3
@@ -26,9 +27,7 @@ class Deadline:
     waiting: Sequence[ReplicaName] = ()
 
 
-def deadlines(
-    job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
-) -> list[Deadline]:
+def deadlines(job: Job, seen: Seen, created: float, until: float | None) -> list[Deadline]:
     """The deadlines of a group that was created at ``created``, earliest first.
 
     ``until`` is the end of the task's own timeout. All are times of ``time.time()``.
@@ -36,15 +35,13 @@ def deadlines(
     return sorted(_deadlines(job, seen, created, until), key=lambda each: each.at)
 
 
-def missed(given: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
+def missed(limits: Iterable[Deadline], now: float, looked: float) -> Deadline | None:
     """The first deadline that was certainly missed; ``looked`` is the time of the observation."""
-    passed = (each for each in given if each.at <= now)
+    passed = (each for each in limits if each.at <= now)
     return next((each for each in passed if not each.waiting or looked >= each.at), None)
 
 
-def _deadlines(
-    job: Job, seen: Mapping[ReplicaName, Observation], created: float, until: float | None
-) -> Iterator[Deadline]:
+def _deadlines(job: Job, seen: Seen, created: float, until: float | None) -> Iterator[Deadline]:
     yield Deadline(
         created + job.deadlines.run,
         f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; "
@@ -64,13 +61,13 @@ def _deadlines(
         yield Deadline(
             first + job.deadlines.start,
             f"{len(waiting)} of {len(seen)} replicas of {job.name} did not start "
-            f"within {job.deadlines.start:.0f} s, so all were given back: {reasons}",
+            f"within {job.deadlines.start:.0f} s, so all were ended: {reasons}",
             waiting,
         )
 
 
-def patience(job: Job, *, trains: bool) -> float:
-    """The seconds that a replica may go without a heartbeat.
+def heartbeat_timeout(job: Job, *, trains: bool) -> float:
+    """The seconds that a replica may go without a heartbeat; ``trains`` once it has trained.
 
     For members of a gang that has not trained yet, it is at least the start deadline: TensorFlow
     blocks Python while they wait for each other.
@@ -78,8 +75,3 @@ def patience(job: Job, *, trains: bool) -> float:
     if Topology.of(job) is Topology.GANG and not trains:
         return max(job.deadlines.start, job.deadlines.progress_timeout)
     return job.deadlines.progress_timeout
-
-
-def unresponsive_reason(seconds: float) -> str:
-    """The reason recorded for a replica without a heartbeat for so long."""
-    return f"gave no sign of life for {seconds:.0f} s, and was ended"

@@ -1,11 +1,72 @@
-"""The decision of the controller: a value that a backend carries out."""
+"""What the controller receives and returns, as values: an observation, and a decision."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
+from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import ReplicaName
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain.contract.status import Observation, State, job_state
+
+#: The observation of every replica of a job.
+Seen = Mapping[ReplicaName, Observation]
+
+
+@dataclass(frozen=True)
+class Look:
+    """The observation of every replica; ``at`` is when it began, by ``time.time()``."""
+
+    seen: Seen
+    at: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The last progress line: its global step, and its time by ``time.time()``."""
+
+    step: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a job ended: its state, the replicas that caused it, and the message for the user."""
+
+    state: State
+    reason: str = ""
+    causes: tuple[ReplicaName, ...] = ()
+
+    @classmethod
+    def of(cls, seen: Seen) -> Self:
+        """The end of a job whose replicas are in these states.
+
+        FAILED takes precedence over LOST: the peers of a replica that failed are LOST because of
+        it.
+        """
+        state = job_state(seen)
+        causes = tuple(name for name, each in seen.items() if each.state is state)
+        reason = "; ".join(f"{name} {seen[name].reason}" for name in causes)
+        return cls(state=state, reason=reason, causes=causes)
+
+    def to_dict(self) -> dict[str, str]:
+        """The state and the reason, as plain values for an Airflow event."""
+        return {"state": self.state.value, "reason": self.reason}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, str]) -> Self:
+        """Read what ``to_dict`` wrote."""
+        return cls(state=State(data["state"]), reason=data["reason"])
+
+    def raise_unless_succeeded(self) -> None:
+        """Raise the exception that says whether another attempt may help.
+
+        Raises:
+            FinalError: a replica failed, and would fail again.
+            TemporaryError: a replica failed for another reason, or the job missed a deadline.
+        """
+        if self.state is not State.SUCCEEDED:
+            raise (FinalError if self.state is State.FAILED else TemporaryError)(self.reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +84,20 @@ class Restart:
     memory: Mapping[ReplicaName, float] = field(default_factory=dict)
     force: frozenset[ReplicaName] = frozenset()
 
-    @property
-    def names(self) -> frozenset[ReplicaName]:
-        return frozenset(self.counts)
+    @classmethod
+    def of(cls, events: Mapping[ReplicaName, Event]) -> Self:
+        """The restart that these events record."""
+        return cls(
+            counts={name: each.generation for name, each in events.items()},
+            because=next(iter(events.values())).because,
+            avoid={name: each.node for name, each in events.items() if each.node},
+            memory={name: each.memory for name, each in events.items() if each.memory != 1.0},
+            force=frozenset(name for name, each in events.items() if each.force),
+        )
 
     def __str__(self) -> str:
         """One sentence for the task's log."""
-        return f"{self.because}; restarting {', '.join(map(str, sorted(self.names)))}"
+        return f"{self.because}; restarting {', '.join(map(str, sorted(self.counts)))}"
 
 
 @dataclass(frozen=True)
@@ -43,12 +111,9 @@ class Wait:
     look_again: bool = False
 
 
-Action = Ended | Restart | Wait
-
-
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """What to do, and the events to record before it is done."""
 
-    action: Action
+    action: Ended | Restart | Wait
     events: tuple[Event, ...] = ()

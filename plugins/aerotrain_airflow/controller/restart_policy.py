@@ -13,40 +13,41 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.limits import Restarts
 from aerotrain.contract.status import Loss, Observation
+from aerotrain_airflow.controller.history import is_alike
 
 #: The number of failures in a row with the same message at the same step after which the program
 #: itself is considered the cause, so that a restart would not help.
 ALIKE = 3
 
 
-class Course(StrEnum):
-    """What happens after a failure."""
+class Remedy(StrEnum):
+    """What happens after a failure, as a part of a sentence about the replica."""
 
-    HERE = "comes back"
-    ELSEWHERE = "comes back elsewhere"
-    MORE_MEMORY = "comes back with more memory"
-    LEFT = "is left to the task's retries"
-    STOP = "stops for good"
+    RESTART = "is restarted"
+    OTHER_NODE = "is restarted, elsewhere if possible"
+    MORE_MEMORY = "is restarted with more memory"
+    RETRY = "is left to the task's retries"
+    NONE = "would fail again"
 
 
 @dataclass(frozen=True)
 class Rule:
     """How a replica is restarted after a failure of one kind, and the budget that it uses."""
 
-    course: Course
+    remedy: Remedy
     budget: str
     may_be_a_bug: bool = False
 
 
 # One row per failure kind.
 RULES: Mapping[Loss, Rule] = {
-    Loss.CRASH: Rule(Course.HERE, "crashes", may_be_a_bug=True),
-    Loss.TEMPORARY: Rule(Course.HERE, "crashes"),
-    Loss.HANG: Rule(Course.ELSEWHERE, "hangs", may_be_a_bug=True),
-    Loss.MEMORY: Rule(Course.MORE_MEMORY, "memory"),
-    Loss.PREEMPTED: Rule(Course.ELSEWHERE, "preemptions"),
-    Loss.NODE: Rule(Course.ELSEWHERE, "preemptions"),
-    Loss.START: Rule(Course.ELSEWHERE, "starts"),
+    Loss.CRASH: Rule(Remedy.RESTART, "crashes", may_be_a_bug=True),
+    Loss.TEMPORARY: Rule(Remedy.RESTART, "crashes"),
+    Loss.HANG: Rule(Remedy.OTHER_NODE, "hangs", may_be_a_bug=True),
+    Loss.MEMORY: Rule(Remedy.MORE_MEMORY, "memory"),
+    Loss.PREEMPTED: Rule(Remedy.OTHER_NODE, "preemptions"),
+    Loss.NODE: Rule(Remedy.OTHER_NODE, "preemptions"),
+    Loss.START: Rule(Remedy.OTHER_NODE, "starts"),
 }
 
 #: Exit codes of signals from outside, which do not point to the program as the cause.
@@ -57,15 +58,15 @@ _FROM_OUTSIDE = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 class Verdict:
     """What happens after a failure, and why; ``why`` follows the replica's name in a sentence."""
 
-    course: Course
+    remedy: Remedy
     why: str
 
     @property
-    def comes_back(self) -> bool:
-        return self.course not in (Course.LEFT, Course.STOP)
+    def is_restarted(self) -> bool:
+        return self.remedy not in (Remedy.RETRY, Remedy.NONE)
 
 
-def loss_of(seen: Observation) -> Loss:
+def kind_of(seen: Observation) -> Loss:
     """The failure kind; a failure without an explanation is a crash."""
     return seen.loss or Loss.CRASH
 
@@ -74,25 +75,21 @@ def judge(
     seen: Observation, step: int | None, earlier: Sequence[Event], budgets: Restarts
 ) -> Verdict:
     """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica."""
-    loss = loss_of(seen)
-    rule = RULES[loss]
+    rule = RULES[kind_of(seen)]
     if rule.may_be_a_bug and seen.exit_code not in _FROM_OUTSIDE:
-        last = earlier[1 - ALIKE :]
-        alike = [each for each in last if (each.because, each.step) == (seen.reason, step)]
+        alike = [each for each in earlier[1 - ALIKE :] if is_alike(each, seen.reason, step)]
         if len(alike) == ALIKE - 1:
             where = "before its first step" if step is None else f"at step {step}"
             return Verdict(
-                Course.STOP, f"{seen.reason}: {ALIKE} times {where}, so it would do it again"
+                Remedy.NONE, f"{seen.reason}: {ALIKE} times {where}, so it would fail again"
             )
     budget = getattr(budgets, rule.budget)
     spent = sum(each.times for each in earlier if RULES[Loss(each.kind)].budget == rule.budget)
     if spent >= budget:
-        return Verdict(
-            Course.LEFT,
-            f"{seen.reason}; it came back {spent} times, and restarts.{rule.budget} is {budget}",
-        )
+        used = f"it was restarted {spent} times, and restarts.{rule.budget} is {budget}"
+        return Verdict(Remedy.RETRY, f"{seen.reason}; {used}")
     return Verdict(
-        rule.course, f"{seen.reason}; it {rule.course} ({spent + 1} of {budget} {rule.budget})"
+        rule.remedy, f"{seen.reason}; it {rule.remedy} ({spent + 1} of {budget} {rule.budget})"
     )
 
 
@@ -116,34 +113,34 @@ _MORE_MEMORY = 1.5
 
 
 def not_before(
-    losses: Mapping[ReplicaName, tuple[Event, Sequence[Event]]], *, all_ended: bool
+    failures: Mapping[ReplicaName, tuple[Event, Sequence[Event]]], *, all_ended: bool
 ) -> float:
     """The time of the restart after these failures, each with the replica's earlier ones.
 
     ``all_ended`` means that all replicas to be restarted have ended already.
     """
-    entries = [entry for entry, _ in losses.values()]
-    first = min(entry.at for entry in entries)
-    waits = [entry.at + _pause(entry, earlier) for entry, earlier in losses.values()]
-    kinds = {entry.kind for entry in entries}
+    events = [event for event, _ in failures.values()]
+    first = min(event.at for event in events)
+    times = [event.at + _pause(event, earlier) for event, earlier in failures.values()]
+    kinds = {event.kind for event in events}
     if not all_ended:
-        waits.append(first + (SETTLE_PREEMPTED if Loss.PREEMPTED in kinds else SETTLE))
+        times.append(first + (SETTLE_PREEMPTED if Loss.PREEMPTED in kinds else SETTLE))
     if kinds == {Loss.TEMPORARY}:
-        waits.append(first + CAUSE_SHOWS)
-    return max(waits)
+        times.append(first + CAUSE_SHOWS)
+    return max(times)
 
 
-def _pause(loss: Event, earlier: Sequence[Event]) -> float:
+def _pause(failure: Event, earlier: Sequence[Event]) -> float:
     """No pause after the first two failures, then longer ones until it has run for ``_LIVED``."""
-    row = 0
-    later = loss.at
-    for entry in reversed(earlier):
-        if later - entry.at > _LIVED:
+    in_a_row = 0
+    later = failure.at
+    for event in reversed(earlier):
+        if later - event.at > _LIVED:
             break
-        row, later = row + 1, entry.at
-    return min(_PAUSE * 2.0 ** (row - 2), _LONGEST_PAUSE) if row >= 2 else 0.0
+        in_a_row, later = in_a_row + 1, event.at
+    return min(_PAUSE * 2.0 ** (in_a_row - 2), _LONGEST_PAUSE) if in_a_row >= 2 else 0.0
 
 
-def memory_factor(losses: Iterable[Event]) -> float:
+def memory_factor(failures: Iterable[Event]) -> float:
     """The factor for the memory of a replica after these failures."""
-    return _MORE_MEMORY ** sum(each.times for each in losses if each.kind == Loss.MEMORY)
+    return _MORE_MEMORY ** sum(each.times for each in failures if each.kind == Loss.MEMORY)

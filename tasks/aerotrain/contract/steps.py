@@ -285,9 +285,9 @@ class ExportArguments(Arguments):
 
 #: The arguments of every module of aerotrain that a job may run.
 ARGUMENTS: Mapping[str, type[Arguments]] = {
-    "aerotrain.prepare.plan": PlanArguments,
-    "aerotrain.prepare.partition": PartitionArguments,
-    "aerotrain.prepare.finalize": FinalizeArguments,
+    "aerotrain.data.prepare.plan": PlanArguments,
+    "aerotrain.data.prepare.partition": PartitionArguments,
+    "aerotrain.data.prepare.finalize": FinalizeArguments,
     "aerotrain.train": TrainArguments,
     "aerotrain.evaluate": EvaluateArguments,
     "aerotrain.export": ExportArguments,

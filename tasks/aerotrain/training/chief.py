@@ -14,7 +14,7 @@ from aerotrain.contract.errors import FinalError, SupersededError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoint_policy import CheckpointPolicy

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.dataset import Dataset
+from aerotrain.data.dataset import Dataset
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset
+from aerotrain.data.dataset import Dataset
 from aerotrain.training.input.batches import MicrobatchSpec, batch_spec, in_microbatches, ready
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service

@@ -13,7 +13,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import load_dataset
+from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.input.shard_cache import ShardCache, shard_cache_of

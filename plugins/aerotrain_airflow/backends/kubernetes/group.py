@@ -14,7 +14,7 @@ from typing import Any, Self
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.base import Emit, GoneError, Look, Say
+from aerotrain_airflow.backends.base import Emit, GoneError, Say
 from aerotrain_airflow.backends.kubernetes.address import CONTAINER, JOB_LABEL, Address
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
 from aerotrain_airflow.backends.kubernetes.identity import is_at, uid_of
@@ -23,8 +23,7 @@ from aerotrain_airflow.backends.kubernetes.observed import ObservedSet
 from aerotrain_airflow.backends.kubernetes.renewal import EventLog, Renewal
 from aerotrain_airflow.backends.kubernetes.states import created_at
 from aerotrain_airflow.backends.kubernetes.watching import PodWatch
-from aerotrain_airflow.controller.decision import Restart
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.decision import Ended, Look, Restart
 from aerotrain_airflow.controller.history import History
 
 Manifest = Mapping[str, Any]
@@ -107,9 +106,9 @@ class PodGroup:
         """Restart the pods of these replicas with these restart counts."""
         # Before the first await: another follower may be faster, and its pods already running then.
         self._observed.making(restart.counts, time.time())
-        await self._logs.begin_anew(restart.names)
-        await asyncio.gather(*(self._renewal.renew(name, restart) for name in restart.names))
-        self._observed.made(restart.names, time.time())
+        await self._logs.begin_anew(restart.counts)
+        await asyncio.gather(*(self._renewal.renew(name, restart) for name in restart.counts))
+        self._observed.made(restart.counts, time.time())
 
     async def finish(self, ended: Ended) -> None:
         """Emit the last lines, and the cluster's messages on the replicas that failed."""

@@ -45,8 +45,8 @@ from aerotrain_airflow.backends.kubernetes.renewal import (
     templates,
 )
 from aerotrain_airflow.backends.kubernetes.states import created_at
+from aerotrain_airflow.controller.decision import Seen
 from aerotrain_airflow.controller.history import History
-from aerotrain_airflow.controller.situation import Seen
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")

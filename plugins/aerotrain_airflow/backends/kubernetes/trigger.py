@@ -14,7 +14,7 @@ from aerotrain_airflow.backends.base import log_line
 from aerotrain_airflow.backends.driver import follow
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
-from aerotrain_airflow.controller.ended import Ended
+from aerotrain_airflow.controller.decision import Ended
 
 #: Seconds for which the API may be unavailable when a trigger starts; afterwards, until the job's
 #: deadline.

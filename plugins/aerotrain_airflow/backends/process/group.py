@@ -12,14 +12,12 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.status import Loss, Observation, State, observed_exit
-from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, Look, NoRoomError
+from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, NoRoomError
 from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
 from aerotrain_airflow.backends.process.ports import Port, hold, release
 from aerotrain_airflow.backends.process.supervising import Supervision
 from aerotrain_airflow.backends.process.warm_start import may_fork, umask
-from aerotrain_airflow.controller.decision import Restart
-from aerotrain_airflow.controller.ended import Ended
-from aerotrain_airflow.controller.situation import Seen
+from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 #: Seconds between two observations: short compared to a replica's start, long compared to the
 #: observation itself (about 1 ms per replica).

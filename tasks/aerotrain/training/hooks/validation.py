@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset
+from aerotrain.data.dataset import Dataset
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode

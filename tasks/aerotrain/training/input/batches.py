@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from aerotrain.dataset import Feature, Schema
+from aerotrain.data.dataset import Feature, Schema
 from aerotrain.training.input.rows import Rows
 from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
 

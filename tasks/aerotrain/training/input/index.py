@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Shard
+from aerotrain.data.dataset import Shard
 
 #: Bytes of a TFRecord before a record, its length and that length's checksum, and after it.
 HEAD, FOOT = 12, 4

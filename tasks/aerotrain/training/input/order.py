@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Shard
+from aerotrain.data.dataset import Shard
 
 #: The most bytes of records in a window. A split that fits is shuffled perfectly.
 WINDOW_BYTES = 64 * 2**20

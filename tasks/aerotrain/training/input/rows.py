@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from aerotrain.dataset import Feature, Schema, Shard
+from aerotrain.data.dataset import Feature, Schema, Shard
 from aerotrain.training.input.index import FOOT, HEAD
 
 #: All single-byte strings, to convert numbers to strings.

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.dataset import Dataset, Shard
+from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import errors_translated
 from aerotrain.training.input.index import INDEX, Indexed, write_index

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
-from aerotrain.dataset import Dataset, Shard, Split
+from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
 from aerotrain.store.ranges import fetch_in_ranges
 

@@ -1,7 +1,7 @@
 """The user's code for training: one module with ``build_model`` and optional functions.
 
-Optional are ``callbacks(hparams)`` and ``transform(features)``. A transform that needs what
-``aerotrain.statistics.summary.load_statistics`` returns is ``transform(features, statistics)``.
+Optional are ``callbacks(hparams)`` and ``transform(features)``. A transform that needs the
+statistics of the data set is ``transform(features, statistics)``.
 """
 
 import inspect
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.strategy import nearest
-from aerotrain.statistics.summary import load_statistics
+from aerotrain.data.statistics.summary import load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.user_module import user_module

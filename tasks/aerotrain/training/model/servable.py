@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.dataset import Schema
+from aerotrain.data.dataset import Schema
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS

@@ -1,0 +1,218 @@
+"""``python -m devtools run|up|down``: a complete Airflow on this machine."""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from aerotrain.contract.errors import AerotrainError, FinalError
+from devtools.dag_run import run_once
+from devtools.environment import HOST, base_url
+from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
+from devtools.stack import end_marked, running_stack
+
+#: Exit codes.
+_OK, _RUN_FAILED, _ERROR = 0, 1, 2
+
+#: What the background process of ``up`` reports once its Airflow is up.
+_READY = "ready"
+
+
+class Interrupted(BaseException):
+    """A signal ended this process. A BaseException, so that no handler of Exception catches it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+def main() -> int:
+    """Carry out the command; returns the exit code."""
+    options = _parser().parse_args()
+    home, project = Home(options.home.resolve()), Path.cwd()
+    try:
+        match options.command:
+            case "run":
+                return _run(home, project, options.dag, options.conf)
+            case "up":
+                return _up(home, project, options.port)
+            case "serve":
+                _serve(home, project, options.port, options.ready)
+            case _:
+                return _down(home)
+    except AerotrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _ERROR
+    except Interrupted as interrupted:
+        print(f"{interrupted}; everything is stopped", file=sys.stderr)
+        return interrupted.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="devtools", description=__doc__)
+    subcommands = parser.add_subparsers(dest="command", required=True)
+    run = subcommands.add_parser("run", help="run a pipeline once, and stop everything again")
+    up = subcommands.add_parser("up", help="start Airflow, and leave it running")
+    down = subcommands.add_parser("down", help="stop what `up` started")
+    serve = subcommands.add_parser("serve")  # started by `up`, in the background
+    for each in (run, up, down, serve):
+        each.add_argument(
+            "--home", type=Path, default=Path(".local"), help="where everything is kept"
+        )
+    run.add_argument("--dag", default="digits", help="the pipeline, by the name of its DAG")
+    run.add_argument("--conf", type=_conf, default={}, help="params of the run, as JSON")
+    for each in (up, serve):
+        each.add_argument("--port", type=int, default=8080, help="where the UI answers")
+    serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
+    return parser
+
+
+def _conf(text: str) -> dict[str, Any]:
+    try:
+        conf = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}") from error
+    if not isinstance(conf, dict):
+        raise argparse.ArgumentTypeError(f"""{text!r} is no JSON object; write '{{"epochs": 3}}'""")
+    return conf
+
+
+def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
+    """Start everything, run the DAG once, report, and stop everything."""
+    begin = time.monotonic()
+    home.make()
+    _interrupt_on_signals()
+    with held(home, "run"):
+        _say(f"starting Airflow and its S3 server in {home.root} …")
+        with running_stack(home, project) as stack:
+            _say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
+            stack.wait_for_dag(dag)
+            return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
+
+
+def _up(home: Home, project: Path, port: int) -> int:
+    """Start everything in the background, and print its address."""
+    home.make()
+    other = holder(home)
+    if other is not None and other.command == "up":
+        _say(f"Airflow is already running.\n{_login(home, other.url)}")
+        return _OK
+    _interrupt_on_signals()
+    _say(f"starting Airflow and its S3 server in {home.root} …")
+    answer = _answer_of_server(home, project, port)
+    if answer != _READY:
+        raise FinalError(answer or f"Airflow did not come up; its log is {home.logs / 'up.log'}")
+    _say(_login(home, base_url(port)))
+    return _OK
+
+
+def _login(home: Home, url: str) -> str:
+    return f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\nstop   make down"
+
+
+def _answer_of_server(home: Home, project: Path, port: int) -> str:
+    """Start ``serve`` in a new session, and return what it writes into the pipe."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "devtools", "serve"]
+    options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
+    with (home.logs / "up.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*command, *options],
+            cwd=project,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(writing,),
+        )
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as pipe:
+            return pipe.read().strip()
+    except Interrupted:
+        server.terminate()
+        server.wait()
+        raise
+
+
+def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
+    """The background process of ``up``: runs until SIGTERM or until a component has ended.
+
+    Writes "ready", or an error message, to the file descriptor ``ready``.
+    """
+    home.make()
+    _interrupt_on_signals()
+    with os.fdopen(ready, "w") as pipe:
+        try:
+            _check_free(port)
+            with held(home, "up", base_url(port)), running_stack(home, project, port) as stack:
+                pipe.write(_READY)
+                pipe.close()
+                while True:
+                    stack.check()
+                    time.sleep(1)
+        except AerotrainError as error:
+            if not pipe.closed:
+                pipe.write(str(error))
+            raise
+
+
+def _check_free(port: int) -> None:
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise FinalError(
+                f"port {port} of {HOST} is taken; name another one: `make up PORT={port + 1}`"
+            ) from error
+
+
+def _down(home: Home) -> int:
+    """Stop what ``up`` started and all other processes of this home.
+
+    Raises:
+        FinalError: a ``run`` is using the home.
+    """
+    other = holder(home)
+    if other is not None and other.command == "run":
+        raise FinalError(
+            f"a `make run` (process {other.pid}) is using {home.root}; stop it with Ctrl-C there"
+        )
+    if other is not None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(other.pid, signal.SIGTERM)
+        wait_until_free(home)
+    left = end_marked(home.root)
+    _say("Airflow is stopped." if other is not None or left else "Airflow was not running.")
+    return _OK
+
+
+def _interrupt_on_signals() -> None:
+    """Raise ``Interrupted`` at the first signal; ignore later ones, so that cleanup completes."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for each in numbers:
+        signal.signal(each, interrupt)
+
+
+def _say(line: str) -> None:
+    """Print a message for the user at once, also into a pipe."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""The environment of a local Airflow: each setting that differs from Airflow's default, and why."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from devtools.home import USER, Home, Secrets
+
+BUCKET = "aerotrain"
+HOST = "127.0.0.1"
+
+#: An environment variable of every process that a local Airflow starts, replicas included. Its
+#: value is the home; by it the processes are found, even if their parent has ended.
+MARK = "AEROTRAIN_LOCAL"
+
+
+#: Settings of another Airflow, which would make this one use other DAGs or another file.
+_NOT_INHERITED = ("AIRFLOW_CONFIG", "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST")
+
+
+def base_url(port: int) -> str:
+    """The address of the API server and the UI."""
+    return f"http://{HOST}:{port}"
+
+
+def component_environment(
+    home: Home, project: Path, port: int, secrets: Secrets, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """All variables of Airflow's components, for the clone at ``project``.
+
+    Settings of the caller (``AIRFLOW__SECTION__KEY``) override those that are only tuning, such as
+    a database in PostgreSQL. They do not override those that tie this Airflow to its home, because
+    settings of another Airflow in the shell must not mix with it.
+    """
+    return {
+        **_tuning(home, os.cpu_count() or 1),
+        **{name: value for name, value in inherited.items() if name not in _NOT_INHERITED},
+        **_identity(home, project, port, secrets),
+        "PYTHONPATH": os.pathsep.join(
+            [str(project / "tasks"), str(project / "plugins"), inherited.get("PYTHONPATH", "")]
+        ).rstrip(os.pathsep),
+    }
+
+
+def store_environment(endpoint: str, access_key: str, secret_key: str) -> dict[str, str]:
+    """The variables by which tasks use the S3 server at ``endpoint``."""
+    connection = {
+        "conn_type": "aws",
+        "login": access_key,
+        "password": secret_key,
+        "extra": {"endpoint_url": endpoint, "region_name": "us-east-1"},
+    }
+    return {
+        "AIRFLOW_CONN_STORE": json.dumps(connection),
+        "AIRFLOW__AEROTRAIN__STORE": f"s3://{BUCKET}",
+        "AIRFLOW__AEROTRAIN__STORE_CONN_ID": "store",
+    }
+
+
+def _identity(home: Home, project: Path, port: int, secrets: Secrets) -> dict[str, str]:
+    return {
+        MARK: str(home.root),
+        # Without it a process that renames itself loses its environment in /proc, and so its mark.
+        "SPT_NOENV": "1",
+        "AIRFLOW_HOME": str(home.airflow),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(project / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(project / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__FERNET_KEY": secrets.fernet_key,
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home.passwords),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{base_url(port)}/execution/",
+        "AIRFLOW__API__HOST": HOST,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": base_url(port),
+        "AIRFLOW__API__SECRET_KEY": secrets.secret_key,
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.jwt_secret,
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home.airflow / "logs"),
+        # All logs are on this disk. Airflow's log servers would listen on every interface, at fixed
+        # ports that a second Airflow could not use, so none is started. With an empty host name
+        # (the result of str()) the API server sends no request to one for a running task.
+        "AIRFLOW__CORE__HOSTNAME_CALLABLE": "builtins.str",
+        "AIRFLOW__AEROTRAIN__SCRATCH": str(home.scratch),
+    }
+
+
+def _tuning(home: Home, cores: int) -> dict[str, str]:
+    return {
+        # SQLite waits 5 s for another writer by default. On a busy machine that is too short, and a
+        # task would fail with "database is locked". Airflow itself turns WAL on.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": (
+            f"sqlite:///{home.airflow / 'airflow.db'}?timeout=60"
+        ),
+        # The executor forks all of its workers at its start, and each task adds more processes.
+        "AIRFLOW__CORE__PARALLELISM": str(max(4, 2 * cores)),
+        # Between two tasks the scheduler sleeps up to this long (1 s by default), which is half of
+        # the cost of a task here. An idle loop takes 10 ms.
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        # A task detects that it was killed at its next heartbeat (5 s by default), and must end its
+        # replicas after that.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        # A task whose supervisor died is failed after this time (300 s by default).
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        # The timeout above applies to tasks of a running scheduler. Tasks of a killed one are
+        # searched at this interval (300 s by default), once it has sent no heartbeat for 30 s.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
+        # The delay until a new file in dags/ is read (300 s by default), and an edited one (30 s).
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
+        # One parser is enough for a clone's few files, and leaves a core to the API server, which
+        # takes the longest to start.
+        "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # There is one user, and a second process would take another 200 MiB.
+        "AIRFLOW__API__WORKERS": "1",
+    }

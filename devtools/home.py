@@ -1,0 +1,137 @@
+"""The folder of a local Airflow: its layout, its secrets, and the process that uses it."""
+
+import base64
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aerotrain.contract.errors import FinalError
+
+USER = "admin"
+
+
+class Home:
+    """Every path under one folder, by default ``.local`` of a clone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.airflow = root / "airflow"  # AIRFLOW_HOME: a database in SQLite, and the task logs
+        self.store = root / "store"  # the data of the S3 server
+        self.scratch = root / "scratch"  # the working directories of replicas
+        self.logs = root / "logs"  # of each Airflow component, and of `up`
+        self.model = root / "model"  # the SavedModel that the last `run` exported
+        self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
+        self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
+
+    def make(self) -> None:
+        """Make the folders, readable by this user only: the database holds Airflow's secrets."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.airflow, self.store, self.scratch, self.logs):
+            folder.mkdir(exist_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """The secrets that Airflow's components share."""
+
+    password: str
+    jwt_secret: str
+    fernet_key: str
+    secret_key: str
+
+    @classmethod
+    def of(cls, home: Home) -> "Secrets":
+        """The secrets of this home, created by the first call and unchanged afterwards."""
+        path = home.root / "secrets.json"
+        if not path.exists():
+            made = cls(
+                password=secrets.token_urlsafe(12),
+                jwt_secret=secrets.token_hex(64),
+                # 32 bytes in URL-safe base64: https://github.com/fernet/spec
+                fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+                secret_key=secrets.token_hex(32),
+            )
+            _write_private(path, json.dumps(asdict(made)))
+        kept = cls(**json.loads(path.read_text()))
+        _write_private(home.passwords, json.dumps({USER: kept.password}))
+        return kept
+
+
+def _write_private(path: Path, text: str) -> None:
+    partial = path.with_suffix(".new")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode=0o600)
+    partial.write_text(text)
+    partial.replace(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The process that uses a home; ``url`` is the address of its Airflow, if users know it."""
+
+    command: str
+    pid: int
+    url: str
+
+
+@contextmanager
+def held(home: Home, command: str, url: str = "") -> Iterator[None]:
+    """Hold the home exclusively until the block ends.
+
+    The kernel releases the lock when its process ends, in whatever way. So the content of the lock
+    file is valid for as long as it is locked.
+
+    Raises:
+        FinalError: another process holds it.
+    """
+    with _lock_file(home).open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FinalError(_in_use(home, lock.read())) from error
+        lock.truncate()
+        lock.write(json.dumps(asdict(Holder(command=command, pid=os.getpid(), url=url))))
+        lock.flush()
+        yield
+
+
+def _in_use(home: Home, holder: str) -> str:
+    if not holder:
+        return f"another process is just starting in {home.root}; try again in a moment"
+    other = Holder(**json.loads(holder))
+    if other.command == "up":
+        return f"Airflow is already running at {other.url}; `make down` stops it"
+    return (
+        f"another `make run` (process {other.pid}) is using {home.root}; wait for its end, "
+        "or give this one a home of its own with HOME_DIR=FOLDER"
+    )
+
+
+def holder(home: Home) -> Holder | None:
+    """The current holder of the home, or None."""
+    if not home.root.exists():
+        return None
+    with _lock_file(home).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = lock.read()
+            return Holder(**json.loads(text)) if text else None
+    return None
+
+
+def wait_until_free(home: Home) -> None:
+    """Return once no process holds the home."""
+    with _lock_file(home).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+
+def _lock_file(home: Home) -> Path:
+    path = home.root / "lock"
+    path.touch(mode=0o600)
+    return path

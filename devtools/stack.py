@@ -1,0 +1,267 @@
+"""A complete Airflow with its S3 server, as processes that run for the duration of a block.
+
+All of them carry the mark of their home in their environment, by which they are found and ended,
+whatever their parent is by then.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.strategy import nearest
+from aerotrain_airflow.backends.process.ports import reserved_ports
+from devtools.airflow_api import AirflowApi
+from devtools.environment import (
+    BUCKET,
+    MARK,
+    base_url,
+    component_environment,
+    store_environment,
+)
+from devtools.home import Home, Secrets
+from devtools.s3_server import S3Server, s3_server
+
+#: Seconds in which the API server has to respond; it takes 7 on two idle cores.
+_API_SECONDS = 180.0
+#: Seconds between two checks while waiting for a server.
+_ASK_EVERY = 0.1
+#: Seconds between two requests for what the DAG processor has parsed.
+_PARSED_EVERY = 0.2
+#: Seconds to wait for a DAG to be parsed: in all, and after the last new DAG was parsed.
+_PARSE_SECONDS = 120.0
+_STRAGGLER_SECONDS = 20.0
+
+#: Seconds that processes get to end by themselves. A task's replicas need 2 of them.
+GRACE = 6.0
+#: A process may start another one just before it is killed.
+_KILL_ROUNDS = 3
+
+_LAST_LINES = 15
+
+
+class Component:
+    """A process of Airflow in a session of its own, with its output in a log file.
+
+    Ctrl-C in the terminal does not reach it.
+    """
+
+    def __init__(
+        self, name: str, subcommand: str, environment: Mapping[str, str], home: Home
+    ) -> None:
+        self.name = name
+        self._command = [sys.executable, "-m", "airflow", *subcommand.split()]
+        self._environment = environment
+        self._folder = home.root
+        self._log = home.logs / f"{name}.log"
+        self._log.unlink(missing_ok=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; again, if it has ended."""
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            FinalError: it failed; its last lines are in the message.
+        """
+        if self.process.wait() != 0:
+            raise self._failure()
+
+    def check(self) -> None:
+        """Check that it is running.
+
+        Raises:
+            FinalError: it has ended; its last lines are in the message.
+        """
+        if self.process.poll() is not None:
+            raise self._failure()
+
+    def kill(self) -> None:
+        """Kill the process, but none of its children."""
+        self.process.kill()
+        self.process.wait()
+
+    def _failure(self) -> FinalError:
+        lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        return FinalError(
+            f"{self.name} ended with {self.process.returncode}; its log {self._log} ends:\n"
+            + "\n".join(f"  {line}" for line in lines)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """What is running: a client of Airflow's API, the S3 server, and Airflow's components.
+
+    ``since`` is when its start began.
+    """
+
+    api: AirflowApi
+    s3: S3Server
+    components: list[Component]
+    since: datetime
+
+    def check(self) -> None:
+        """Raise a FinalError with the end of its log if a component has ended."""
+        for component in self.components:
+            component.check()
+
+    def wait_for_api(self) -> None:
+        """Return once the API server responds.
+
+        Raises:
+            TemporaryError: it does not.
+        """
+        deadline = time.monotonic() + _API_SECONDS
+        while not self.api.is_ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise TemporaryError(
+                    f"Airflow's API server did not answer within {_API_SECONDS:.0f} s; "
+                    "is the machine very busy? Its log is logs/api-server.log"
+                )
+            time.sleep(_ASK_EVERY)
+
+    def wait_for_dag(self, dag: str) -> None:
+        """Return once this Airflow has parsed the DAG.
+
+        What an earlier Airflow stored in the database may be older than the file.
+
+        Raises:
+            FinalError: its file cannot be imported, or the DAG does not exist.
+        """
+        deadline = latest = time.monotonic() + _PARSE_SECONDS
+        known = 0
+        while True:
+            parsed = [name for name, at in self.api.parsed().items() if at > self.since]
+            if dag in parsed:
+                return
+            if errors := self.api.import_errors():
+                shown = "\n".join(f"{path}:\n{trace}" for path, trace in errors.items())
+                raise FinalError(f"DAG {dag!r} is not there, and dags/ has errors:\n{shown}")
+            if len(parsed) > known:
+                known = len(parsed)
+                deadline = min(latest, time.monotonic() + _STRAGGLER_SECONDS)
+            if time.monotonic() > deadline:
+                raise FinalError(
+                    f"dags/ has no DAG {dag!r}{nearest(dag, parsed)}; "
+                    f"it has {', '.join(sorted(parsed)) or 'none'}"
+                )
+            self.check()
+            time.sleep(_PARSED_EVERY)
+
+
+@contextmanager
+def running_stack(home: Home, project: Path, port: int | None = None) -> Iterator[Stack]:
+    """Start everything in the home, and stop all of it when the block ends, in whatever way.
+
+    ``project`` is the clone whose DAGs run; ``port`` is where the UI answers, by default a free
+    one.
+
+    Raises:
+        FinalError: a program is missing or has ended; the end of its log is in the message.
+        TemporaryError: a server did not start in time.
+    """
+    if not (project / "dags").is_dir():
+        raise FinalError(f"{project} has no folder dags/; run this where the clone is")
+    home.make()
+    os.environ[MARK] = str(home.root)  # the S3 server inherits this environment
+    if left := end_marked(home.root):
+        print(f"ended {left} processes that an earlier run had left", flush=True)
+    try:
+        with ExitStack() as exits:
+            if port is None:
+                port = exits.enter_context(reserved_ports(1))[0].number
+            try:
+                yield _start(home, project, port, exits)
+            finally:
+                end_marked(home.root)
+    finally:
+        os.environ.pop(MARK, None)
+
+
+def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
+    """Start first what others wait for longest.
+
+    The API server imports for seconds before it needs tables, so it starts in parallel with the
+    migration that creates them. The triggerer starts last, because no run needs it immediately.
+    """
+    since = datetime.now(UTC)
+    secrets = Secrets.of(home)
+    environment = component_environment(home, project, port, secrets, os.environ)
+
+    def start(name: str, subcommand: str, extra: dict[str, str]) -> Component:
+        component = Component(name, subcommand, environment | extra, home)
+        exits.callback(component.kill)  # leaves no zombie
+        return component
+
+    unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
+    api_server = start("api-server", "api-server", unchecked)
+    migration = start("migration", "db migrate", {})
+    s3 = exits.enter_context(s3_server(home.store))
+    s3.make_bucket(BUCKET)
+    migration.wait()
+    store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
+    components = [
+        api_server,
+        start("dag-processor", "dag-processor", store),
+        start("scheduler", "scheduler --skip-serve-logs", store),
+    ]
+    api = AirflowApi(base_url(port), secrets.password)
+    stack = Stack(api=api, s3=s3, components=components, since=since)
+    stack.wait_for_api()
+    components.append(start("triggerer", "triggerer --skip-serve-logs", store))
+    return stack
+
+
+def marked(root: Path) -> list[psutil.Process]:
+    """Every process of the home at ``root`` except this one, whatever its parent is now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(root) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # ended meanwhile, or owned by another user
+    return found
+
+
+def end_marked(root: Path) -> int:
+    """End every process of the home at ``root``: terminate them, and kill them after GRACE.
+
+    Returns:
+        How many there were.
+    """
+    first = marked(root)
+    for process in first:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    psutil.wait_procs(first, timeout=GRACE)
+    # Listed again, for processes that were started while others were ending.
+    for _ in range(_KILL_ROUNDS):
+        stubborn = marked(root)
+        for process in stubborn:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(stubborn, timeout=1)
+    return len(first)

@@ -1,1 +1,0 @@
-"""Evaluates the events of a run: its goodput, and the number of workers of the next attempt."""

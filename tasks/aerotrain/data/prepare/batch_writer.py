@@ -1,0 +1,133 @@
+"""The write path of one partition: cast, encode, split and shuffle the batches of its source."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import Schema
+from aerotrain.data.prepare.assignment import Hashes, content_hashes, hashes_of, position_hashes
+from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
+from aerotrain.data.prepare.external_shuffle import ExternalShuffle, Facts
+from aerotrain.data.prepare.plan import check_columns
+from aerotrain.data.prepare.quarantine import Quarantine
+from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
+from aerotrain.data.records import Columns, Frames, encoded_frames
+from aerotrain.data.records.encoding import lengths_of
+from aerotrain.data.sources import Batch, Rejected
+from aerotrain.data.statistics.dataset import Statistics
+
+#: Separates the values of a key of several columns; no text contains it.
+_BETWEEN = pa.scalar(b"\0", pa.large_binary())
+
+
+class BatchWriter:
+    """Writes the batches of one partition to the shuffle, and gathers their statistics."""
+
+    def __init__(
+        self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
+    ) -> None:
+        self.statistics = Statistics()
+        self.has_keys = bool(rules.key)
+        self.has_labels = False
+        self._rules = rules
+        self._shuffle = shuffle
+        self._quarantine = quarantine
+
+    def write(self, batch: Batch, schema: Schema) -> None:
+        """Write the valid records of the batch; the others go to quarantine.
+
+        Raises:
+            FinalError: the columns do not fit the schema, or too many records are rejected.
+        """
+        self.has_keys = self.has_keys or batch.keys is not None
+        fit = cast_to_schema(batch, schema, self._rules)
+        self._quarantine.add(fit.rejected)
+        if not len(fit.rows):
+            return
+        frames = encoded_frames(fit.columns)
+        lengths = lengths_of(frames.rows)
+        keys = key_texts(batch, fit, self._rules)
+        hashes = content_hashes(frames.checksums, lengths) if keys is None else hashes_of(keys)
+        splits = assign_splits(fit.columns, batch.file, hashes, self._rules)
+        facts = Facts(
+            hashes=hashes,
+            lengths=lengths,
+            splits=splits,
+            labels=self._labels(fit.columns),
+            strata=self._strata(fit.columns),
+        )
+        # Hashing positions keeps the sample fair to the records where their contents repeat.
+        sampled = (
+            hashes if keys is not None else position_hashes(batch.file, batch.offsets[fit.rows])
+        )
+        self._add(batch, fit, frames, facts, sampled)
+
+    def _add(
+        self, batch: Batch, fit: CastBatch, frames: Frames, facts: Facts, sampled: Hashes
+    ) -> None:
+        """Add the records that have a split and fit into a shard to the shuffle."""
+        columns = fit.columns
+        most = self._rules.shard_bytes
+        wrong = (facts.splits == NO_SPLIT) | (facts.lengths > most)
+        if wrong.any():
+            self._quarantine.add(
+                [
+                    Rejected(
+                        batch.file,
+                        int(batch.offsets[fit.rows[row]]),
+                        batch.unit,
+                        self._why(int(facts.lengths[row])),
+                    )
+                    for row in np.flatnonzero(wrong)
+                ]
+            )
+            kept = np.flatnonzero(~wrong)
+            frames = Frames(frames.rows.take(pa.array(kept)), frames.checksums[kept])
+            facts, sampled = facts.take(kept), sampled[kept]
+            columns = {name: column.take(kept) for name, column in columns.items()}
+        if len(facts.hashes):
+            self._shuffle.add(frames, facts)
+            self.statistics.add(columns, fit.missing, sampled)
+
+    def _why(self, length: int) -> str:
+        if length > self._rules.shard_bytes:
+            return (
+                f"its {length} bytes are more than a whole shard takes, shard_bytes is "
+                f"{self._rules.shard_bytes}"
+            )
+        column = self._rules.split_by["column"]
+        return f"column {column!r} names none of the splits {', '.join(sorted(self._rules.splits))}"
+
+    def _labels(self, columns: Columns) -> NDArray[np.int64]:
+        label = columns.get(self._rules.label)
+        if label is None or label.feature.shape or "int" not in label.feature.dtype:
+            return np.zeros(len(next(iter(columns.values()))), np.int8)
+        self.has_labels = True
+        return label.values.astype(np.int64)
+
+    def _strata(self, columns: Columns) -> Hashes:
+        if self._rules.split_by["way"] != "stratified":
+            return np.zeros(len(next(iter(columns.values()))), np.uint8)
+        return strata_of(columns[self._rules.split_by["column"]])
+
+
+def key_texts(
+    batch: Batch, fit: CastBatch, rules: PlanArguments
+) -> Sequence[str] | Sequence[bytes] | None:
+    """The key of each record; None if the records have no keys."""
+    if rules.key:
+        texts = [texts_of(fit.columns[name]) for name in rules.key]
+        keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
+        return keys.to_pylist()
+    return None if batch.keys is None else [batch.keys[row] for row in fit.rows]
+
+
+def schema_of_columns(batch: Batch, rules: PlanArguments) -> Schema:
+    """The schema by the first batch, for sources that do not know it earlier."""
+    schema = {name: column.feature for name, column in batch.columns.items()}
+    check_columns(rules, schema)
+    return schema

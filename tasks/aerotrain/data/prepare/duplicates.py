@@ -1,0 +1,121 @@
+"""Detection of duplicate keys, within a partition and across all of them.
+
+Each partition checks its own records and stores the sorted hashes of their keys next to its
+statistics; ``finalize`` merges those of all partitions, one range of hash values at a time. Where
+two hashes are equal, the records are read again to compare the keys themselves.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.data.prepare.assignment import Hashes, hashes_of
+from aerotrain.data.prepare.batch_writer import key_texts, schema_of_columns
+from aerotrain.data.prepare.cast import cast_to_schema
+from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key
+from aerotrain.data.sources import open_source
+from aerotrain.store import Store
+
+#: Hashes of all partitions that are held in memory at once: 64 MiB.
+RANGE_HASHES = 2**23
+
+_LEAST_READ = 2**12
+
+
+def check_unique(plan: Plan, planned: PlannedPartition, hashes: Hashes) -> None:
+    """Check that the keys of one partition are unique.
+
+    Raises:
+        FinalError: two records share a key; the message names their positions.
+    """
+    ordered = np.sort(hashes)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    for each in np.unique(twice):
+        _check_same(plan, [planned], each, len(twice))
+
+
+def write_keys(hashes: Hashes, path: Path) -> None:
+    """Write the sorted hashes of a partition's keys, for ``check_unique_across``."""
+    np.sort(hashes).astype("<u8").tofile(path)
+
+
+def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> None:
+    """Check that keys are unique across partitions, which have ``records`` records each.
+
+    Raises:
+        FinalError: two records share a key; the message names their positions.
+    """
+    keys = [_Keys(store, partition, count) for partition, count in enumerate(records) if count]
+    ranges = max(1, -(-sum(records) // RANGE_HASHES))
+    for number in range(1, ranges + 1):
+        end = None if number == ranges else 2**64 * number // ranges
+        found = [each.below(end, ranges) for each in keys]
+        hashes = np.concatenate([np.zeros(0, np.uint64), *found])
+        partitions = np.repeat([each.partition for each in keys], [len(each) for each in found])
+        order = np.argsort(hashes, kind="stable")
+        hashes, partitions = hashes[order], partitions[order]
+        places = np.flatnonzero((np.diff(hashes) == 0) & (np.diff(partitions) != 0))
+        for place in places:
+            both = [PlannedPartition.read(store, int(partitions[at])) for at in (place, place + 1)]
+            _check_same(plan, both, hashes[place], len(places))
+
+
+class _Keys:
+    """The sorted key hashes of one partition, read lazily."""
+
+    def __init__(self, store: Store, partition: int, count: int) -> None:
+        self.partition = partition
+        self._store = store
+        self._stored = store.stat(partition_keys_key(partition))
+        self._count = count
+        self._read = 0
+        self._ahead: Hashes = np.zeros(0, np.uint64)
+
+    def below(self, end: int | None, ranges: int) -> Hashes:
+        """The next hashes, up to ``end``, of which one in so many stretches has its share."""
+        at_once = max(_LEAST_READ, self._count // ranges)
+        while self._read < self._count and (
+            end is None or not len(self._ahead) or self._ahead[-1] < end
+        ):
+            last = min(self._count, self._read + at_once)
+            key, etag = self._stored.key, self._stored.etag
+            data = self._store.get_range(key, 8 * self._read, 8 * last, etag)
+            self._ahead = np.concatenate([self._ahead, np.frombuffer(data, "<u8")])
+            self._read = last
+        cut = len(self._ahead) if end is None else int(np.searchsorted(self._ahead, np.uint64(end)))
+        found, self._ahead = self._ahead[:cut], self._ahead[cut:]
+        return found
+
+
+def _check_same(
+    plan: Plan, partitions: Sequence[PlannedPartition], target: np.uint64, count: int
+) -> None:
+    """Raise ``FinalError`` if two records of that hash share their key, not just the hash."""
+    seen: dict[str | bytes, str] = {}
+    for planned in partitions:
+        for key, place in _found(plan, planned, target):
+            if key in seen:
+                raise FinalError(
+                    f"{count} records repeat a key, the first at {seen[key]} and "
+                    f"{place}; give every record a key of its own"
+                )
+            seen[key] = place
+
+
+def _found(
+    plan: Plan, planned: PlannedPartition, target: np.uint64
+) -> Iterator[tuple[str | bytes, str]]:
+    """The keys with that hash and their positions, by reading the fragments again."""
+    source, schema = open_source(plan.source), plan.schema
+    for fragment in planned.fragments:
+        for batch in source.read(fragment, schema):
+            schema = schema or schema_of_columns(batch, plan.rules)
+            fit = cast_to_schema(batch, schema, plan.rules)
+            keys = key_texts(batch, fit, plan.rules)
+            assert keys is not None
+            for place in np.flatnonzero(hashes_of(keys) == target):
+                row = fit.rows[place]
+                named = f" {batch.keys[row]!r}" if batch.keys else ""
+                yield keys[int(place)], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"

@@ -1,0 +1,162 @@
+"""The last step of ``prepare``: check all partitions together and publish the manifest."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import FinalizeArguments
+from aerotrain.data.dataset import Dataset, Schema, Split
+from aerotrain.data.prepare.duplicates import check_unique_across
+from aerotrain.data.prepare.latest import set_latest
+from aerotrain.data.prepare.layout import (
+    Plan,
+    WrittenPartition,
+    folder_of,
+    partition_key,
+    partition_statistics_key,
+)
+from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
+from aerotrain.data.sources import Rejected
+from aerotrain.data.statistics.dataset import Statistics, schema_text
+from aerotrain.data.statistics.drift import changes, check_changes
+from aerotrain.data.statistics.page import page
+from aerotrain.data.statistics.summary import PAGE, SCHEMA, STATISTICS, load_statistics
+from aerotrain.replica import Replica
+from aerotrain.store import MANIFEST, MissingError, Store, open_store
+
+
+def run(replica: Replica) -> str:
+    """Finalize the data set, unless it is finalized already.
+
+    Returns:
+        The data set's URL, for ``load_dataset``.
+
+    Raises:
+        FinalError: a partition is missing, a key occurs twice, or the data drifted from the
+            last data set.
+    """
+    store = open_store(FinalizeArguments.of(replica.job.arguments).dataset)
+    root = open_store(replica.job.store)
+    plan = Plan.read(store)
+    if store.exists(MANIFEST):
+        set_latest(root, plan.rules.name, plan.fingerprint)
+        print(f"already finalized: {store.url}")
+        return store.url
+    partitions = _written_partitions(store, len(plan.partitions))
+    dataset = merge(plan, partitions)
+    check_rejected(*_rejected(partitions), plan.rules.max_rejected)
+    check_unique_across(
+        store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
+    )
+    describe(root, store, plan, dataset)
+    store.put(MANIFEST, dataset.to_json().encode())
+    set_latest(root, plan.rules.name, plan.fingerprint)
+    counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
+    print(f"finalized {store.url}: {counts} records")
+    return store.url
+
+
+def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
+    """Write the statistics, unless the data drifted from the last finalized data set.
+
+    Raises:
+        FinalError: they drifted; the message is a table of the changes.
+    """
+    statistics = Statistics()
+    for number in range(len(plan.partitions)):
+        statistics.merge(Statistics.from_json(store.get(partition_statistics_key(number))))
+    summary = statistics.summary()
+    before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
+    if before and not plan.rules.allow_drift:
+        check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
+    store.put(SCHEMA, schema_text(statistics.schema()).encode())
+    store.put(PAGE, page(store.url, summary, dataset.splits).encode())
+    store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
+
+
+def merge(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
+    """The data set that consists of these partitions, in the plan's order.
+
+    Raises:
+        FinalError: two partitions have different features, or a split has no record.
+    """
+    shares = plan.rules.splits
+    splits = {
+        name: _merged([partition.splits[name] for partition in partitions]) for name in shares
+    }
+    _check_filled(splits, shares)
+    return Dataset(
+        fingerprint=plan.fingerprint,
+        source=plan.source,
+        schema=_schema(partitions),
+        splits=splits,
+    )
+
+
+def _rejected(partitions: Sequence[WrittenPartition]) -> tuple[int, list[Rejected]]:
+    """How many records all partitions rejected, and the first of them."""
+    return sum(partition.rejected for partition in partitions), [
+        each for partition in partitions for each in partition.first_rejected
+    ][:SHOWN]
+
+
+def _check_filled(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
+    """Check that the data set, and each of its splits, has a record."""
+    if not any(split.records for split in splits.values()):
+        raise FinalError(
+            "the data set is empty: none of its partitions has a record; check that the input is "
+            "where the source looks for it"
+        )
+    for name, split in splits.items():
+        if not split.records:
+            raise FinalError(
+                f"the split {name!r} got no record with its share of {shares[name]:g}; give it a "
+                "larger share, or prepare more data"
+            )
+
+
+def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
+    written, missing = [], []
+    for number in range(count):
+        try:
+            written.append(WrittenPartition.from_json(store.get(partition_key(number))))
+        except MissingError:
+            missing.append(str(number))
+    if missing:
+        raise FinalError(
+            f"{len(missing)} of {count} partitions of {store.url} are not written: "
+            f"{', '.join(missing)}; run aerotrain.data.prepare.partition for each of them, "
+            "then finalize again"
+        )
+    return written
+
+
+def _merged(splits: Sequence[Split]) -> Split:
+    classes: Counter[int] = Counter()
+    for split in splits:
+        classes.update(split.classes)
+    return Split(
+        shards=tuple(shard for split in splits for shard in split.shards),
+        classes=dict(classes),
+    )
+
+
+def _schema(partitions: Sequence[WrittenPartition]) -> Schema:
+    """The schema, which all partitions that have records must share."""
+    first, schema = next(
+        (number, partition.schema)
+        for number, partition in enumerate(partitions)
+        if partition.schema is not None
+    )
+    for number, partition in enumerate(partitions):
+        if partition.schema is not None and partition.schema != schema:
+            raise FinalError(
+                f"the records of partition {number} have {_described(partition.schema)}, those of "
+                f"partition {first} have {_described(schema)}; give all records the same features"
+            )
+    return schema
+
+
+def _described(schema: Schema) -> str:
+    return ", ".join(f"{name!r} ({feature})" for name, feature in sorted(schema.items()))

@@ -1,0 +1,201 @@
+"""The store layout of a data set in preparation: keys, and the documents that lie there.
+
+In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each partition,
+``plan/00003.json`` with its fragments come first; ``parts/00003.json`` when the shards of that
+partition are written, with ``parts/00003.statistics.json``, ``parts/00003.keys`` and
+``quarantine/00003.jsonl``; ``manifest.json`` comes last. At the top of the store,
+``parts/<fingerprint of a partition>.json`` says where that partition was written, and
+``latest/<name>.json`` which data set was finalized last.
+
+The documents keep the names "part" and "piece", for partition and fragment, of earlier versions.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
+from aerotrain.data.sources import Rejected
+from aerotrain.store import MissingError, Store
+
+PLAN = "plan.json"
+
+
+def folder_of(fingerprint: str) -> str:
+    """The folder of the data set with that fingerprint in a pipeline's store."""
+    return f"datasets/{fingerprint}"
+
+
+def fragments_key(partition: int) -> str:
+    """The key of the document that lists the partition's fragments."""
+    return f"plan/{partition:05d}.json"
+
+
+def partition_key(partition: int) -> str:
+    """The key of the document that exists once all shards of the partition are written."""
+    return f"parts/{partition:05d}.json"
+
+
+def partition_statistics_key(partition: int) -> str:
+    """The key of the statistics of the partition's records."""
+    return f"parts/{partition:05d}.statistics.json"
+
+
+def partition_keys_key(partition: int) -> str:
+    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys."""
+    return f"parts/{partition:05d}.keys"
+
+
+def quarantine_key(partition: int) -> str:
+    """The key of the partition's rejected records, as JSON lines."""
+    return f"quarantine/{partition:05d}.jsonl"
+
+
+def known_partition_key(fingerprint: str) -> str:
+    """The key, at the top of the store, of the place where that partition was written."""
+    return f"parts/{fingerprint}.json"
+
+
+def fingerprint_of(description: Any) -> str:
+    """A short name for a JSON value: equal values, equal names."""
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be written: the source, as it was when it was listed, and the rules.
+
+    ``schema`` is None if it is known only once records are read. ``partitions`` are the
+    fingerprints of the partitions, ``baseline`` that of the data set finalized before, if any.
+    """
+
+    source: Mapping[str, Any]
+    schema: Schema | None
+    rules: PlanArguments
+    partitions: tuple[str, ...]
+    shards_per_partition: int
+    baseline: str | None = None
+    version: int = VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """The data set's name: a hash of everything that decides what is written."""
+        return fingerprint_of(
+            [
+                self.version,
+                dict(self.source),
+                self._written_schema(),
+                content_rules(self.rules),
+                self.partitions,
+            ]
+        )
+
+    def _written_schema(self) -> dict[str, Any] | None:
+        return None if self.schema is None else schema_to_dict(self.schema)
+
+    def to_json(self) -> str:
+        document = {
+            "version": self.version,
+            "source": dict(self.source),
+            "schema": self._written_schema(),
+            "rules": asdict(self.rules),
+            "parts": list(self.partitions),
+            "shards_per_part": self.shards_per_partition,
+            "baseline": self.baseline,
+        }
+        return json.dumps(document, sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def read(cls, store: Store) -> Self:
+        """The plan of the data set in ``store``.
+
+        Raises:
+            FinalError: it was not planned, or planned by another version of aerotrain.
+        """
+        try:
+            data = json.loads(store.get(PLAN))
+        except MissingError as error:
+            raise FinalError(
+                f"no data set is planned at {store.url}; run aerotrain.data.prepare.plan first"
+            ) from error
+        if data["version"] != VERSION:
+            raise FinalError(
+                f"the data set at {store.url} was planned for version {data['version']} of the "
+                f"format, this is version {VERSION}; plan it again"
+            )
+        return cls(
+            source=data["source"],
+            schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
+            rules=PlanArguments.of(data["rules"]),
+            partitions=tuple(data["parts"]),
+            shards_per_partition=data["shards_per_part"],
+            baseline=data["baseline"],
+        )
+
+
+def content_rules(rules: PlanArguments) -> dict[str, Any]:
+    """The rules that decide the bytes of the shards."""
+    names = ("splits", "split_by", "key", "label", "fill", "ranges", "seed", "shard_bytes")
+    data = asdict(rules)
+    return {name: data[name] for name in names} | {"shards": rules.shards}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPartition:
+    """The fragments of one partition, and about how many bytes its records take."""
+
+    fragments: Sequence[Mapping[str, Any]]
+    bytes: int | None
+
+    def to_json(self) -> str:
+        return json.dumps({"bytes": self.bytes, "pieces": list(self.fragments)}) + "\n"
+
+    @classmethod
+    def read(cls, store: Store, partition: int) -> Self:
+        data = json.loads(store.get(fragments_key(partition)))
+        return cls(fragments=data["pieces"], bytes=data["bytes"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenPartition:
+    """The result of one partition: its shards, and its schema, None if it had no record.
+
+    ``rejected`` counts the rejected records, ``first_rejected`` are some of them. ``has_keys``
+    says whether the records have keys, whose hashes are then stored as well.
+    """
+
+    schema: Schema | None
+    splits: Mapping[str, Split]
+    has_keys: bool = False
+    rejected: int = 0
+    first_rejected: Sequence[Rejected] = field(default=())
+
+    @property
+    def records(self) -> int:
+        return sum(split.records for split in self.splits.values())
+
+    def to_json(self) -> str:
+        document = {
+            "schema": None if self.schema is None else schema_to_dict(self.schema),
+            "splits": {name: split.to_dict() for name, split in self.splits.items()},
+            "has_keys": self.has_keys,
+            "rejected": self.rejected,
+            "first_rejected": [asdict(each) for each in self.first_rejected],
+        }
+        return json.dumps(document, sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        data = json.loads(text)
+        return cls(
+            schema=None if data["schema"] is None else schema_from_dict(data["schema"]),
+            splits={name: Split.from_dict(split) for name, split in data["splits"].items()},
+            has_keys=data["has_keys"],
+            rejected=data["rejected"],
+            first_rejected=[Rejected(**each) for each in data["first_rejected"]],
+        )

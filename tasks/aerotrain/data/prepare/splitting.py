@@ -1,0 +1,130 @@
+"""The ways to divide records into splits, in one table."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.prepare.assignment import Hashes, hashes_of, mixed, points_of, splits_of
+from aerotrain.data.records import Column, Columns
+from aerotrain.data.sources import SourceError
+
+#: The index of each record's split among the splits sorted by name; -1 if it has none.
+Numbers = NDArray[np.int8]
+
+NO_SPLIT = -1
+
+
+def assign_splits(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+    """The split of each record of one file, by the way that the rules name.
+
+    For ``stratified`` it is a placeholder until all records of the partition are read.
+    """
+    return _WAYS[rules.split_by["way"]](columns, file, hashes, rules)
+
+
+def _by_key(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+    return splits_of(hashes, rules.splits).astype(np.int8)
+
+
+def _by_column(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+    names = pa.array([name.encode() for name in sorted(rules.splits)], pa.large_binary())
+    found = pc.index_in(texts_of(columns[rules.split_by["column"]]), value_set=names)
+    return found.fill_null(NO_SPLIT).to_numpy(zero_copy_only=False).astype(np.int8)
+
+
+def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+    folders = file.split("/")[:-1]
+    names = [name for name in sorted(rules.splits) if name in folders]
+    if len(names) != 1:
+        raise SourceError(
+            f"{file} is in the folder of {' and of '.join(names) or 'no split'}; the splits are "
+            f"{', '.join(sorted(rules.splits))}, and each file must be in the folder of one"
+        )
+    return np.full(len(hashes), sorted(rules.splits).index(names[0]), np.int8)
+
+
+def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+    column = columns[rules.split_by["column"]]
+    until = rules.split_by["until"]
+    ends = sorted((_timestamp(end, column), name) for name, end in until.items() if end is not None)
+    names = [name for _, name in ends] + [name for name, end in until.items() if end is None]
+    numbers = np.array([sorted(rules.splits).index(name) for name in names] + [NO_SPLIT], np.int8)
+    past = np.zeros(len(hashes), np.int64)
+    for end, _ in ends:
+        values = column.values if column.is_text else pa.array(column.values)
+        past += pc.greater_equal(values, end).to_numpy(zero_copy_only=False)
+    return numbers[past].astype(np.int8)
+
+
+def _timestamp(end: Any, column: Column) -> Any:
+    """The end of a split in the unit of the column's values."""
+    if column.is_text:
+        return str(end).encode()
+    if not isinstance(end, str):
+        return end
+    try:
+        moment = datetime.fromisoformat(end)
+    except ValueError as error:
+        raise SpecError(f"split_by 'time' has {end!r}, which is not a time: {error}") from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if column.feature.dtype == "int32":
+        return (moment.date() - date(1970, 1, 1)).days
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _deferred(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+    return np.zeros(len(hashes), np.int8)
+
+
+_WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], Numbers]] = {
+    "key": _by_key,
+    "column": _by_column,
+    "folder": _by_folder,
+    "time": _by_time,
+    "stratified": _deferred,
+}
+
+
+def stratified(
+    strata: Hashes, hashes: Hashes, splits: Mapping[str, float], partition: str
+) -> Numbers:
+    """The split of each record, so that each class is divided by the shares, to one record.
+
+    Within a class, records are ordered by their hashes, and records of one hash stay together.
+    Counts are rounded at random, seeded by the fingerprint ``partition``, so that a class with few
+    records in each of many partitions is divided by the shares too.
+    """
+    numbers = np.empty(len(hashes), np.int8)
+    ends = np.cumsum([splits[name] for name in sorted(splits)])
+    order = np.lexsort((hashes, strata))
+    starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
+    rounding = points_of(mixed(strata[order[starts]] ^ hashes_of([partition])))
+    for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
+        mine = order[start:end]
+        cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)
+        first_alike = np.searchsorted(hashes[mine], hashes[mine])
+        numbers[mine] = np.minimum(np.searchsorted(cuts, first_alike, "right"), len(ends) - 1)
+    return numbers
+
+
+def strata_of(column: Column) -> Hashes:
+    """The class of each record as a number; strings are hashed."""
+    if not column.is_text:
+        return column.values.astype(np.int64).view(np.uint64)
+    encoded = column.values.dictionary_encode()
+    hashes = hashes_of(encoded.dictionary.to_pylist())
+    return hashes[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def texts_of(column: Column) -> pa.LargeBinaryArray:
+    """The values of a scalar column as text."""
+    if column.is_text:
+        return column.values
+    return pa.array(column.values).cast(pa.large_string()).cast(pa.large_binary())

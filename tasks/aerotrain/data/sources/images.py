@@ -1,0 +1,123 @@
+"""The source of image folders, one for each class; image bytes are stored unchanged."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.sources.files import InputFile, files_of
+from aerotrain.data.sources.naming import short_hash
+from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
+from aerotrain.data.sources.whole_files import WholeFiles
+
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+
+#: About how many images are in one fragment, and how many are read concurrently.
+FRAGMENT_IMAGES = 256
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class ImageSource(WholeFiles):
+    """JPEG and PNG files; the name of a file's folder is its class.
+
+    A record is ``image``, the bytes of the file, and ``label``, the index of its class in
+    ``classes``, which are the folders' names, sorted, unless they are given.
+    """
+
+    options = frozenset({"classes"})
+
+    @cached_property
+    def files(self) -> list[InputFile]:
+        files = files_of(self.description["url"])
+        images = [file for file in files if file.key.lower().endswith(_SUFFIXES)]
+        if not images:
+            raise SourceError(
+                f"the source is empty: none of the {len(files)} files at "
+                f"{self.description['url']} ends in {', '.join(_SUFFIXES)}"
+            )
+        return images
+
+    @cached_property
+    def _classes(self) -> list[str]:
+        given = self.description.get("classes")
+        return list(given) if given else sorted({_class_of(file) for file in self.files})
+
+    def described(self) -> Mapping[str, Any]:
+        return {**self.description, "classes": self._classes}
+
+    def fragments(self) -> Iterator[Fragment]:
+        """Bundles of images by a hash of their keys; a new image changes only its own bundle."""
+        count = 1
+        while count * FRAGMENT_IMAGES < len(self.files):
+            count *= 2
+        bundles: list[list[InputFile]] = [[] for _ in range(count)]
+        for file in self.files:
+            bundles[int(short_hash(file.key)[:8], 16) % count].append(file)
+        for number, bundle in enumerate(bundles):
+            if bundle:
+                versions = (text for each in bundle for text in (each.url, each.etag))
+                yield Fragment(
+                    name=f"{self.description['url']}:bundle-{number}-of-{count}",
+                    fingerprint=short_hash(*versions),
+                    bytes=sum(file.size for file in bundle),
+                    description={"files": bundle},
+                )
+
+    def schema(self) -> Schema:
+        return {"image": Feature("string"), "label": Feature("int64")}
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        numbers = {name: number for number, name in enumerate(self._classes)}
+        files = [InputFile(*each) for each in description["files"]]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for file, data in zip(files, pool.map(_content, files), strict=True):
+                wrong = why_no_image(data)
+                if _class_of(file) not in numbers:
+                    wrong = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"
+                if wrong:
+                    yield _batch(file, [], [], [Rejected(file.url, 0, "byte", wrong)])
+                else:
+                    yield _batch(file, [data], [numbers[_class_of(file)]], [])
+
+
+def _batch(
+    file: InputFile, images: list[bytes], labels: list[int], rejected: list[Rejected]
+) -> Batch:
+    return Batch(
+        columns={
+            "image": pa.array(images, pa.large_binary()),
+            "label": np.array(labels, np.int64),
+        },
+        file=file.url,
+        offsets=np.zeros(len(images), np.int64),
+        unit="byte",
+        rejected=rejected,
+    )
+
+
+def _content(file: InputFile) -> bytes:
+    return file.read(0, file.size)
+
+
+def _class_of(file: InputFile) -> str:
+    return file.url.split("/")[-2]
+
+
+def why_no_image(data: bytes) -> str:
+    """Why these bytes are not a complete JPEG or PNG; empty if they are.
+
+    The pixels are not decoded: that takes 100 times as long, and the model's transform does it.
+    """
+    if not data:
+        return "the file is empty"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "" if b"\xff\xd9" in data[-64:] else "it is a truncated JPEG"
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "" if b"IEND" in data[-64:] else "it is a truncated PNG"
+    return f"it is neither JPEG nor PNG: it begins with {data[:8]!r}"

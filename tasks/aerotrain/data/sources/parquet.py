@@ -1,0 +1,147 @@
+"""The source of Parquet files: row groups are read column by column, in batches."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.strategy import nearest
+from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.records import RecordError, column_of
+from aerotrain.data.sources.files import InputFile, constants
+from aerotrain.data.sources.naming import file_and_span, fragment_of
+from aerotrain.data.sources.options import check_once
+from aerotrain.data.sources.protocol import Batch, Fragment, SourceError
+from aerotrain.data.sources.whole_files import WholeFiles
+
+#: Compressed bytes of the row groups of one fragment.
+FRAGMENT_BYTES = 64 * 2**20
+
+#: About how many bytes of columns are decoded at once.
+_BATCH_BYTES = 4 * 2**20
+_MOST_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class ParquetSource(WholeFiles):
+    """Parquet files below a URL; ``columns`` are those to read, by default all."""
+
+    options = frozenset({"columns"})
+
+    def fragments(self) -> Iterator[Fragment]:
+        for file in self.files:
+            if file.size <= FRAGMENT_BYTES:  # no need to read its footer
+                yield fragment_of(file, (0, -1), 2 * file.size)
+                continue
+            with _opened(file) as parquet:
+                yield from _row_groups(file, parquet.metadata)
+
+    def schema(self) -> Schema:
+        """The schema by the first rows of the first file that has any."""
+        for file in self.files:
+            with _opened(file) as parquet:
+                names = self._columns(file, parquet.schema_arrow)
+                for batch in parquet.iter_batches(1000, columns=names):
+                    known = {name: batch.column(name).drop_null() for name in names}
+                    selected = self.description.get("columns", file.partitions)
+                    partitions = {
+                        name: Feature("string") for name in file.partitions if name in selected
+                    }
+                    return {
+                        name: _feature(name, each, file) for name, each in known.items()
+                    } | partitions
+        raise SourceError(
+            f"the source is empty: none of its {len(self.files)} files has a row; check that "
+            "the input is where the source looks for it"
+        )
+
+    def _columns(self, file: InputFile, schema: pa.Schema) -> list[str]:
+        selected = self.description.get("columns", schema.names)
+        for name in selected:
+            if name not in schema.names and name not in file.partitions:
+                raise SpecError(
+                    f"{file.url} has no column {name!r}{nearest(name, schema.names)}; "
+                    f"it has {', '.join(schema.names)}"
+                )
+            check_once(file.url, name, schema.names)
+        return [name for name in selected if name not in file.partitions]
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        assert schema is not None
+        file, (first, last) = file_and_span(description)
+        with _opened(file) as parquet:
+            _check(file, parquet.schema_arrow, schema)
+            groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
+            names = [name for name in schema if name not in file.partitions]
+            row = sum(parquet.metadata.row_group(each).num_rows for each in range(first))
+            for batch in _batches(parquet, groups, names):
+                count = len(batch)
+                read = {name: batch.column(name) for name in names}
+                yield Batch(
+                    columns=read | constants(file, count),
+                    file=file.url,
+                    offsets=np.arange(row, row + count),
+                    unit="row",
+                )
+                row += count
+
+
+def _batches(parquet: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of some row groups, in batches of about ``_BATCH_BYTES``."""
+    rows = sum(parquet.metadata.row_group(each).num_rows for each in groups)
+    size = sum(parquet.metadata.row_group(each).total_byte_size for each in groups)
+    at_once = max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, size)))
+    yield from parquet.iter_batches(
+        at_once, row_groups=list(groups), columns=names, use_threads=False
+    )
+
+
+def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Fragment]:
+    first, size, content = 0, 0, 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        size += sum(group.column(each).total_compressed_size for each in range(group.num_columns))
+        content += group.total_byte_size
+        if size >= FRAGMENT_BYTES or number + 1 == metadata.num_row_groups:
+            yield fragment_of(file, (first, number + 1), content)
+            first, size, content = number + 1, 0, 0
+
+
+def _check(file: InputFile, found: pa.Schema, schema: Schema) -> None:
+    """Check that a file has the columns of the schema, before a row is read."""
+    for name in schema:
+        if name in file.partitions:
+            continue
+        if name not in found.names:
+            raise SourceError(
+                f"{file.url} has no column {name!r}{nearest(name, found.names)}; give all files "
+                "the same columns, or name those to read in 'columns'"
+            )
+        check_once(file.url, name, found.names)
+
+
+def _feature(name: str, values: pa.Array, file: InputFile) -> Feature:
+    if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
+        raise RecordError(
+            f"the column {name!r} is null in the first rows of {file.url}, so its type is "
+            "unknown; leave it out by naming the others in 'columns'"
+        )
+    return column_of(name, values).feature
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
+    """The opened file; Arrow's errors become ``SourceError``."""
+    try:
+        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+            yield parquet
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise SourceError(
+            f"{file.url} is not a complete Parquet file: {str(error).splitlines()[0]}; it may be "
+            "truncated: write it again"
+        ) from error

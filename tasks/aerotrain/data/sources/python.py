@@ -1,0 +1,148 @@
+"""A module of the user's own that reads the records, one by one."""
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
+from aerotrain.contract.strategy import nearest
+from aerotrain.data.dataset import Schema
+from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
+from aerotrain.data.sources.naming import short_hash
+from aerotrain.data.sources.options import checked
+from aerotrain.data.sources.protocol import Batch, Fragment, Rejected
+from aerotrain.user_module import user_module
+
+#: A record's stable key, and its features by name.
+Record = tuple[str, Mapping[str, Any]]
+
+_BATCH_RECORDS = 1024
+
+
+@dataclass(frozen=True)
+class PythonSource:
+    """A module of the user's with ``list_parts()`` and ``read_part(part)``.
+
+    A part is any JSON object, and a fragment of the source. Anything that identifies its content (a
+    checksum, a version id) belongs in it: its fingerprint is a hash of it and of the code of both
+    functions. A change of either prepares the data again, a change of the model does not.
+    """
+
+    module: ModuleType
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """The source that ``{"kind": "python", "module": ...}`` describes."""
+        checked(description, {"module"}, set())
+        name = description["module"]
+        module = user_module(name, "to read the data")
+        for function in ("list_parts", "read_part"):
+            if not callable(getattr(module, function, None)):
+                raise FinalError(
+                    f"module {name!r} has no function {function}"
+                    f"{nearest(function, dir(module))}; a source needs list_parts() and "
+                    "read_part(part)"
+                )
+        return cls(module)
+
+    def described(self) -> Mapping[str, Any]:
+        return {"kind": "python", "module": self.module.__name__}
+
+    def schema(self) -> None:
+        """Unknown until the user's code runs; the first record of each fragment defines it."""
+
+    def fragments(self) -> Iterator[Fragment]:
+        code = [inspect.getsource(self.module.list_parts), inspect.getsource(self.module.read_part)]
+        try:
+            listed = [json.loads(json.dumps(dict(part))) for part in self.module.list_parts()]
+        except AerotrainError:
+            raise
+        except Exception as error:  # user code may raise anything
+            raise FinalError(
+                f"list_parts of module {self.module.__name__!r} did not return a list of JSON "
+                f"objects: {type(error).__name__}: {error}"
+            ) from error
+        for number, part in enumerate(listed):
+            yield Fragment(
+                name=f"part {number} of module {self.module.__name__}",
+                fingerprint=short_hash(json.dumps(part, sort_keys=True), *code),
+                bytes=None,
+                description={"part": part, "number": number},
+            )
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        number = description["number"]
+        builder = _BatchBuilder(number)
+        for position, (key, record) in enumerate(self._records(description["part"], number)):
+            try:
+                schema = schema or schema_of(record)
+                check_fits(record, schema)
+            except RecordError as error:
+                builder.reject(position, f"record {key!r}: {error}")
+                continue
+            builder.add(position, key, record)
+            if len(builder.keys) == _BATCH_RECORDS:
+                yield builder.batch(schema)
+                builder = _BatchBuilder(number)
+        yield builder.batch(schema or {})
+
+    def _records(self, part: Mapping[str, Any], number: int) -> Iterator[Record]:
+        """The records of one part; exceptions of the user's code become our errors."""
+        position, after = 0, ""
+        try:
+            for record in self.module.read_part(part):
+                _check_is_record(record)
+                yield record
+                position, after = position + 1, f", after record {record[0]!r},"
+        except TemporaryError:
+            raise
+        except Exception as error:  # user code may raise anything
+            lost = isinstance(error, ConnectionError | TimeoutError)
+            raise (TemporaryError if lost else FinalError)(
+                f"the record at position {position} of part {number}{after} could not be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class _BatchBuilder:
+    """Collects the records of a batch."""
+
+    def __init__(self, number: int) -> None:
+        self.keys: list[str] = []
+        self._file = f"part {number}"
+        self._records: list[Mapping[str, Any]] = []
+        self._positions: list[int] = []
+        self._rejected: list[Rejected] = []
+
+    def add(self, position: int, key: str, record: Mapping[str, Any]) -> None:
+        self.keys.append(key)
+        self._records.append(record)
+        self._positions.append(position)
+
+    def reject(self, position: int, reason: str) -> None:
+        self._rejected.append(Rejected(self._file, position, "position", reason))
+
+    def batch(self, schema: Schema) -> Batch:
+        return Batch(
+            columns=stacked(self._records, schema),
+            file=self._file,
+            offsets=np.array(self._positions, np.int64),
+            unit="position",
+            keys=self.keys,
+            rejected=self._rejected,
+        )
+
+
+def _check_is_record(record: Any) -> None:
+    match record:
+        case (str(), Mapping()):
+            return
+    raise FinalError(
+        f"read_part yielded {record!r:.200}; it must yield pairs of a key, which is a string, "
+        "and a mapping of features"
+    )

@@ -1,0 +1,217 @@
+"""The statistics of one column: gathered from batches, merged over partitions, kept as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from aerotrain.data.dataset import Feature
+from aerotrain.data.prepare.assignment import Hashes, hashes_of, mixed
+from aerotrain.data.records import Column
+from aerotrain.data.statistics.sketches import (
+    VOCABULARY,
+    Distinct,
+    Moments,
+    Sample,
+    Vocabulary,
+    hashes_of_numbers,
+    histogram,
+)
+
+QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+
+_BINS = 30
+
+#: Values of one record's array that are sampled.
+_LOOKED_AT = 16
+
+#: Number of example records, and how many characters of each value are shown.
+_EXAMPLES, _SHOWN = 5, 60
+
+#: Columns with longer strings, in bytes, have no vocabulary.
+_LONGEST_WORD = 64
+
+
+@dataclass
+class ColumnStatistics:
+    """The statistics of a feature. For strings, the numbers are lengths in bytes."""
+
+    feature: Feature
+    records: int = 0
+    missing: int = 0
+    moments: Moments = field(default_factory=Moments)
+    sample: Sample = field(default_factory=Sample)
+    distinct: Distinct = field(default_factory=Distinct)
+    vocabulary: Vocabulary | None = field(default_factory=Vocabulary)
+    examples: dict[int, str] = field(default_factory=dict)
+    is_counted: bool = True
+
+    def __post_init__(self) -> None:
+        if self.feature.shape and self.feature.dtype != "string":
+            self.is_counted, self.vocabulary = False, None
+
+    def add(self, column: Column, missing: int, hashes: Hashes) -> None:
+        """Add the values of some records, of which ``missing`` were filled."""
+        self.missing += missing
+        self._add_examples(column, hashes)
+        if column.is_text:
+            values = pc.binary_length(column.values).to_numpy(zero_copy_only=False)
+            self._add_texts(column.values)
+        else:
+            values = column.values.reshape(len(hashes), -1)
+            stride = max(1, values.shape[1] // _LOOKED_AT)
+            if not column.feature.shape:
+                self._add_numbers(column.values)
+            values = values[:, self.records % stride :: stride]
+        # Every string of an array is a value of its record.
+        self._add_sample(np.asarray(values, np.float64).reshape(len(hashes), -1), hashes)
+        self.records += len(hashes)
+
+    def _add_sample(self, values: NDArray[np.float64], hashes: Hashes) -> None:
+        each = values.size // max(1, len(hashes))
+        spread = mixed((hashes[:, None] + np.arange(each).astype(np.uint64)).ravel())
+        flat = values.ravel()
+        known = ~np.isnan(flat)
+        if not self.feature.shape and self.feature.dtype == "float32":
+            self.missing += int((~known).sum())
+        self.moments.merge(Moments.of(flat[known]))
+        self.sample.add(spread[known], flat[known])
+
+    def _add_examples(self, column: Column, hashes: Hashes) -> None:
+        """Keep the records with the smallest hashes as examples."""
+        rows = np.argsort(hashes, kind="stable")[:_EXAMPLES].astype(np.int64)
+        taken = column.take(rows).values
+        shown = taken.to_pylist() if column.is_text else [each.tolist() for each in taken]
+        texts = [
+            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
+            for each in shown
+        ]
+        size = len(texts) // len(rows)
+        joined = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
+        keys = hashes[rows].tolist()
+        self._keep_examples({key: text[:_SHOWN] for key, text in zip(keys, joined, strict=True)})
+
+    def _keep_examples(self, others: Mapping[int, str]) -> None:
+        both = {**others, **self.examples}
+        self.examples = {key: both[key] for key in sorted(both)[:_EXAMPLES]}
+
+    def _add_texts(self, values: pa.LargeBinaryArray) -> None:
+        if not self.is_counted:
+            return
+        counted = values.value_counts()
+        texts, counts = counted.field(0), counted.field(1)
+        short = pc.less_equal(pc.binary_length(texts), _LONGEST_WORD)
+        if not pc.all(short).as_py():
+            self.is_counted, self.vocabulary = False, None
+            return
+        self.distinct.add(hashes_of(texts.to_pylist()))
+        if self.vocabulary is not None:
+            words = [text.decode("utf-8", "replace") for text in texts.to_pylist()]
+            self.vocabulary.add(dict(zip(words, counts.to_pylist(), strict=True)))
+
+    def _add_numbers(self, values: NDArray[np.float64]) -> None:
+        different, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+        self.distinct.add(hashes_of_numbers(different))
+        if self.feature.dtype == "float32":
+            self.vocabulary = None
+        elif self.vocabulary is not None and self.distinct.estimate <= VOCABULARY:
+            words = [str(int(value)) for value in different]
+            self.vocabulary.add(dict(zip(words, counts.tolist(), strict=True)))
+        else:
+            self.vocabulary = None  # identifiers rather than categories
+
+    def merge(self, other: Self) -> None:
+        """Add the statistics of other records."""
+        self.records += other.records
+        self.missing += other.missing
+        self.moments.merge(other.moments)
+        self.sample.merge(other.sample)
+        self.distinct.add(other.distinct.hashes)
+        self._keep_examples(other.examples)
+        self.is_counted = self.is_counted and other.is_counted
+        numbers = self.feature.dtype != "string"
+        many = numbers and self.distinct.estimate > VOCABULARY
+        if self.vocabulary is None or other.vocabulary is None or many:
+            self.vocabulary = None
+        else:
+            self.vocabulary.add(other.vocabulary.counts)
+            self.vocabulary.lost += other.vocabulary.lost
+
+    def to_dict(self) -> dict[str, Any]:
+        """The complete state as JSON, to be merged later."""
+        vocabulary = self.vocabulary
+        return {
+            "dtype": self.feature.dtype,
+            "shape": list(self.feature.shape),
+            "records": self.records,
+            "missing": self.missing,
+            "is_counted": self.is_counted,
+            "examples": [[key, self.examples[key]] for key in sorted(self.examples)],
+            "moments": vars(self.moments) if self.moments.count else None,
+            "sample": [self.sample.hashes.tolist(), self.sample.values.tolist()],
+            "distinct": self.distinct.hashes.tolist(),
+            "vocabulary": None if vocabulary is None else dict(vocabulary.ranked),
+            "lost": None if vocabulary is None else vocabulary.lost,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        hashes, values = data["sample"]
+        words = data["vocabulary"]
+        return cls(
+            feature=Feature.from_dict(data),
+            records=data["records"],
+            missing=data["missing"],
+            moments=Moments(**data["moments"]) if data["moments"] else Moments(),
+            sample=Sample(np.array(hashes, np.uint64), np.array(values, np.float64)),
+            distinct=Distinct(np.array(data["distinct"], np.uint64)),
+            vocabulary=None if words is None else Vocabulary(dict(words), data["lost"]),
+            examples=dict(data["examples"]),
+            is_counted=data["is_counted"],
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The published statistics: numbers, and the most frequent words."""
+        moments = self.moments
+        summary: dict[str, Any] = {
+            "dtype": self.feature.dtype,
+            "shape": list(self.feature.shape),
+            "records": self.records,
+            "missing": self.missing,
+            "distinct": min(self.distinct.estimate, self.records) if self.is_counted else None,
+            "examples": [self.examples[key] for key in sorted(self.examples)],
+        }
+        if moments.count:
+            summary |= {
+                "min": moments.least,
+                "max": moments.greatest,
+                "mean": moments.mean,
+                "std": moments.deviation,
+                "quantiles": self.quantiles(),
+                "histogram": self.histogram(),
+            }
+        if self.vocabulary is not None:
+            summary["vocabulary"] = dict(self.vocabulary.ranked)
+        return summary
+
+    def histogram(self) -> list[int]:
+        """The counts of the sample's values in bins of equal width, from least to greatest."""
+        moments = self.moments
+        return histogram(self.sample.values, moments.least, moments.greatest, _BINS)
+
+    def quantiles(self) -> dict[str, float]:
+        """Quantiles by name, such as ``"0.5"``; the minimum and maximum are exact."""
+        if not len(self.sample.values):
+            return {}
+        values = self.sample.values
+        with np.errstate(over="ignore", invalid="ignore"):
+            between = np.quantile(values, QUANTILES)
+        # No interpolation is possible next to infinity.
+        lower = np.quantile(values, QUANTILES, method="lower")
+        found = np.where(np.isfinite(between), between, lower).tolist()
+        found[0], found[-1] = self.moments.least, self.moments.greatest
+        return {str(name): value for name, value in zip(QUANTILES, found, strict=True)}
