@@ -22,7 +22,9 @@ from aerotrain.training.internals import tensorflow2
 
 #: Bytes of a block. Slices are sent in one block of the smallest size that fits those of all
 #: replicas, or in several of the largest. Each size is traced, which takes up to a second at the
-#: start of training.
+#: start of training, so there are few: steps of 8, which limit padding to 8 times the slices. The
+#: smallest takes hardly longer than an empty message, and the largest limits the padding, and the
+#: memory for it, of gradients of any size.
 BLOCKS = (2**12, 2**15, 2**18, 2**21)
 
 AllGather = Callable[[tf.Tensor], tf.Tensor]
