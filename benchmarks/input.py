@@ -209,7 +209,7 @@ def train(data: Data, scratch: Path | None, epochs: int) -> None:
     """Train a new model, from the store if there is a ``scratch``, else from memory."""
     feed = data.feed(data.urls["s3"], scratch or Path(), "fashion", epochs)
     engine = ENGINES["one_device"]
-    strategy = engine.build(feed.arguments)
+    distribution = engine.build(feed.arguments)
     spec = batch_spec(SCHEMA, feed.code.transform)
     with feed.caching_shards():
         if scratch:
@@ -217,10 +217,12 @@ def train(data: Data, scratch: Path | None, epochs: int) -> None:
         else:
             batches = data.in_memory(shuffled=True).map(feed.code.transform)
             batches = batches.prefetch(tf.data.AUTOTUNE)
-        with strategy.scope():
+        with distribution.scope():
             model = feed.code.build({"convolutions": True}, spec)
             step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
-        step_runner = LocalStepRunner(strategy, step, batches, feed.arguments.steps_per_execution)
+        step_runner = LocalStepRunner(
+            distribution, step, batches, feed.arguments.steps_per_execution
+        )
         for _ in step_runner.run(feed.schedule.steps):
             pass
 

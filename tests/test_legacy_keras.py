@@ -154,8 +154,8 @@ for refused in (
     lambda: train(compiled(optimizer=scaling())),
     lambda: train(compiled(keras.Sequential, library=keras)),
     lambda: Callbacks("mine", [tf_keras.callbacks.History()], compiled(), 1),
-    lambda: KERAS.refuse("dtensor", jit_compile=False),
-    lambda: KERAS.refuse("one_device", jit_compile=True),
+    lambda: KERAS.check_strategy("dtensor", jit_compile=False),
+    lambda: KERAS.check_strategy("one_device", jit_compile=True),
 ):
     try:
         refused()

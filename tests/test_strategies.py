@@ -13,7 +13,7 @@ from aerotrain.contract.job import Replica, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.train import main
 from aerotrain.training.input.batches import MicrobatchSpec
-from aerotrain.training.model.strategy_checks import check_divisible, check_exchanged
+from aerotrain.training.model.checks import check_divisible, check_exchanged
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
 from support.training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas

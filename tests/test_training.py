@@ -98,13 +98,13 @@ def test_one_device_computes_the_same_losses_as_fit(batches):
     log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
     theirs.fit(batches, steps_per_epoch=120, callbacks=[log], verbose=0)
 
-    strategy = ENGINES["one_device"].build(TrainArguments(model="small", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="small", data=""))
+    with distribution.scope():
         keras.utils.set_random_seed(3)
         ours = user.build({}, batches.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
     step = TrainStep(ours, counter)
-    step_runner = LocalStepRunner(strategy, step, batches, per_execution=1)
+    step_runner = LocalStepRunner(distribution, step, batches, per_execution=1)
     results = [step.metrics.results(ran.sums) for ran in step_runner.run(120)]
 
     for name in ("loss", "accuracy"):

@@ -10,12 +10,12 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
-from aerotrain.training.agreement import ChiefDecisions
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import checkpoint_interval
 from aerotrain.training.checkpoints.retention import NOTHING, Name
 from aerotrain.training.context import TrainingContext
+from aerotrain.training.distribution import ChiefDecisions, wait_for_all
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteLoss, Hook, UserCallbacks
@@ -24,12 +24,15 @@ from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.model.checks import (
+    check_asynchronous,
+    check_deterministic,
+    warn_of_slow_dtype_policy,
+)
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.strategy_checks import check_deterministic
 from aerotrain.training.model_manifest import KEY, ModelManifest
-from aerotrain.training.steps.compiled import check_strategy, warn_of_slow_dtype_policy
-from aerotrain.training.strategies import ENGINES, Engine, wait_for_all
+from aerotrain.training.strategies import ENGINES, Engine
 
 
 def train(replica: Replica) -> str:
@@ -57,14 +60,14 @@ def train(replica: Replica) -> str:
         trained = _train(context, engine)
         if replica.is_chief:
             services.deliver(KEY, trained.to_json().encode())
-        wait_for_all(context.strategy)
+        wait_for_all(context.distribution)
     return f"{replica.job.prefix}/{KEY}"
 
 
 def _input_pipeline(replica: Replica) -> InputPipeline:
     """The input pipeline of the job, after the checks that need no TensorFlow cluster."""
     job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
-    KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
+    KERAS.check_strategy(job.strategy, jit_compile=arguments.jit_compile)
     if arguments.deterministic:
         check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
@@ -81,13 +84,13 @@ def _input_pipeline(replica: Replica) -> InputPipeline:
 def _context(
     replica: Replica, pipeline: InputPipeline, services: BackgroundServices, engine: Engine
 ) -> TrainingContext:
-    """Start the strategy, and create the model, the counter of its steps, and the step."""
+    """Start the distribution, and create the model, the counter of its steps, and the step."""
     arguments = pipeline.arguments
-    strategy = engine.build(arguments)
-    with strategy.scope():
+    distribution = engine.build(arguments)
+    with distribution.scope():
         KERAS.seed(arguments.seed)
         model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
-        check_strategy(replica.job.strategy, model)
+        check_asynchronous(replica.job.strategy, model)
         counter = tf.Variable(
             0,
             dtype=tf.int64,
@@ -100,8 +103,8 @@ def _context(
         replica=replica,
         pipeline=pipeline,
         services=services,
-        strategy=strategy,
-        decisions=ChiefDecisions(strategy, is_chief=replica.is_chief),
+        distribution=distribution,
+        decisions=ChiefDecisions(distribution, is_chief=replica.is_chief),
         model=model,
         counter=counter,
         step=step,
@@ -113,7 +116,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     checkpoints = kind(context, engine.io_device)
     restored = _restore(context, checkpoints)
     step_runner = engine.step_runner(
-        context.strategy, context.step, context.pipeline, context.steps_done()
+        context.distribution, context.step, context.pipeline, context.steps_done()
     )
     watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
     executions = loop.Executions(context, step_runner, watchdog)
@@ -123,7 +126,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         checkpoints,
         checkpoint_interval(
             context.arguments.checkpoint_interval,
-            engine.clock(context.strategy),
+            context.distribution.clock,
             context.services.event_writer.mean_time_between_failures,
         ),
         hooks if context.is_chief else [],

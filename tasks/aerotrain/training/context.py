@@ -9,8 +9,8 @@ import tensorflow as tf
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.replica import Replica
-from aerotrain.training.agreement import ChiefDecisions
 from aerotrain.training.background.services import BackgroundServices
+from aerotrain.training.distribution import ChiefDecisions, Distribution
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
@@ -27,7 +27,7 @@ class TrainingContext:
     replica: Replica
     pipeline: InputPipeline
     services: BackgroundServices
-    strategy: tf.distribute.Strategy
+    distribution: Distribution
     decisions: ChiefDecisions
     model: keras.Model
     counter: tf.Variable

@@ -81,5 +81,5 @@ def _end_epoch(context: TrainingContext, state: TrainState, hooks: Sequence[Hook
 def _finalize_weights(context: TrainingContext) -> None:
     """Let an optimizer that averages the weights assign the averages."""
     if context.model.optimizer is not None:
-        with context.strategy.scope():
+        with context.distribution.scope():
             context.model.optimizer.finalize_variable_values(context.model.trainable_variables)

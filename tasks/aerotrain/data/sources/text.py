@@ -58,15 +58,15 @@ class TextSource(WholeFiles):
         """A source of kind ``csv``: its ``delimiter``, and ``names`` where files have no header."""
         checked(description, {"url"}, {"delimiter", "names", "encoding", "types", "columns"})
         names = tuple(description.get("names", ()))
-        return cls(description, Csv(description.get("delimiter", ","), names))._checked()
+        return cls(description, Csv(description.get("delimiter", ","), names)).validated()
 
     @classmethod
     def jsonl(cls, description: Mapping[str, Any]) -> Self:
         """A source of kind ``jsonl``."""
         checked(description, {"url"}, {"encoding", "types", "columns"})
-        return cls(description, JsonLines())._checked()
+        return cls(description, JsonLines()).validated()
 
-    def _checked(self) -> Self:
+    def validated(self) -> Self:
         for name, kind in self.description.get("types", {}).items():
             if kind not in _TYPES:
                 raise SpecError(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.steps.compiled import inner
+from aerotrain.training.steps.step import inner
 
 
 def training_config(arguments: TrainArguments) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.model.callback_state import Files
-from aerotrain.training.steps.step import MetricValues
+from aerotrain.training.internals import tensorflow2
+from aerotrain.training.model.callbacks import Files
+from aerotrain.training.steps.metric_state import MetricValues
 
 _RANDOM = "random.json"
 _METRIC_STATE = "sums.npz"
@@ -42,8 +43,7 @@ class Snapshot:
         A variable of another process takes a round trip each, so several are copied at once.
         """
         names, slices, read, owners = [], [], [], []
-        serialized, *_ = checkpoint._saver._gather_serialized_tensors()
-        for owner, tensors in serialized.items():
+        for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
                 # A sliced variable has one tensor per slice.
                 for part, value in (each if isinstance(each, dict) else {"": each}).items():

@@ -9,7 +9,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.step_runner import StepsRun
-from aerotrain.training.steps.step import MetricValues
+from aerotrain.training.steps.metric_state import MetricValues
 
 
 @dataclass(kw_only=True)
@@ -47,7 +47,7 @@ class TrainState:
         """Take over the result of an execution, after which ``step`` steps are done."""
         self.executed = step - self.step
         self.step, self.epoch_step = step, self.epoch_step + self.executed
-        self.sums, self.is_best, self.preempted = ran.sums, False, ran.told
+        self.sums, self.is_best, self.preempted = ran.sums, False, ran.preempted
 
 
 class Hook:
@@ -118,13 +118,13 @@ class UserCallbacks(Hook):
         #: Whether the chief measures the validation split after each epoch.
         self.validates = arguments.validate or self._callbacks.monitor_validation
         if self._callbacks.monitored:
-            self._callbacks.refuse_unlogged(
+            self._callbacks.check_monitored(
                 metrics.names(), metrics.measured_names() if self.validates else []
             )
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         if self._context.is_chief:
-            with self._context.strategy.scope():
+            with self._context.distribution.scope():
                 self._callbacks.begin(restored.about, restored.files)
         self._agree(state)
         if state.stop:
@@ -132,7 +132,7 @@ class UserCallbacks(Hook):
 
     def on_epoch_begin(self, state: TrainState) -> None:
         if self._context.is_chief:
-            with self._context.strategy.scope():
+            with self._context.distribution.scope():
                 self._callbacks.epoch_begins(state.epoch)
 
     def on_execution(self, state: TrainState) -> None:
@@ -141,13 +141,13 @@ class UserCallbacks(Hook):
         if self._context.is_chief:
             first, last = state.epoch_step - state.executed, state.epoch_step - 1
             logs = self._context.step.metrics.results(state.sums)
-            with self._context.strategy.scope():
+            with self._context.distribution.scope():
                 self._callbacks.execution(first, last, logs)
         self._agree(state)
 
     def on_epoch_end(self, state: TrainState) -> None:
         if self._context.is_chief:
-            with self._context.strategy.scope():
+            with self._context.distribution.scope():
                 self._callbacks.epoch_ends(state.epoch, state.metrics)
         # A replica that does not validate waits here for the one that does, and not in the next
         # step.
@@ -156,7 +156,7 @@ class UserCallbacks(Hook):
 
     def on_end(self, state: TrainState) -> None:
         if self._context.is_chief:
-            with self._context.strategy.scope():
+            with self._context.distribution.scope():
                 self._callbacks.end(state.metrics)
 
     def on_save(self, state: TrainState) -> None:
