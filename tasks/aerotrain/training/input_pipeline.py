@@ -13,10 +13,10 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Dataset, Split
 from aerotrain.training.input.batches import MicrobatchSpec, batch_spec, in_microbatches, ready
-from aerotrain.training.input.order import Schedule
+from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service
-from aerotrain.training.input.shard_cache import ShardCache, order_of, shard_cache_of
+from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import UserCode
@@ -39,7 +39,7 @@ class InputPipeline:
     _caches: list[ShardCache] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        order_of(self.arguments, self.split.shards)
+        Order.of(self.arguments, self.split.shards)
         share(self.split.shards, 0, self._readers)
 
     @cached_property
@@ -142,7 +142,7 @@ class InputPipeline:
     def _batches(self, step: int) -> tf.data.Dataset:
         """Batches of the records of all shards, after ``step`` steps of the training."""
         epoch, done = self.schedule.position(step)
-        cache = shard_cache_of(
+        cache = ShardCache.of(
             self.arguments,
             self.dataset,
             self.split.shards,
@@ -157,7 +157,7 @@ class InputPipeline:
         """Batches of the records that the worker that runs this has downloaded."""
         own = share(self.split.shards, 0, self._readers)
         read = step * self.arguments.batch_size // self._readers
-        return self._read("", order_of(self.arguments, own).window_of(read))
+        return self._read("", Order.of(self.arguments, own).window_of(read))
 
     def _read(self, root: str, first: int = 0) -> tf.data.Dataset:
         rows = layout_of(self.dataset.schema, self.split.shards)

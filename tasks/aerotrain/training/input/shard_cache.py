@@ -4,18 +4,19 @@ A thread downloads shards in the order in which they are read, within a limit of
 announces windows of records by files: see ``shuffle_windows.py``.
 """
 
+import itertools
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import errors_translated
-from aerotrain.training.input.order import Order, Window
+from aerotrain.training.input.order import Order, UpcomingWindows, Window
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
     FOLDER,
@@ -30,7 +31,7 @@ from aerotrain.training.input.shards import (
 )
 from aerotrain.training.input.shuffle_windows import WindowRequests
 
-#: Windows that are written ahead of the requested one, if their shards are on the disk.
+#: Windows that are announced from the requested one on, if their shards are on the disk.
 _AHEAD = 64
 
 _SECONDS_BETWEEN_LOOKS = 0.02
@@ -68,7 +69,8 @@ class ShardCache:
         self._requests = WindowRequests(scratch)
         self._indexed = indexed
         self._ends = ends
-        self._begin = begin
+        self._windows = UpcomingWindows(order, begin)
+        self._announced: set[int] = set()
         self._cached: dict[str, Indexed] = {}
         self._downloads: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
@@ -76,10 +78,34 @@ class ShardCache:
         self._store_timeout = store_timeout
         self._waiting_since: float | None = None
         self._retry_at = 0.0
-        self._announced_any = False
+        #: A disk that is full from the beginning is an error; later, space may be freed.
+        self._may_be_full = False
         self._stopped = threading.Event()
         self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    @classmethod
+    def of(
+        cls,
+        arguments: TrainArguments,
+        dataset: Dataset,
+        shards: Sequence[Shard],
+        scratch: Path,
+        *,
+        begin: tuple[int, int] = (0, 0),
+        ends: bool = True,
+    ) -> Self:
+        """The cache of ``shards`` of the train split, as ``InputPipeline`` reads them."""
+        layout = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards)
+        return cls(
+            arguments.data,
+            Order.of(arguments, shards),
+            scratch,
+            indexed=layout is None,
+            ends=ends,
+            begin=begin,
+            store_timeout=arguments.store_timeout,
+        )
 
     def start(self) -> None:
         """Start the download of shards, and discard the requests of an earlier process."""
@@ -131,56 +157,43 @@ class ShardCache:
     def _turn(self) -> None:
         """Process requests and finished downloads, and start new ones."""
         ended, failed = self._finished_downloads()
-        asked = self._requests.newest(self._number)
-        if not (ended or self.is_waiting or asked != self._number or not self._written):
+        requested = self._requests.newest(self._windows.number)
+        has_moved = requested != self._windows.number
+        if not (ended or self.is_waiting or has_moved or not self._announced):
             return
-        if asked < self._number:
+        if requested < self._windows.number:
             self._rewind()
-        while self._number < asked:
-            self._requests.forget(self._number)
-            self._written.discard(self._number)
-            self._windows_ahead(1).popleft()
-            self._number += 1
+        while self._windows.number < requested:
+            self._requests.forget(self._windows.number)
+            self._announced.discard(self._windows.number)
+            self._windows.skip()
         may = time.monotonic() >= self._retry_at
         if failed is None and may and len(self._cached) < len(self._order.shards):
             self._start_downloads(self._wanted())
-        self._write_windows()
+        self._announce_windows()
         if failed is not None:
             raise failed  # raised only now, so that what was downloaded can be read
 
     def _rewind(self) -> None:
         self._requests.forget_all()
-        self._number = 0
-        self._written: set[int] = set()
-        self._planned: Iterator[Window] = self._order.windows(*self._begin)
-        self._ahead: deque[Window] = deque()
-
-    def _windows_ahead(self, count: int) -> deque[Window]:
-        while len(self._ahead) < count:
-            self._ahead.append(next(self._planned))
-        return self._ahead
+        self._announced.clear()
+        self._windows.rewind()
 
     def _wanted(self) -> list[Shard]:
         """The shards that are read next and fit on the disk, in their order."""
         wanted: dict[str, Shard] = {}
-        size = 0
-        for window in self._coming_windows():
-            if len(wanted) == len(self._order.shards):
-                break
+        size, limit = 0, self._order.shard_cache_bytes
+        for _, window in self._windows:
             for shard in (piece.shard for piece in window.pieces):
                 if shard.file in wanted:
                     continue
                 size += shard.bytes
-                if self._order.shard_cache_bytes and size > self._order.shard_cache_bytes:
+                if limit and size > limit:
                     return list(wanted.values())
                 wanted[shard.file] = shard
+            if len(wanted) == len(self._order.shards):
+                break
         return list(wanted.values())
-
-    def _coming_windows(self) -> Iterator[Window]:
-        yield from self._ahead
-        for window in self._planned:
-            self._ahead.append(window)
-            yield window
 
     def _start_downloads(self, wanted: list[Shard]) -> None:
         names = {shard.file for shard in wanted}
@@ -230,7 +243,7 @@ class ShardCache:
 
     def _retry_later(self, error: BaseException) -> None:
         """Retry later if the store may recover or the disk may get space; otherwise raise."""
-        passes = isinstance(error, StoreFull) and self._announced_any
+        passes = isinstance(error, StoreFull) and self._may_be_full
         if not (passes or isinstance(error, StoreUnavailable)):
             raise error
         now = time.monotonic()
@@ -247,18 +260,15 @@ class ShardCache:
         path.unlink(missing_ok=True)
         path.with_name(path.name + INDEX).unlink(missing_ok=True)
 
-    def _write_windows(self) -> None:
-        for number, window in enumerate(self._windows_ahead(_AHEAD), self._number):
-            if number >= self._number + _AHEAD or not self._is_cached(window):
+    def _announce_windows(self) -> None:
+        """Announce the next windows, up to the first one whose shards are not on the disk."""
+        for number, window in itertools.islice(self._windows, _AHEAD):
+            if not all(piece.shard.file in self._cached for piece in window.pieces):
                 return
-            if number in self._written:
-                continue
-            self._requests.announce(number, self._announcement(window))
-            self._written.add(number)
-            self._announced_any, self._waiting_since = True, None
-
-    def _is_cached(self, window: Window) -> bool:
-        return all(piece.shard.file in self._cached for piece in window.pieces)
+            if number not in self._announced:
+                self._requests.announce(number, self._announcement(window))
+                self._announced.add(number)
+                self._may_be_full, self._waiting_since = True, None
 
     def _announcement(self, window: Window) -> str:
         """The content of a window's file: a line for the window, then one for each piece."""
@@ -271,35 +281,3 @@ class ShardCache:
             content = [begin, end - begin, piece.shard.bytes - end]
             lines.append([piece.shard.file, *content, piece.first, piece.count, left])
         return "\n".join(",".join(map(str, line)) for line in lines)
-
-
-def shard_cache_of(
-    arguments: TrainArguments,
-    dataset: Dataset,
-    shards: Sequence[Shard],
-    scratch: Path,
-    *,
-    begin: tuple[int, int] = (0, 0),
-    ends: bool = True,
-) -> ShardCache:
-    """The shard cache of ``shards`` of the train split, for the reader in ``InputPipeline``.
-
-    ``begin`` is an epoch and the records of it that are done. ``ends`` is whether epochs end with a
-    smaller batch.
-    """
-    order = order_of(arguments, shards)
-    indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None
-    return ShardCache(
-        arguments.data,
-        order,
-        scratch,
-        indexed=indexed,
-        ends=ends,
-        begin=begin,
-        store_timeout=arguments.store_timeout,
-    )
-
-
-def order_of(arguments: TrainArguments, shards: Sequence[Shard]) -> Order:
-    """The order in which a job reads shards of its train split."""
-    return Order(shards=shards, seed=arguments.seed, shard_cache_bytes=arguments.shard_cache_bytes)
