@@ -87,7 +87,7 @@ def test_an_upload_that_failed_in_a_store_outage_is_repeated_after_it(capsys):
     uploader.check()
     assert ran == ["brought"]
     said = capsys.readouterr().out
-    assert said.count("warning: s3://digits did not answer; training goes on") == 1
+    assert said.count("warning: s3://digits did not answer; training continues") == 1
 
 
 def test_a_store_outage_beyond_its_deadline_is_an_error():

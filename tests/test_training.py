@@ -153,7 +153,7 @@ def test_a_killed_training_resumes_and_ends_with_the_same_weights(digits):
         process.kill()
     with start_python(words, digits.folder) as process:
         said = read_until(process, "the trained model is")
-    assert "going on from the checkpoint of step" in said
+    assert "resuming from the checkpoint of step" in said
     checkpoints = digits.folder / "store/runs/killed/train/checkpoints"
     assert len(list(checkpoints.glob("*/manifest.json"))) <= 3
 
@@ -287,7 +287,7 @@ def test_workers_and_a_ps_train_to_the_exact_step_and_resume_after_it(digits):
     with digits.cluster("servers", model="small", epochs=7) as processes:
         said = read_until(processes["chief"], "epoch 7 of 7")
         assert processes["chief"].wait(60) == ExitCode.OK
-    assert "going on from the checkpoint of step 240" in said
+    assert "resuming from the checkpoint of step 240" in said
     assert ModelManifest.load(json.loads(result_of(digits, "servers"))["value"]).step == 280
 
 

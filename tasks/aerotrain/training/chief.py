@@ -154,7 +154,7 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
         token, *name = context.decisions.numbers([context.services.lease.token, *newest])
         restored = checkpoints.restore(Name(*name), token)
     if start := context.steps_done():
-        print(f"going on from the checkpoint of step {start}", flush=True)
+        print(f"resuming from the checkpoint of step {start}", flush=True)
     return restored
 
 

@@ -101,7 +101,7 @@ class Checkpoints:
                 self._fetch(name)
             except (CorruptError, MissingError) as error:
                 print(f"warning: the checkpoint of step {name.step} is damaged: {error}")
-                print("training goes on from the one before it, if there is one", flush=True)
+                print("training resumes from the one before it, if there is one", flush=True)
                 self._retention.mark_damaged(name)
                 shutil.rmtree(self._folder(name), ignore_errors=True)
             else:

@@ -249,7 +249,7 @@ class ShardCache:
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
-            print(f"warning: {error}; training takes what is here, then waits", flush=True)
+            print(f"warning: {error}; training reads what is on the disk, then waits", flush=True)
         if now - self._waiting_since > self._store_timeout:
             raise error
         self._retry_at = now + _SECONDS_BETWEEN_TRIES

@@ -3,9 +3,9 @@
 A reader requests the number of a window, waits for the file that says where its records are, and
 reads them. It is made of graph operations only: a graph may be traced in one process and run in
 another, on another machine, where it requests windows from that process's shard cache. So requests
-and announcements are files, in the folder ``windows``: the number of the window that is read next
-is written to the pipe ``asked``; the file of that number appears when all shards of the window are
-on the disk; ``failed`` appears when no more windows will come. Neither a request nor a failure
+and announcements are files, in the folder ``windows``. The number of the window that is read next
+is written to the pipe ``requested``. The file of that number appears when all shards of the window
+are on the disk. ``failed`` appears when no more windows will come. Neither a request nor a failure
 takes disk space, so both work on a full disk.
 """
 
@@ -23,7 +23,7 @@ from aerotrain.training.input.shards import FOLDER, INDEX
 
 #: The folder of requests, the pipe, and the file that marks a failure, which has another name until
 #: then.
-_WINDOWS, _ASKED, _FAILED, _GOING = "windows", "asked", "failed", "going"
+_WINDOWS, _REQUESTED, _FAILED, _RUNNING = "windows", "requested", "failed", "running"
 
 #: The digits of a window's number, in the name of its file and in a request.
 _DIGITS = 12
@@ -50,7 +50,7 @@ class WindowRequests:
 
     def __init__(self, scratch: Path) -> None:
         self.folder = scratch / _WINDOWS
-        self._asked = -1
+        self._pipe = -1
         self._poll = select.poll()
 
     def open(self) -> None:
@@ -61,17 +61,17 @@ class WindowRequests:
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        os.mkfifo(self.folder / _ASKED)
+        os.mkfifo(self.folder / _REQUESTED)
         # Opened for writing, too, so that a writer need not wait for a reader.
-        self._asked = os.open(self.folder / _ASKED, os.O_RDWR | os.O_NONBLOCK)
-        self._poll.register(self._asked, select.POLLIN)
-        (self.folder / _GOING).touch()
+        self._pipe = os.open(self.folder / _REQUESTED, os.O_RDWR | os.O_NONBLOCK)
+        self._poll.register(self._pipe, select.POLLIN)
+        (self.folder / _RUNNING).touch()
 
     def close(self) -> None:
         """Accept no more requests."""
         # In this order; otherwise a request at this moment would wait for a reader forever.
-        (self.folder / _ASKED).unlink(missing_ok=True)
-        os.close(self._asked)
+        (self.folder / _REQUESTED).unlink(missing_ok=True)
+        os.close(self._pipe)
 
     def wait(self, seconds: float) -> None:
         """Return at the next request, and after ``seconds`` at the latest."""
@@ -81,7 +81,7 @@ class WindowRequests:
         """The number of the last request, or ``otherwise``. Each number is written atomically."""
         number = otherwise
         with contextlib.suppress(BlockingIOError):
-            while numbers := os.read(self._asked, 1024 * _DIGITS):
+            while numbers := os.read(self._pipe, 1024 * _DIGITS):
                 number = int(numbers[-_DIGITS:])
         return number
 
@@ -106,7 +106,7 @@ class WindowRequests:
 
     def fail(self) -> None:
         """Announce that no more windows come."""
-        (self.folder / _GOING).rename(self.folder / _FAILED)
+        (self.folder / _RUNNING).rename(self.folder / _FAILED)
 
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:0{_DIGITS}d}"
@@ -123,12 +123,14 @@ def windows_from(root: str, width: int | None, first: int = 0) -> tf.data.Datase
 
     def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         lines = tf.strings.split(_announced(root, number), "\n")
-        said = tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64)
+        drop, last, *seed = tf.unstack(
+            tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64), 4
+        )
         names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
         records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
         count = tf.shape(records)[0]
-        keys = tf.random.stateless_uniform([count], said[2:4], None, None, tf.int32)
-        return records, tf.argsort(keys, stable=True)[said[0] :], said[1] == 1
+        keys = tf.random.stateless_uniform([count], seed, None, None, tf.int32)
+        return records, tf.argsort(keys, stable=True)[drop:], last == 1
 
     return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
 
@@ -190,19 +192,19 @@ def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
     name = tf.strings.as_string(number, width=_DIGITS, fill="0")
     file = tf.strings.join([root, _WINDOWS, "/", name])
 
-    def ask() -> tf.Operation:
-        return tf.io.write_file(f"{root}{_WINDOWS}/{_ASKED}", name)
+    def request() -> tf.Operation:
+        return tf.io.write_file(f"{root}{_WINDOWS}/{_REQUESTED}", name)
 
     def look_again(_: tf.Tensor) -> list[tf.Tensor]:
         # The names depend on the pause; otherwise TensorFlow would check for a file only once.
         failed, here = tf.unstack(tf.gather([[f"{root}{_WINDOWS}/{_FAILED}", file]], _slept()))
         with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [NO_MORE])]):
             # Repeated, because a reader of a process that has ended may have requested another.
-            asked = ask()
-        with tf.control_dependencies([asked]):
+            requested = request()
+        with tf.control_dependencies([requested]):
             return [_exists(here)]
 
-    with tf.control_dependencies([ask()]):
+    with tf.control_dependencies([request()]):
         there = _exists(file)
     there = tf.while_loop(lambda there: ~there, look_again, [there])[0]
     with tf.control_dependencies([there]):
