@@ -74,7 +74,7 @@ class CheckpointPolicy:
 
     def hurry(self) -> None:
         """Wait for the upload of the last checkpoint, within the grace period."""
-        self._event_writer.note(EventType.TOLD_TO_GO, step=self._step())
+        self._event_writer.note(EventType.PREEMPTED, step=self._step())
         if not self._checkpoints.hurry(self._grace * _MOST_OF_GRACE):
             print("warning: the last checkpoint did not reach the store in time", flush=True)
 

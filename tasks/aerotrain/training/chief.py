@@ -1,7 +1,5 @@
 """The chief of a training: it builds the parts, trains, and writes the model manifest."""
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,7 +87,7 @@ def _service(replica: Replica) -> Service | None:
     """The input service, if the job has input replicas."""
     if not replica.job.count(Role.INPUT):
         return None
-    [address] = json.loads(os.environ["AEROTRAIN_CLUSTER"])[Role.DISPATCHER]
+    [address] = replica.cluster[Role.DISPATCHER]
     return Service(address, replica.attempt)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from aerotrain.preemption import Preempted
+from aerotrain.replica import Preempted
 from aerotrain.training.background.watchdog import Watchdog
 from aerotrain.training.checkpoint_policy import CheckpointPolicy
 from aerotrain.training.hooks.hooks import Hooks

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from aerotrain.store import Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.hooks.tensorboard import Events

@@ -14,7 +14,7 @@ from pathlib import Path
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
-from aerotrain.store.errors import errors_translated
+from aerotrain.store.errors import store_error
 from aerotrain.training.input.index import INDEX, Indexed, write_index
 from aerotrain.training.input.order import Order, Window
 from aerotrain.training.input.rows import layout_of
@@ -111,7 +111,7 @@ class ShardCache:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._hold(errors_translated(error, str(self._requests.folder)))
+                    self._hold(store_error(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self._fail(error)
@@ -207,7 +207,7 @@ class ShardCache:
         try:
             return write_index(shard, path)
         except OSError as error:
-            raise errors_translated(error, str(path)) from error
+            raise store_error(error, str(path)) from error
 
     def _take_what_came(self) -> tuple[bool, BaseException | None]:
         """Whether any download has ended, and the error after which none should be started."""
