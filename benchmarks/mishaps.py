@@ -22,14 +22,12 @@ import psutil
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.decision import Ended
-from aerotrain_airflow.goodput import Goodput
-from aerotrain_airflow.run_ledger import chiefs_ledger, close_ledger
+from aerotrain_airflow.goodput import Goodput, events_of_chief, record
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,7 +52,7 @@ class Training:
         self.lines: list[tuple[float, str]] = []
         self.marks: list[Mark] = []
         self.harmed = 0.0  # when the fault struck
-        self.address = launcher.start(launcher.plan(job, attempt))
+        self.handle = launcher.start(launcher.plan(job, attempt))
         self._thread = ThreadPoolExecutor(1)
         self.end: Future[Ended] = self._thread.submit(self._watch)
 
@@ -62,11 +60,11 @@ class Training:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.launcher.stop(self.address)
+        self.launcher.stop(self.handle)
         self._thread.shutdown()
 
     def _watch(self) -> Ended:
-        ended = self.launcher.watch(self.address, self._take, until=None)
+        ended = self.launcher.watch(self.handle, self._take, until=None)
         assert ended is not None  # it is watched without a time limit
         return ended
 
@@ -96,14 +94,14 @@ class Training:
 
     def process(self, name: str) -> psutil.Process:
         """The process of a replica."""
-        return psutil.Process(replica_pid(self.address, name))
+        return psutil.Process(replica_pid(self.handle, name))
 
     def ledger(self) -> list[Event]:
-        return self.launcher.ledger(self.address)
+        return self.launcher.events(self.handle)
 
     def account(self) -> Goodput | None:
         """The goodput of its closed event log, once it has ended."""
-        return close_ledger(self.ledger(), open_store(self.job.prefix), time.time())
+        return record(self.ledger(), open_store(self.job.prefix), time.time())
 
     def pace(self, since: float, until: float) -> float:
         """Steps a second: the median over the progress lines of that time."""
@@ -176,7 +174,7 @@ def mishap(
         back = restarted[0].at if restarted else at
         full = training.at_full_pace(back, before)
         account = training.account()
-        chiefs = chiefs_ledger(open_store(training.job.prefix))
+        chiefs = events_of_chief(open_store(training.job.prefix))
         imports = [each for each in chiefs if each.event is EventType.IMPORT]
         verdict = restarted[0].because if restarted else "goes on"
         gaps = _gaps(training.marks, at)
@@ -213,8 +211,8 @@ def _steps_lost(marks: Sequence[Mark]) -> int:
 
 def left_behind(training: Training) -> list[str]:
     """Processes and files of a stopped replica group."""
-    folder = Path(training.address)
-    processes = [f"process {pid}" for pid in processes_of(training.address)]
+    folder = Path(training.handle)
+    processes = [f"process {pid}" for pid in processes_of(training.handle)]
     return processes + [str(folder)] * folder.exists()
 
 

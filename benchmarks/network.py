@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.cluster import replica_environment
-from aerotrain.contract.job import Job, Replica, ReplicaName, Role
-from aerotrain.contract.progress import Progress
-from aerotrain.data.prepare import finalize, partition, plan
-from aerotrain.replica import Replica as Running
+from aerotrain.contract.environment import replica_environment
+from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.status import Progress
+from aerotrain.standalone import prepare
 from benchmarks.report import print_report
 
 PROJECT = Path(__file__).parent.parent
@@ -73,17 +72,7 @@ def main() -> None:
 def _digits(folder: Path) -> str:
     """The URL of the digits, prepared in ``folder``."""
     sys.path.insert(0, str(DIGITS))
-
-    def step(module: str, arguments: Mapping[str, Any]) -> Running:
-        scratch = Path(tempfile.mkdtemp(dir=folder))
-        job = _job(folder, module, "data", arguments)
-        return Running(job=job, name=ReplicaName(Role.CHIEF, 0), attempt="1", scratch=scratch)
-
-    source = {"kind": "python", "module": "digits"}
-    planned = plan.run(step("prepare.plan", {"source": source, "shards": 2}))
-    for arguments in planned["partitions"]:
-        partition.run(step("prepare.partition", arguments))
-    return finalize.run(step("prepare.finalize", {"dataset": planned["dataset"]}))
+    return prepare((folder / "store").as_uri(), folder / "scratch", "digits", shards=2)
 
 
 def _job(folder: Path, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:
@@ -120,7 +109,7 @@ def _row(
             **arguments,
         },
         strategy="multi_worker_mirrored",
-        replicas=(Replica(role=Role.CHIEF), Replica(role=Role.WORKER)),
+        replicas=(ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER)),
     )
     first, *_, last = _marks(folder, job, megabits)
     done, seconds = last.step - first.step, last.seconds - first.seconds

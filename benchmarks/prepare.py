@@ -8,7 +8,6 @@ process held more than 1 GiB, the benchmark fails.
 """
 
 import argparse
-import importlib
 import json
 import os
 import shutil
@@ -24,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.replica import Replica
+from aerotrain import standalone
 from benchmarks.report import print_report
 
 GIB = 2**30
@@ -37,7 +35,7 @@ LIMIT = GIB
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="128 MiB, and a plan of 20,000 files")
-    parser.add_argument("--folder", type=Path, help="where the data lie while it runs")
+    parser.add_argument("--folder", type=Path, help="folder for temporary data")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
@@ -169,20 +167,11 @@ def result(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def run_step(work: dict[str, Any]) -> None:
     """Run one step in this process, and print its cost."""
-    job = Job(
-        name="benchmark",
-        module=f"aerotrain.data.prepare.{work['step']}",
-        store=work["store"],
-        run="run",
-        task=work["step"],
-        arguments=work["arguments"],
-    )
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(
-        dir=Path(work["store"].removeprefix("file://")).parent
-    ) as name:
-        replica = Replica(job=job, name=ReplicaName(Role.CHIEF, 0), attempt="1", scratch=Path(name))
-        value = importlib.import_module(job.module).run(replica)
+    scratch = Path(work["store"].removeprefix("file://")).parent
+    value = standalone.run_step(
+        f"data.prepare.{work['step']}", work["store"], scratch, **work["arguments"]
+    )
     result = {
         "value": value,
         "seconds": time.monotonic() - begin,

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerotrain.contract.cluster import replica_environment, set_tf_config
+from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
 from aerotrain.contract.job import Job, ReplicaName, Role
 
 #: Makes TensorFlow divide the CPU into as many devices as its first argument says, and then runs
@@ -73,7 +73,8 @@ def run_job(
             scratch = folder / "scratch" / job.run / str(name)
             scratch.mkdir(parents=True)
             own = replica_environment(job, name, addresses, attempt="1")
-            set_tf_config(own)  # a module that is no replica of ours reads TF_CONFIG itself
+            # A module that is no replica of ours reads TF_CONFIG itself.
+            set_tensorflow_variables(own)
             process = subprocess.Popen(
                 [python, "-c", PRELUDE, str(devices), module, *words],
                 cwd=scratch,

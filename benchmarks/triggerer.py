@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.lifecycle import owner_of
+from aerotrain_airflow.backends.kubernetes.owner import owner_of
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from benchmarks.report import print_report
 
@@ -82,7 +82,7 @@ class Loop:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="10 jobs, and a shorter rest")
+    parser.add_argument("--quick", action="store_true", help="10 jobs, and a shorter idle time")
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument(
         "--rest", type=float, default=330.0, help="seconds in which nothing happens"
@@ -175,8 +175,8 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
     def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
-        address = f"default/train-{number}/try-1"
-        return asyncio.create_task(_first_event(JobTrigger(address, CONN_ID, "try-1")))
+        handle = f"default/train-{number}/try-1"
+        return asyncio.create_task(_first_event(JobTrigger(handle, CONN_ID, "try-1")))
 
     async def watching(count: int) -> None:
         while await asyncio.to_thread(double.do, "watching") < count:

@@ -1,17 +1,15 @@
 """The models and data of the benchmarks of strategies, and jobs that train them."""
 
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.job import Job, Replica, ReplicaName, Role
+from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.data.prepare import finalize, partition, plan
-from aerotrain.replica import Replica as Running
+from aerotrain.standalone import prepare
 
 MODELS = Path(__file__).parent / "models"
 PER_EXECUTION = 50
@@ -68,9 +66,9 @@ class Jobs:
         if workload.module not in self._data:
             self._data[workload.module] = self._prepared(workload.module)
         rules = STRATEGIES[strategy]
-        replicas = [Replica(role=Role.CHIEF)]
+        replicas = [ReplicaSpec(role=Role.CHIEF)]
         for role, count in ((Role.WORKER, rules.workers), (Role.PS, rules.ps)):
-            replicas += [Replica(role=role, count=count)] if count else []
+            replicas += [ReplicaSpec(role=role, count=count)] if count else []
         self._runs += 1
         arguments = {
             "model": workload.module,
@@ -100,17 +98,6 @@ class Jobs:
 
     def _prepared(self, module: str) -> str:
         """The URL of the data set whose source is ``module``."""
-
-        def running(step: str, arguments: Mapping[str, Any]) -> Running:
-            scratch = Path(tempfile.mkdtemp(dir=self._folder))
-            job = self._any(f"prepare.{step}", module, arguments)
-            chief = ReplicaName(Role.CHIEF, 0)
-            return Running(job=job, name=chief, attempt="1", scratch=scratch)
-
-        source = {"kind": "python", "module": module}
-        asked = {"source": source, "splits": self._splits, "shards": 4}
+        store, scratch = (self._folder / "store").as_uri(), self._folder / "scratch"
         with redirect_stdout(sys.stderr):
-            planned = plan.run(running("plan", asked))
-            for arguments in planned["partitions"]:
-                partition.run(running("partition", arguments))
-            return finalize.run(running("finalize", {"dataset": planned["dataset"]}))
+            return prepare(store, scratch, module, splits=self._splits, shards=4)

@@ -9,25 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aerotrain.code_archive import publish_code
-from aerotrain.contract.job import Job, Role
-from aerotrain.contract.job import Replica as Copies
-from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.data.prepare import finalize, partition, plan
-from aerotrain.replica import Replica
+from aerotrain.contract.job import Deadlines, Job, ReplicaSpec, Restarts, Role
+from aerotrain.standalone import prepare
 from aerotrain.store import open_store
+from aerotrain.user_code import publish_code
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.mishaps import ROOT, Training
 
-REPLICAS: Mapping[str, tuple[Copies, ...]] = {
-    "one_device": (Copies(role=Role.CHIEF),),
+REPLICAS: Mapping[str, tuple[ReplicaSpec, ...]] = {
+    "one_device": (ReplicaSpec(role=Role.CHIEF),),
     "parameter_server": (
-        Copies(role=Role.CHIEF),
-        Copies(role=Role.WORKER, count=2),
-        Copies(role=Role.PS),
+        ReplicaSpec(role=Role.CHIEF),
+        ReplicaSpec(role=Role.WORKER, count=2),
+        ReplicaSpec(role=Role.PS),
     ),
-    "multi_worker_mirrored": (Copies(role=Role.CHIEF), Copies(role=Role.WORKER)),
+    "multi_worker_mirrored": (ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER)),
 }
 
 
@@ -69,16 +66,8 @@ class Workshop:
         made = cls(folder, store, launcher or processes_in(folder / "sets"), code)
         sys.path.insert(0, str(models))
         with redirect_stdout(sys.stderr):  # stdout is for the report alone
-            made.data = made._prepared()
+            made.data = prepare(store, folder / "scratch", "digits", shards=4)
         return made
-
-    def _prepared(self) -> str:
-        """The URL of the digits as a finalized data set."""
-        source = {"kind": "python", "module": "digits"}
-        planned = plan.run(self._alone("prepare.plan", {"source": source, "shards": 4}))
-        for arguments in planned["partitions"]:
-            partition.run(self._alone("prepare.partition", arguments))
-        return finalize.run(self._alone("prepare.finalize", {"dataset": planned["dataset"]}))
 
     def train(self, strategy: str, *, epochs: int, **more: Any) -> Training:
         """A training of the digits under way; ``more`` is of the job, or of its arguments."""
@@ -102,20 +91,12 @@ class Workshop:
         launcher = processes_in(self.folder / f"host-{self.runs}")
         return Training(launcher, job, attempt=f"{self.runs}")
 
-    def _alone(self, module: str, arguments: Mapping[str, Any]) -> Replica:
-        job = self._job(module, arguments, "one_device", REPLICAS["one_device"])
-        self.runs += 1
-        scratch = self.folder / "scratch" / f"{self.runs}"
-        scratch.mkdir(parents=True)
-        [name] = job.names()
-        return Replica(job=job, name=name, attempt="1", scratch=scratch)
-
     def _job(
         self,
         module: str,
         arguments: Mapping[str, Any],
         strategy: str,
-        replicas: tuple[Copies, ...],
+        replicas: tuple[ReplicaSpec, ...],
         **more: Any,
     ) -> Job:
         return Job(

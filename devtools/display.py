@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 
 #: The final states of Airflow's task instances, with their appearance.
 _ENDED = {

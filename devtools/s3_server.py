@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain_airflow.backends.process.ports import Port, reserved_ports
-from devtools.weed_ports import PORT_FLAGS, closing_environment, listening
+from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -143,27 +143,17 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 
 
 def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
-    """The command line of a server that listens on loopback only and sends no telemetry."""
-    return [
+    return mini(
         str(weed),
-        "mini",
-        f"-dir={folder / 'objects'}",
-        f"-ip={_HOST}",
-        f"-ip.bind={_HOST}",
+        folder / "objects",
+        ports,
         f"-s3.config={folder / CREDENTIALS}",
         # A misspelt bucket must be an error, not a new bucket.
         "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0",
         "-s3.port.lance=0",
-        # By default weed sends data about itself to an outside host.
-        "-master.telemetry=false",
-        "-admin.ui=false",
-        "-webdav=false",
-        # Sockets in its working directory, not in a folder that other users can write to.
-        "-filer.localSocket=filer.sock",
         "-s3.localSocket=s3.sock",
-        *listening(ports),
-    ]
+    )
 
 
 def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subprocess.Popen[bytes]:
@@ -199,22 +189,12 @@ def _listens(port: int) -> bool:
 
 
 def _credential(folder: Path) -> tuple[str, str]:
-    """The first identity of the server in ``folder``, created at its first start.
-
-    The file format is weed's: https://github.com/seaweedfs/seaweedfs/wiki/S3-Credentials
-    """
+    """The first identity of the server in ``folder``, created at its first start."""
     path = folder / CREDENTIALS
     if not path.exists():
-        identity = {
-            "name": "aerotrain",
-            "credentials": [
-                {"accessKey": "aerotrain", "secretKey": secrets.token_urlsafe(24)},
-            ],
-            "actions": ["Admin"],
-        }
         partial = path.with_suffix(".partial")
         partial.touch(mode=0o600)
-        partial.write_text(json.dumps({"identities": [identity]}))
+        partial.write_text(identities("aerotrain", secrets.token_urlsafe(24)))
         partial.replace(path)
     pair = json.loads(path.read_text())["identities"][0]["credentials"][0]
     return pair["accessKey"], pair["secretKey"]
@@ -226,14 +206,15 @@ def _wait_until_up(server: S3Server, log: Path) -> None:
         with suppress(subprocess.TimeoutExpired):  # it is still starting
             code = server.process.wait(0.1)
             raise TemporaryError(
-                f"the S3 server ended with {code} while it started:\n{_last_lines(log)}"
+                f"the S3 server ended with {code} while it started:\n{last_lines(log)}"
             )
         if time.monotonic() > end:
             raise TemporaryError(
                 f"the S3 server at {server.endpoint} took no object within "
-                f"{_START_SECONDS:.0f} s:\n{_last_lines(log)}"
+                f"{_START_SECONDS:.0f} s:\n{last_lines(log)}"
             )
 
 
-def _last_lines(log: Path, count: int = 15) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+def last_lines(log: Path) -> str:
+    """The end of a log, for an error message."""
+    return "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-15:])

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, TemporaryError, nearest
 from aerotrain_airflow.backends.process.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.environment import (
@@ -28,7 +27,7 @@ from devtools.environment import (
     store_environment,
 )
 from devtools.home import Home, Secrets
-from devtools.s3_server import S3Server, s3_server
+from devtools.s3_server import S3Server, last_lines, s3_server
 
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
 _API_SECONDS = 180.0
@@ -44,8 +43,6 @@ _STRAGGLER_SECONDS = 20.0
 GRACE = 6.0
 #: A process may start another one just before it is killed.
 _KILL_ROUNDS = 3
-
-_LAST_LINES = 15
 
 
 class Component:
@@ -102,10 +99,9 @@ class Component:
         self.process.wait()
 
     def _failure(self) -> FinalError:
-        lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         return FinalError(
             f"{self.name} ended with {self.process.returncode}; its log {self._log} ends:\n"
-            + "\n".join(f"  {line}" for line in lines)
+            f"{last_lines(self._log)}"
         )
 
 

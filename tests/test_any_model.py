@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode
+from aerotrain.standalone import prepare
 from aerotrain.train import run as train
 from aerotrain.training.model_manifest import ModelManifest
-from support.preparing import prepare
 from support.training_fixtures import Pipeline, read_until
 
 pytestmark = pytest.mark.process

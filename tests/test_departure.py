@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.preemption import PreemptionNotice
+from aerotrain.replica import PreemptionNotice
 from support.training_fixtures import read_until, start
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
@@ -23,7 +23,7 @@ import threading, time
 def run(replica):
     if replica.job.arguments.get("promises"):
         replica.notice.promise()
-    print("generation", replica.generation, "works", flush=True)
+    print("restart", replica.restarts, "works", flush=True)
     last = 0
     while True:
         seen = replica.heartbeat.stat().st_mtime_ns
@@ -78,10 +78,10 @@ def process(tmp_path: Path, request: pytest.FixtureRequest):
         task="beat",
         arguments=getattr(request, "param", {}),
     )
-    told = replica_environment(job, CHIEF, {CHIEF: "here:1"}, attempt="1", generation=3)
+    told = replica_environment(job, CHIEF, {CHIEF: "here:1"}, attempt="1", restarts=3)
     told["AEROTRAIN_GRACE"] = "0.5"
     with start([sys.executable, "-m", "aerotrain.replica"], tmp_path, told) as process:
-        read_until(process, "generation 3 works")
+        read_until(process, "restart 3 works")
         yield process
         process.kill()
 

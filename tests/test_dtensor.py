@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aerotrain import evaluate, export
-from aerotrain.contract.cluster import cluster_of, replica_environment
+from aerotrain.contract.environment import cluster_of, replica_environment
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments

@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain import evaluate, export
 from aerotrain import train as training
-from aerotrain.data.prepare import finalize, partition, plan
+from aerotrain.standalone import prepare
 from support.training_fixtures import DIGITS, Pipeline
 
 pytestmark = pytest.mark.process
@@ -40,10 +40,7 @@ def test_a_pipeline_exports_a_model_that_is_good_enough(
 ) -> None:
     source = {name: each.as_uri() if name == "url" else each for name, each in source.items()}
     pipeline = Pipeline(tmp_path, data="")
-    planned = plan.run(pipeline.replica("prepare.plan", "r", source=source, **rules))
-    for arguments in planned["partitions"]:
-        partition.run(pipeline.replica("prepare.partition", "r", **arguments))
-    data = finalize.run(pipeline.replica("prepare.finalize", "r", dataset=planned["dataset"]))
+    data = prepare(pipeline.store, tmp_path / "scratch", source, **rules)
     wanted = {"model": module, "data": data, "epochs": epochs, "hparams": {"learning_rate": 1e-3}}
     model = training.run(pipeline.replica("train", "r", **wanted))
     passed = {"model": model, "data": data, "thresholds": {"accuracy": threshold}}

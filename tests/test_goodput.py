@@ -7,8 +7,7 @@ import pytest
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.store import open_store
-from aerotrain_airflow.goodput import goodput_of, merged
-from aerotrain_airflow.run_ledger import close_ledger
+from aerotrain_airflow.goodput import goodput_of, merged, record
 
 
 def entry(
@@ -115,9 +114,9 @@ def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
     ]
     inside = [each for each in KILLED if each.event in (EventType.RESTORE, EventType.TRAIN)]
     store.put("ledger-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
-    first = close_ledger(outside, store, now=100)
+    first = record(outside, store, now=100)
     assert first is not None
-    later = close_ledger([entry(EventType.START, 105)], store, now=110)
+    later = record([entry(EventType.START, 105)], store, now=110)
     assert later is not None
     assert (later.wall, later.steps_twice, later.restarts) == (110, 100, 1)
     whole = json.loads(store.get("ledger.json"))
@@ -129,5 +128,5 @@ def test_a_step_without_training_and_failures_writes_no_event_log(
     tmp_path: Path,
 ) -> None:
     store = open_store(tmp_path.as_uri())
-    assert close_ledger([entry(EventType.START, 5)], store, now=9) is None
+    assert record([entry(EventType.START, 5)], store, now=9) is None
     assert not list(store.list())

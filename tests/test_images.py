@@ -173,7 +173,7 @@ def test_every_package_is_checked_by_its_hash(dockerfile: Path) -> None:
 
 
 def test_the_image_of_the_store_has_all_that_its_command_imports() -> None:
-    sources = [ROOT / "images/compose/serve-s3", ROOT / "devtools/weed_ports.py"]
+    sources = [ROOT / "images/compose/serve-s3", ROOT / "devtools/weed.py"]
     stages = _stages(ROOT / "images/compose/Dockerfile")
     copied = [arguments for name, arguments in stages["store"] if name == "COPY"]
     for source in sources:
@@ -181,7 +181,7 @@ def test_the_image_of_the_store_has_all_that_its_command_imports() -> None:
     (installed,) = [words for name, words in stages["store-packages"] if "names.txt" in words]
     for source in sources:
         modules = re.findall(r"^(?:from|import) (\w+)", source.read_text(), re.M)
-        for module in set(modules) - sys.stdlib_module_names - {"weed_ports"}:
+        for module in set(modules) - sys.stdlib_module_names - {"weed"}:
             assert module in installed, f"{source.name} imports {module}"
 
 

@@ -1,14 +1,12 @@
 """Replicas that read and transform records for others, and failures of their start."""
 
-import json
 import socket
 
 import pytest
 
-from aerotrain.contract.cluster import cluster_of
+from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import Replica as Copies
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.job import ReplicaName, ReplicaSpec, Role
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.servers import serve
@@ -16,23 +14,23 @@ from support.training_fixtures import free_addresses
 
 pytestmark = pytest.mark.process
 
-FED = tuple(Copies(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DISPATCHER))
+FED = tuple(ReplicaSpec(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DISPATCHER))
 
 
 @pytest.mark.parametrize("role", [Role.DISPATCHER, Role.INPUT])
-def test_a_port_in_use_is_a_temporary_error(digits, role, monkeypatch, tmp_path):
+def test_a_port_in_use_is_a_temporary_error(digits, role, tmp_path):
     job = digits.job("train", "taken", {"model": "small", "data": digits.data}, replicas=FED)
     addresses = free_addresses(job)
     own = ReplicaName(role, 0)
+    cluster = cluster_of(job, addresses)
     host, _, port = addresses[own].partition(":")
     others = [] if role is Role.DISPATCHER else [ReplicaName(Role.DISPATCHER, 0)]
     serving = [dispatcher(addresses[name]) for name in others]
     with socket.socket() as taken:
         taken.bind((host, int(port)))
         taken.listen()
-        monkeypatch.setenv("AEROTRAIN_CLUSTER", json.dumps(cluster_of(job, addresses)))
         with pytest.raises(TemporaryError, match=f"{own} could not serve at {host}:{port}.*taken"):
-            serve(Replica(job=job, name=own, attempt="1", scratch=tmp_path / "scratch"))
+            serve(Replica(job=job, name=own, attempt="1", scratch=tmp_path, cluster=cluster))
     assert len(serving) == len(others)  # they served until here
 
 

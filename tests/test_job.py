@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.cluster import (
+from aerotrain.contract.environment import (
     cluster_of,
     replica_environment,
-    set_tf_config,
+    set_tensorflow_variables,
     tf_config,
 )
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Replica, ReplicaName, Role
+from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Role
 from aerotrain.contract.steps import ARGUMENTS, PlanArguments, TrainArguments
 
 
@@ -80,7 +80,7 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
             {"replicas": [{"role": "chief", "environment": {"AEROTRAIN_CLUSTER": "{}"}}]},
             "sets AEROTRAIN_CLUSTER, which the launcher sets",
         ),
-        ({"replicas": [{"count": 1}]}, "no role ''"),
+        ({"replicas": [{"count": 1}]}, "needs role; missing: role"),
         ({"replicas": [{"role": "chief", "environment": {"A": 1}}]}, "sets A to 1; give it a str"),
         ({"replicas": [{"role": "chief", "resources": {"memory": "lots"}}]}, "512Mi or 4Gi"),
         ({"deadlines": None}, "described by an object, got None"),
@@ -156,7 +156,7 @@ def test_the_evaluator_is_no_member_of_the_cluster_in_its_tf_config() -> None:
     addresses = {name: str(name) for name in described.names()}
     assert set(cluster_of(described, addresses)) == {"chief", "worker", "ps"}
     environment = replica_environment(described, ReplicaName(Role.EVALUATOR, 0), addresses, "try")
-    set_tf_config(environment)
+    set_tensorflow_variables(environment)
     assert json.loads(environment["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
 
 
@@ -185,8 +185,17 @@ def test_a_job_of_one_process_has_no_tf_config_and_ignores_an_inherited_one() ->
     chief = ReplicaName(Role.CHIEF, 0)
     environment = replica_environment(alone, chief, {chief: "a:1"}, "try")
     environment["TF_CONFIG"] = '{"cluster": {"worker": ["somebody:1"]}}'
-    set_tf_config(environment)
+    set_tensorflow_variables(environment)
     assert "TF_CONFIG" not in environment
+
+
+def test_dtensor_has_the_addresses_of_chief_and_workers_and_its_own_index() -> None:
+    described = job(strategy="dtensor", replicas=replicas(worker=1))
+    addresses = {name: f"{name}:1" for name in described.names()}
+    environment = replica_environment(described, ReplicaName(Role.WORKER, 0), addresses, "try")
+    set_tensorflow_variables(environment)
+    assert environment["DTENSOR_JOBS"] == "chief:1,worker-0:1"
+    assert (environment["DTENSOR_JOB_NAME"], environment["DTENSOR_CLIENT_ID"]) == ("worker", "1")
 
 
 def test_a_replicas_environment_holds_its_roles_own_variables() -> None:
@@ -237,4 +246,4 @@ def test_the_default_splits_add_up() -> None:
 
 def test_an_unknown_role_has_no_count() -> None:
     assert job(strategy="one_device", replicas=[{"role": "chief"}]).count(Role.EVALUATOR) == 0
-    assert Replica(role=Role.PS).count == 1
+    assert ReplicaSpec(role=Role.PS).count == 1

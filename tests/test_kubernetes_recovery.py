@@ -1,5 +1,6 @@
 """Restarts of pods: against a double of the API and, marked ``cluster``, a real one."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,12 +9,12 @@ import pytest
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes import renewal
-from aerotrain_airflow.backends.kubernetes.address import Address, generation_of
+from aerotrain_airflow.backends.kubernetes import lifecycle
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError
+from aerotrain_airflow.backends.kubernetes.identity import restarts_of
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.renewal import pod_again
-from support.imagined_sets import ImaginedSet
+from aerotrain_airflow.backends.kubernetes.pod import replica_pod
+from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import World, described
 from test_kubernetes_launcher import eventually
@@ -39,11 +40,11 @@ def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
         replicas=replicas,
         arguments={**does, "awaited": dict.fromkeys(back, 1)},
     )
-    address = launcher.start(launcher.plan(job, "try-1"))
+    handle = launcher.start(launcher.plan(job, "try-1"))
     lines: list[str] = []
     with ThreadPoolExecutor(1) as thread:
         end = thread.submit(
-            launcher.watch, address, lambda line: lines.append(str(line)), until=None
+            launcher.watch, handle, lambda line: lines.append(str(line)), until=None
         )
         eventually(lambda: len([each for each in lines if "hello" in each]) == len(world.pods()))
         before = {name: pod.metadata.uid for name, pod in world.pods().items()}
@@ -51,21 +52,21 @@ def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
         assert end.result(120).state is State.SUCCEEDED, lines
     after = {name: pod.metadata.uid for name, pod in world.pods().items()}
     assert {name.removeprefix("job-") for name in after if after[name] != before[name]} == back
-    ledger = launcher.ledger(address)
-    assert {each.replica for each in ledger if each.event is EventType.RESTART} == back
-    launcher.stop(address)
+    events = launcher.events(handle)
+    assert {each.replica for each in events if each.event is EventType.RESTART} == back
+    launcher.stop(handle)
 
 
 @pytest.fixture
-def imagined(own: KubernetesDouble) -> ImaginedSet:
-    return ImaginedSet(own).followed()
+def imagined(own: KubernetesDouble) -> ImaginedGroup:
+    return ImaginedGroup(own).followed()
 
 
 @pytest.mark.process
-def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedSet) -> None:
+def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedGroup) -> None:
     for life in (1, 2, 3):
         imagined.become(statuses.exited(130 + life))
-        imagined.until_life(life)
+        imagined.until_restarted(life)
     imagined.become(statuses.exited(139))
     ended = imagined.end()
     assert ended.state is State.LOST
@@ -74,7 +75,7 @@ def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedSet)
 
 @pytest.mark.process
 def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
-    imagined: ImaginedSet,
+    imagined: ImaginedGroup,
 ) -> None:
     imagined.double.fail(403, verb="create", resource="pods", message="not now")
     imagined.become(statuses.exited(139))
@@ -82,10 +83,10 @@ def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
         imagined.end()
     assert imagined.pod() == {"metadata": {}}
     end = imagined.follow()
-    imagined.until_life(1)
+    imagined.until_restarted(1)
     imagined.become(statuses.exited(0))
     assert end.result(30).state is State.SUCCEEDED
-    entries = imagined.launcher.ledger(imagined.address)
+    entries = imagined.launcher.events(imagined.handle)
     assert [each.event for each in entries] == [
         EventType.START,
         EventType.DETECT,
@@ -94,27 +95,27 @@ def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
 
 
 @pytest.mark.process
-def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedSet) -> None:
+def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedGroup) -> None:
     other = imagined.follow()
     imagined.double.wait_for(lambda: imagined.double.watching > 1, "another watch")
     for life in (1, 2):
         imagined.become(statuses.exited(138 + life))
-        imagined.until_life(life)
+        imagined.until_restarted(life)
     imagined.become(statuses.exited(0))
     assert imagined.end().state is State.SUCCEEDED
     assert other.result(30).state is State.SUCCEEDED
-    entries = imagined.launcher.ledger(imagined.address)
-    assert [each.generation for each in entries if each.event is EventType.RESTART] == [1, 2]
+    entries = imagined.launcher.events(imagined.handle)
+    assert [each.restarts for each in entries if each.event is EventType.RESTART] == [1, 2]
 
 
 @pytest.mark.process
 def test_a_pod_on_an_unresponsive_node_is_replaced_without_waiting(
-    imagined: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+    imagined: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewal, "GOING", 1.0)
+    monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
     imagined.double.hold("job-chief", imagined.namespace)
     imagined.double.delete("pods", "job-chief", imagined.namespace)
-    imagined.until_life(1)
+    imagined.until_restarted(1)
     imagined.become(statuses.exited(0))
     assert imagined.end().state is State.SUCCEEDED
 
@@ -129,13 +130,13 @@ def test_a_pod_restarts_under_its_name_on_another_node_with_more_memory() -> Non
     job = described("s3://bucket", replicas=replicas, code="s3://bucket/code")
     plan = plan_pods(job, "try-1", PodSettings(image="image:1"))
     pods = {pod["metadata"]["name"]: pod for pod in plan.others if pod["kind"] == "Pod"}
-    of = Address("default", "job", "try-1")
 
     def made(**how: Any) -> dict[str, Any]:
-        return pod_again(pods["job-worker-0"], of, ReplicaName(Role.WORKER, 1), 2, **how)
+        template = copy.deepcopy(pods["job-worker-0"])
+        return replica_pod(template, "job", ReplicaName(Role.WORKER, 1), restarts=2, **how)
 
     pod = made(avoid="node-3", memory=1.5)
-    assert generation_of(pod) == 2
+    assert restarts_of(pod) == 2
     container = pod["spec"]["containers"][0]
     assert container["resources"]["limits"]["memory"] == "4608Mi"
     environment = {each["name"]: each.get("value") for each in container["env"]}

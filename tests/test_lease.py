@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SupersededError
-from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.lease import KEY, LAPSES_AFTER, Lease
 from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
-from aerotrain.training.background.event_writer import KEY as LEDGER
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from support.training_fixtures import CHIEF, Pipeline, read_until, start
 
@@ -45,21 +44,21 @@ def store(store_url: str) -> Store:
 
 
 def lease(
-    store: Store, attempt: str = "first", *, generation: int = 0, time: Time | None = None
+    store: Store, attempt: str = "first", *, restarts: int = 0, time: Time | None = None
 ) -> Lease:
     time = time or Time()
     return Lease(
         store,
         attempt=attempt,
-        generation=generation,
+        restarts=restarts,
         place="here",
         clock=time.clock,
         pause=time.pause,
     )
 
 
-def taken(store: Store, attempt: str = "first", *, generation: int = 0) -> Lease:
-    made = lease(store, attempt, generation=generation)
+def taken(store: Store, attempt: str = "first", *, restarts: int = 0) -> Lease:
+    made = lease(store, attempt, restarts=restarts)
     made.take()
     return made
 
@@ -125,7 +124,7 @@ def test_a_restart_of_the_same_launch_takes_the_lease_at_once_and_an_older_one_n
 ) -> None:
     old = taken(store)
     time = Time()
-    new = lease(store, generation=1, time=time)
+    new = lease(store, restarts=1, time=time)
     new.take()
     assert (new.token, time.now) == (2, 0.0)
     with pytest.raises(SupersededError):
@@ -353,5 +352,5 @@ def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over
     assert names[-1] == (2, last)
     assert not {name for name in names if name.token == 1} - set(before)
     assert (of(store)["attempt"], of(store)["token"], of(store)["released"]) == ("second", 2, True)
-    lives = [each.event for each in read(store.get(LEDGER).decode().splitlines())]
+    lives = [each.event for each in read(store.get(CHIEF_LOG).decode().splitlines())]
     assert lives.count(EventType.START) == 2

@@ -3,8 +3,7 @@
 import pytest
 
 from aerotrain.contract.job import Job, Role
-from aerotrain_airflow.params import training_params
-from aerotrain_airflow.run_params import RunParam, RunSwitch
+from aerotrain_airflow.params import RunParam, RunSwitch, training_params
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])

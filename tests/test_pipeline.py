@@ -14,13 +14,13 @@ from benchmarks.mishaps import processes_of
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
+from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, Store, open_store
 from chaos.dag_runs import DagTraining, kill_all
 from devtools.home import Home
 from devtools.s3_server import S3Server
 from devtools.stack import Stack, marked, running_stack
 from support.airflow_runs import ENDED, Runs, until
-from support.preparing import prepare
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

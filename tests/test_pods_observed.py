@@ -6,7 +6,8 @@ import pytest
 
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.observed import ObservedSet
+from aerotrain_airflow.backends.kubernetes.identity import RESTARTS, Handle
+from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
 from support.kubernetes_double import statuses
 from support.kubernetes_double.admission import timestamp
 from support.kubernetes_double.statuses import Edit
@@ -17,15 +18,15 @@ CREATED = 1_800_000_000.0
 
 
 def pod(
-    name: ReplicaName, *states: Edit, uid: str = "", generation: int = 0, created: float = CREATED
+    name: ReplicaName, *states: Edit, uid: str = "", restarts: int = 0, created: float = CREATED
 ) -> dict[str, Any]:
     """A pod as the API returns it."""
     made: dict[str, Any] = {
         "metadata": {
             "name": f"job-{name}",
-            "uid": uid or f"{name}/{generation}",
+            "uid": uid or f"{name}/{restarts}",
             "creationTimestamp": timestamp(created),
-            "annotations": {"aerotrain/generation": str(generation)},
+            "annotations": {RESTARTS: str(restarts)},
             "ownerReferences": [{"kind": "ConfigMap", "name": "job", "uid": OWNER}],
         },
         "spec": {"containers": [{"name": "replica", "image": "image:1"}]},
@@ -36,13 +37,13 @@ def pod(
     return made
 
 
-class Seen(ObservedSet):
-    """A chief and a worker that have restarted as often as ``generations`` says."""
+class Seen(ObservedGroup):
+    """A chief and a worker that have restarted as often as ``restarts`` says."""
 
     def __init__(self) -> None:
-        self.generations = {CHIEF: 0, WORKER: 0}
-        pods = {"job-chief": CHIEF, "job-worker-0": WORKER}
-        super().__init__(pods, OWNER, self.generations.__getitem__)
+        self.restarts = {CHIEF: 0, WORKER: 0}
+        handle = Handle("default", "job", "try-1", OWNER)
+        super().__init__(self.restarts, handle, self.restarts.__getitem__)
 
     def lists(self, began: float, *pods: dict[str, Any]) -> None:
         changes = [self.take(each) for each in pods]
@@ -89,21 +90,21 @@ def test_the_first_observed_end_is_kept_until_the_replica_restarts(seen: Seen) -
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     seen.take(pod(WORKER, statuses.exited(0)), gone=True)
     assert seen.seen[WORKER].exit_code == 139
-    seen.generations[WORKER] = 1
+    seen.restarts[WORKER] = 1
     assert seen.take(pod(WORKER, statuses.running())) is None
     assert seen.seen[WORKER].restarts == 0
-    seen.take(pod(WORKER, statuses.running(), generation=1))
+    seen.take(pod(WORKER, statuses.running(), restarts=1))
     assert (seen.states(), seen.seen[WORKER].restarts) == (["running", "running"], 1)
 
 
 def test_a_pod_that_is_being_created_does_not_count_as_missing(seen: Seen) -> None:
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
-    seen.generations[WORKER] = 1
-    seen.making({WORKER: 1}, 10.0)
+    seen.restarts[WORKER] = 1
+    seen.creating({WORKER: 1}, 10.0)
     seen.lists(11.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     assert seen.states() == ["running", "pending"]
     assert seen.seen[WORKER].waits_since == 10.0
-    seen.made([WORKER], 12.0)
+    seen.created([WORKER], 12.0)
     seen.lists(11.5, pod(CHIEF, statuses.running()))  # requested before, answered after
     assert seen.states() == ["running", "pending"]
     seen.lists(13.0, pod(CHIEF, statuses.running()))
@@ -113,8 +114,8 @@ def test_a_pod_that_is_being_created_does_not_count_as_missing(seen: Seen) -> No
 def test_a_pod_older_than_the_last_recorded_restart_has_no_restart_count(
     seen: Seen,
 ) -> None:
-    seen.generations[WORKER] = 2
-    seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.running(), generation=1))
+    seen.restarts[WORKER] = 2
+    seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.running(), restarts=1))
     assert seen.seen[WORKER].restarts is None
 
 

@@ -184,7 +184,7 @@ def test_launches_have_the_same_description_only_if_their_job_is_the_same() -> N
     ]
     assert len({described, *(each.description for each in others)}) == 5
     assert plan().owner["metadata"]["annotations"]["aerotrain/description"] == described
-    assert plan().address == "default/train-digits-1a2b3c4d/try-1"
+    assert plan().handle == "default/train-digits-1a2b3c4d/try-1"
 
 
 def test_a_variable_reaches_its_replica_as_it_was_written() -> None:
@@ -261,7 +261,7 @@ def _in_container(**fields: Any) -> dict[str, Any]:
     ("template", "sentence"),
     [
         ({"spec": {"hostname": "x"}}, "sets spec.hostname to 'x', which is how replicas find"),
-        ({"spec": {"hostNetwork": True}}, "would open TensorFlow's port to everybody"),
+        ({"spec": {"hostNetwork": True}}, "would open TensorFlow's port to other hosts"),
         ({"spec": {"restartPolicy": "Always"}}, "sets spec.restartPolicy to 'Always', which is"),
         ({"spec": {"activeDeadlineSeconds": 1}}, "set the job's deadlines instead"),
         ({"metadata": {"name": "x"}}, "sets metadata.name to 'x'"),
@@ -336,7 +336,7 @@ def test_a_file_that_holds_no_template_is_refused(
         ({"code": "/dags/models"}, {}, "pack it into the store"),
         ({"code": "file:///dags/models"}, {}, "give the archive's s3:// URL"),
         ({"name": "a" * 57}, {}, "would have a name of 66 letters and 63 are allowed"),
-        ({}, {"image": ""}, "nobody says which image chief runs"),
+        ({}, {"image": ""}, "no image is set for chief"),
         ({}, {"namespace": "My_Team"}, "[aerotrain] namespace is 'My_Team'"),
         ({}, {"queue": "research"}, "write kueue:NAME or volcano:NAME"),
         ({}, {"queue": "slurm:research"}, "write kueue:NAME or volcano:NAME"),

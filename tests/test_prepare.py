@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store
-from support.preparing import prepare, run_step
 
 #: A user's module with PARTS partitions of 100 records each.
 SOURCE = """
@@ -87,10 +87,15 @@ def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
     url = prepare(store_url, tmp_path, module)
     before = list(open_store(store_url).list())
     capsys.readouterr()
-    planned = run_step("plan", store_url, tmp_path, source={"kind": "python", "module": module})
+    planned = run_step(
+        "data.prepare.plan", store_url, tmp_path, source={"kind": "python", "module": module}
+    )
     assert planned == {"dataset": url, "partitions": []}
-    assert run_step("partition", store_url, tmp_path, dataset=url, partition=1)["records"] == 100
-    assert run_step("finalize", store_url, tmp_path, dataset=url) == url
+    assert (
+        run_step("data.prepare.partition", store_url, tmp_path, dataset=url, partition=1)["records"]
+        == 100
+    )
+    assert run_step("data.prepare.finalize", store_url, tmp_path, dataset=url) == url
     planned_said, partition_said, finalize_said = capsys.readouterr().out.splitlines()
     assert planned_said.startswith("already finalized: ")
     assert "nothing to write" in planned_said
@@ -143,7 +148,7 @@ def test_a_record_keeps_its_split_for_any_order_and_number_of_shards(
 _PREPARE_AND_DIE = """
     import os, sys
     from pathlib import Path
-    from support.preparing import prepare
+    from aerotrain.standalone import prepare
 
     def prepare_and_die(store, module, left):
         def die_before_a_write(event, _arguments):
@@ -198,8 +203,8 @@ def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
     whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, module))
     store = (tmp_path / "store").as_uri()
     source = {"kind": "python", "module": module}
-    planned = run_step("plan", store, tmp_path, source=source)
-    run_step("partition", store, tmp_path, **planned["partitions"][0])
+    planned = run_step("data.prepare.plan", store, tmp_path, source=source)
+    run_step("data.prepare.partition", store, tmp_path, **planned["partitions"][0])
     before = [each.key for each in open_store(store).list()]
 
     job = Job(
@@ -229,18 +234,22 @@ def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
     assert ended.stdout.splitlines()[-1].startswith(full)
     assert [each.key for each in open_store(store).list()] == before
 
-    run_step("partition", store, tmp_path, **planned["partitions"][1])
-    finished = open_store(run_step("finalize", store, tmp_path, dataset=planned["dataset"]))
+    run_step("data.prepare.partition", store, tmp_path, **planned["partitions"][1])
+    finished = open_store(
+        run_step("data.prepare.finalize", store, tmp_path, dataset=planned["dataset"])
+    )
     assert finished.get(MANIFEST) == whole.get(MANIFEST)
 
 
 def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> None:
     source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 4")}
-    planned = run_step("plan", tmp_path.as_uri(), tmp_path, source=source)
+    planned = run_step("data.prepare.plan", tmp_path.as_uri(), tmp_path, source=source)
     for number in (0, 2):
-        run_step("partition", tmp_path.as_uri(), tmp_path, **planned["partitions"][number])
+        run_step(
+            "data.prepare.partition", tmp_path.as_uri(), tmp_path, **planned["partitions"][number]
+        )
     with pytest.raises(FinalError, match=r"2 of 4 partitions of .* are not written: 1, 3"):
-        run_step("finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
+        run_step("data.prepare.finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
     with pytest.raises(MissingError, match="there is no finished data set"):
         load_dataset(planned["dataset"])
 
@@ -339,7 +348,7 @@ def test_invalid_arguments_of_plan_are_refused(
 ) -> None:
     arguments = {"source": {"kind": "python", "module": "json"}} | arguments
     with pytest.raises((FinalError, SpecError), match=words):
-        run_step("plan", tmp_path.as_uri(), tmp_path, **arguments)
+        run_step("data.prepare.plan", tmp_path.as_uri(), tmp_path, **arguments)
 
 
 def _frames(path: Path) -> list[bytes]:

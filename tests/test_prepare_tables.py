@@ -12,15 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.data import hashing
 from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.data.prepare import assignment, batch_writer, duplicates
-from aerotrain.data.prepare.assignment import Hashes
-from aerotrain.data.prepare.grouping import grouped
+from aerotrain.data.hashing import Hashes
+from aerotrain.data.prepare import batch_writer, duplicates
+from aerotrain.data.prepare.plan import group_fragments
 from aerotrain.data.records import column_of, encode, framed, read_frames
 from aerotrain.data.sources import Fragment, SourceError
-from aerotrain.data.sources.examples import _parsed
+from aerotrain.data.sources.tfrecord import features_of
+from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
-from support.preparing import prepare_source, run_step
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def records(url: str, split: str) -> list[dict[str, Any]]:
     store = open_store(url)
     for shard in load_dataset(url).splits[split].shards:
         for _, record in read_frames(io.BytesIO(store.get(shard.file))):
-            found.append({name: values[0] for name, (_, values) in _parsed(record).items()})
+            found.append({name: values[0] for name, (_, values) in features_of(record).items()})
     return found
 
 
@@ -65,7 +66,7 @@ def by_split(url: str) -> dict[str, list[int]]:
 
 
 def test_a_table_keeps_its_types_and_its_missing_values(table: Path, tmp_path: Path) -> None:
-    url = prepare_source((tmp_path / "store").as_uri(), tmp_path, source(table))
+    url = prepare((tmp_path / "store").as_uri(), tmp_path, source(table))
     assert load_dataset(url).schema["label"] == Feature("int16")
     everything = [each for split in load_dataset(url).splits for each in records(url, split)]
     assert sorted(each["id"] for each in everything) == list(range(1000))
@@ -81,7 +82,7 @@ def test_records_of_all_files_are_shuffled_together_by_the_seed(
     orders = []
     for seed in (0, 1):
         store = (tmp_path / f"store-{seed}").as_uri()
-        url = prepare_source(store, tmp_path, source(table), seed=seed, shards=1)
+        url = prepare(store, tmp_path, source(table), seed=seed, shards=1)
         orders.append(by_split(url)["train"])
     assert sorted(orders[0]) == sorted(orders[1])
     assert orders[0] != orders[1]
@@ -91,7 +92,7 @@ def test_records_of_all_files_are_shuffled_together_by_the_seed(
 
 def test_shards_are_near_their_target_and_balanced(table: Path, tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    url = prepare_source(store, tmp_path, source(table), shard_bytes=10_000, shards=2)
+    url = prepare(store, tmp_path, source(table), shard_bytes=10_000, shards=2)
     sizes = [shard.bytes for shard in load_dataset(url).splits["train"].shards]
     assert len(sizes) > 5
     assert max(sizes) < 11_000
@@ -103,15 +104,15 @@ def test_a_changed_file_rewrites_only_the_shards_of_its_partition(
 ) -> None:
     store = (tmp_path / "store").as_uri()
     size = 2 * (table / "0.parquet").stat().st_size  # each file is a partition of its own
-    prepare_source(store, tmp_path, source(table), part_bytes=size)
+    prepare(store, tmp_path, source(table), part_bytes=size)
     changed = pq.read_table(table / "2.parquet").slice(0, 249)
     pq.write_table(changed, table / "2.parquet")
     capsys.readouterr()
-    url = prepare_source(store, tmp_path, source(table), part_bytes=size)
+    url = prepare(store, tmp_path, source(table), part_bytes=size)
     said = capsys.readouterr().out
     assert said.count("is copied from an earlier data set: 250 records") == 3
     assert said.count("is written: 249 records") == 1
-    fresh = prepare_source((tmp_path / "fresh").as_uri(), tmp_path, source(table), part_bytes=size)
+    fresh = prepare((tmp_path / "fresh").as_uri(), tmp_path, source(table), part_bytes=size)
     assert open_store(url).get(MANIFEST) == open_store(fresh).get(MANIFEST)
     for split in load_dataset(url).splits.values():
         for shard in split.shards:
@@ -123,14 +124,14 @@ def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
         Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
     ]
-    groups = list(grouped(fragments, 95, seed=0))
+    groups = list(group_fragments(fragments, 95, seed=0))
     assert [len(group) for group in groups] == [9] * 11 + [1]
     assert sorted(fragment.name for group in groups for fragment in group) == sorted(
         fragment.name for fragment in fragments
     )
-    assert groups != list(grouped(fragments, 95, seed=1))
+    assert groups != list(group_fragments(fragments, 95, seed=1))
     unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
-    assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
+    assert [len(group) for group in group_fragments(unknown, 95, seed=0)] == [1, 1, 1]
 
 
 # --- splits
@@ -141,15 +142,15 @@ def test_equal_records_are_never_in_two_splits(tmp_path: Path) -> None:
     table.mkdir()
     for number in range(3):
         pq.write_table(pa.table({"id": np.arange(200)}), table / f"{number}.parquet")
-    splits = by_split(prepare_source((tmp_path / "store").as_uri(), tmp_path, source(table)))
+    splits = by_split(prepare((tmp_path / "store").as_uri(), tmp_path, source(table)))
     assert sum(map(len, splits.values())) == 600
     assert not set(splits["train"]) & (set(splits["test"]) | set(splits["validation"]))
 
 
 def test_a_key_column_alone_decides_the_split(table: Path, tmp_path: Path) -> None:
-    one = prepare_source((tmp_path / "1").as_uri(), tmp_path, source(table), key=["id"])
+    one = prepare((tmp_path / "1").as_uri(), tmp_path, source(table), key=["id"])
     only = {**source(table), "columns": ["id"]}
-    other = prepare_source((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5)
+    other = prepare((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5)
     assert {name: set(ids) for name, ids in by_split(one).items()} == {
         name: set(ids) for name, ids in by_split(other).items()
     }
@@ -159,7 +160,7 @@ TWO = {"train": 0.8, "test": 0.2}
 
 
 def test_a_column_gives_the_split(table: Path, tmp_path: Path) -> None:
-    url = prepare_source(
+    url = prepare(
         (tmp_path / "store").as_uri(),
         tmp_path,
         source(table),
@@ -171,7 +172,7 @@ def test_a_column_gives_the_split(table: Path, tmp_path: Path) -> None:
 
 def test_time_gives_the_split(table: Path, tmp_path: Path) -> None:
     until = {"train": "2026-01-20", "test": None}
-    url = prepare_source(
+    url = prepare(
         (tmp_path / "store").as_uri(),
         tmp_path,
         source(table),
@@ -186,15 +187,15 @@ def test_folders_give_the_split(tmp_path: Path) -> None:
         (tmp_path / "in" / split).mkdir(parents=True)
         pq.write_table(pa.table({"id": list(rows)}), tmp_path / "in" / split / "x.parquet")
     options: dict[str, Any] = {"splits": TWO, "split_by": {"way": "folder"}}
-    url = prepare_source((tmp_path / "1").as_uri(), tmp_path, source(tmp_path / "in"), **options)
+    url = prepare((tmp_path / "1").as_uri(), tmp_path, source(tmp_path / "in"), **options)
     assert set(by_split(url)["test"]) == set(range(100, 130))
     pq.write_table(pa.table({"id": [1]}), tmp_path / "in" / "y.parquet")
     with pytest.raises(SourceError, match=r"y\.parquet is in the folder of no split"):
-        prepare_source((tmp_path / "2").as_uri(), tmp_path, source(tmp_path / "in"), **options)
+        prepare((tmp_path / "2").as_uri(), tmp_path, source(tmp_path / "in"), **options)
 
 
 def test_stratified_splits_divide_each_class_by_the_shares(table: Path, tmp_path: Path) -> None:
-    url = prepare_source(
+    url = prepare(
         (tmp_path / "store").as_uri(),
         tmp_path,
         source(table),
@@ -220,7 +221,7 @@ def test_equal_records_and_rare_classes_are_stratified_too(
         pq.write_table(
             pa.table({"id": ids, "label": [0] * 100 + [1]}), folder / f"{number}.parquet"
         )
-    url = prepare_source(
+    url = prepare(
         (tmp_path / "store").as_uri(),
         tmp_path,
         source(folder),
@@ -264,9 +265,9 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     described = write_csv(tmp_path / "in", LINES + bad + "\n")
     named = rf"(?s)1 records or more .*x\.csv at byte {len(LINES)}: .*{reason}"
     with pytest.raises(FinalError, match=named):
-        prepare_source((tmp_path / "store").as_uri(), tmp_path, described, **options)
+        prepare((tmp_path / "store").as_uri(), tmp_path, described, **options)
     store = (tmp_path / "other").as_uri()
-    url = prepare_source(store, tmp_path, described, max_rejected=1, **options)
+    url = prepare(store, tmp_path, described, max_rejected=1, **options)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 100
     entry = json.loads(open_store(url).get("quarantine/00000.jsonl"))
     assert (entry["file"], entry["offset"]) == (f"{described['url']}/x.csv", len(LINES))
@@ -279,9 +280,7 @@ def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_
         (tmp_path / "in" / f"{number}.csv").write_text(f"{LINES}x,1\n")
     described = {**source(tmp_path / "in", "csv"), "types": {"n": "int64"}}
     with pytest.raises(FinalError, match=r"(?s)2 records or more .*\.csv at.*\.csv at"):
-        prepare_source(
-            (tmp_path / "store").as_uri(), tmp_path, described, max_rejected=1, part_bytes=1
-        )
+        prepare((tmp_path / "store").as_uri(), tmp_path, described, max_rejected=1, part_bytes=1)
 
 
 def test_damaged_bytes_count_as_the_most_records_that_they_may_have_held(
@@ -295,15 +294,15 @@ def test_damaged_bytes_count_as_the_most_records_that_they_may_have_held(
     (tmp_path / "in" / "x.tfrecord").write_bytes(damaged)
     described = source(tmp_path / "in", "tfrecord")
     with pytest.raises(FinalError, match=rf"(?s)20 records or more .*byte {40 * size}: .*skipped"):
-        prepare_source((tmp_path / "1").as_uri(), tmp_path, described, max_rejected=19)
-    url = prepare_source((tmp_path / "2").as_uri(), tmp_path, described, max_rejected=20)
+        prepare((tmp_path / "1").as_uri(), tmp_path, described, max_rejected=19)
+    url = prepare((tmp_path / "2").as_uri(), tmp_path, described, max_rejected=20)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 80
     assert json.loads(open_store(url).get("quarantine/00000.jsonl"))["records"] == 20
 
 
 def test_missing_values_are_filled_if_a_fill_value_is_set(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + ",1\n")
-    url = prepare_source((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": -1})
+    url = prepare((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": -1})
     numbers = [each["n"] for split in load_dataset(url).splits for each in records(url, split)]
     assert sorted(numbers) == [-1, *range(100)]
 
@@ -313,7 +312,7 @@ def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         FinalError, match=r"records repeat a key, the first at .*byte 28 and .*byte"
     ):
-        prepare_source((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
+        prepare((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
 
 
 def test_two_records_of_different_partitions_with_one_key_are_named_by_finalize(
@@ -327,25 +326,25 @@ def test_two_records_of_different_partitions_with_one_key_are_named_by_finalize(
         pq.write_table(pa.table({"id": ids, "n": ids}), folder / f"{number}.parquet")
     options: dict[str, Any] = {"key": ["id"], "part_bytes": 1}
     store = (tmp_path / "store").as_uri()
-    prepare_source(store, tmp_path, source(folder), **options)
+    prepare(store, tmp_path, source(folder), **options)
     pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
     words = r"1 records repeat a key, .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
     for _ in range(2):
         with pytest.raises(FinalError, match=words):
-            prepare_source(store, tmp_path, source(folder), **options)
+            prepare(store, tmp_path, source(folder), **options)
     pq.write_table(pa.table({"id": [400, 401], "n": [1, 2]}), folder / "4.parquet")
-    prepare_source(store, tmp_path, source(folder), **options)
+    prepare(store, tmp_path, source(folder), **options)
 
 
 def test_different_keys_with_equal_hashes_are_not_duplicates(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def four(keys: Sequence[str | bytes]) -> Hashes:
-        return assignment.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
+        return hashing.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
 
     monkeypatch.setattr(batch_writer, "hashes_of", four)
     monkeypatch.setattr(duplicates, "hashes_of", four)
-    url = prepare_source((tmp_path / "s").as_uri(), tmp_path, source(table), key=["id"], splits=TWO)
+    url = prepare((tmp_path / "s").as_uri(), tmp_path, source(table), key=["id"], splits=TWO)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 1000
 
 
@@ -353,9 +352,7 @@ def test_a_record_larger_than_a_shard_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"t": ["x", "y" * 5000]}), tmp_path / "in" / "x.parquet")
     with pytest.raises(FinalError, match=r"row 1: its 50.. bytes are more than a whole shard"):
-        prepare_source(
-            (tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), shard_bytes=1000
-        )
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), shard_bytes=1000)
 
 
 def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path) -> None:
@@ -364,7 +361,7 @@ def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path)
         pq.write_table(pa.table({"n": [value] * 9}), tmp_path / "in" / f"{number}.parquet")
     words = r"2\.parquet: column 'n' cannot be cast to int64 .*: it is string"
     with pytest.raises(SourceError, match=words):
-        prepare_source((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
 
 
 @pytest.mark.parametrize(
@@ -390,7 +387,7 @@ def test_lists_of_different_lengths_are_refused(
     for number, values in ((1, first), (2, second)):
         pq.write_table(pa.table({"n": values}), tmp_path / "in" / f"{number}.parquet")
     with pytest.raises(FinalError, match=words):
-        prepare_source((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
 
 
 @pytest.mark.parametrize(
@@ -416,5 +413,11 @@ def test_rules_that_do_not_fit_the_columns_are_refused(
     table: Path, tmp_path: Path, arguments: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError, match=words):
-        run_step("plan", (tmp_path / "s").as_uri(), tmp_path, source=source(table), **arguments)
+        run_step(
+            "data.prepare.plan",
+            (tmp_path / "s").as_uri(),
+            tmp_path,
+            source=source(table),
+            **arguments,
+        )
     assert not (tmp_path / "s").exists()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aerotrain.store import ChangedError, CorruptError, StoredFile, StoreFull, open_store
-from aerotrain.store.ranges import RANGE, fetch_in_ranges
+from aerotrain.store.manifest import RANGE, fetch_in_ranges
 
 CONTENT = bytes(range(256)) * (5 * RANGE // 512)  # two and a half ranges
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job, ReplicaName, Role
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.event_log import EventType, read
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
+from aerotrain.contract.status import Progress
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import open_store
 from aerotrain.train import run
-from aerotrain.training.background.event_writer import KEY
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
@@ -87,12 +86,12 @@ def whole(digits):
 def by_hand(digits, name, strategy, **arguments):
     """The process of a manual run, on two devices if the strategy uses several."""
     given = {"checkpoint-interval": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
-    words = ["--run", name, "--strategy", strategy, "--model", "tallying"]
+    words = ["train", "--run", name, "--strategy", strategy, "--model", "tallying"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
     devices = 2 if strategy == "mirrored" else 1
     code = (
-        "import tensorflow as tf; from aerotrain.train import main\n"
+        "import tensorflow as tf; from aerotrain.cli import main\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         f"devices = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
         "tf.config.set_logical_device_configuration(cpu, devices)\n"
@@ -149,10 +148,10 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
             process, "trained model"
         )
     assert_never_ended(digits, "told-to-go", whole("one_device"))
-    entries = read(store.get(KEY).decode().splitlines())
+    entries = read(store.get(CHIEF_LOG).decode().splitlines())
     events = [each.event for each in entries]
     assert events.count(EventType.START) == 2
-    assert [each.step for each in entries if each.event is EventType.TOLD_TO_GO] == [step]
+    assert [each.step for each in entries if each.event is EventType.PREEMPTED] == [step]
     assert [each.step for each in entries if each.event is EventType.RESTORE] == [0, step]
     assert (events[-1], entries[-1].step) == (EventType.END, STEPS)
 

@@ -27,7 +27,7 @@ from devtools.s3_server import (
     s3_server,
     weed_arguments,
 )
-from devtools.weed_ports import CERTIFICATE, PORT_FLAGS
+from devtools.weed import CERTIFICATE, PORT_FLAGS
 
 pytestmark = pytest.mark.process
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
-from aerotrain.contract.event_log import EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
-from aerotrain.training.background.event_writer import KEY, EventWriter
+from aerotrain.training.background.event_writer import EventWriter
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.interval import (
     Interval,
@@ -162,8 +162,8 @@ def test_a_chief_without_its_lease_deletes_no_checkpoint_of_its_successor(tmp_pa
 
 def test_a_chief_without_its_lease_publishes_no_checkpoint(tmp_path):
     store, folder = open_store((tmp_path / "store").as_uri()), tmp_path / "made"
-    lease = Lease(store, attempt="first", generation=0, place="here")
-    successor = Lease(store, attempt="first", generation=1, place="here")
+    lease = Lease(store, attempt="first", restarts=0, place="here")
+    successor = Lease(store, attempt="first", restarts=1, place="here")
     lease.take()
     folder.mkdir()
     (folder / "checkpoint.index").write_bytes(b"weights")
@@ -176,18 +176,20 @@ def test_a_chief_without_its_lease_publishes_no_checkpoint(tmp_path):
 
 def test_a_lost_lease_is_raised_in_the_training(tmp_path):
     store = open_store(tmp_path.as_uri())
-    lease = Lease(store, attempt="first", generation=0, place="here")
+    lease = Lease(store, attempt="first", restarts=0, place="here")
     lease.take()
     uploader = Uploader(deadline=60)
     writer = EventWriter(store, uploader, lease.put)
     writer.note(EventType.START)
     assert uploader.wait(30)
-    Lease(store, attempt="first", generation=1, place="there").take()
+    Lease(store, attempt="first", restarts=1, place="there").take()
     writer.note(EventType.END)
     assert not uploader.wait(30)
     with pytest.raises(SupersededError, match="launch first on there took over"):
         uploader.check()
-    assert [each.event for each in read(store.get(KEY).decode().splitlines())] == [EventType.START]
+    assert [each.event for each in read(store.get(CHIEF_LOG).decode().splitlines())] == [
+        EventType.START
+    ]
 
 
 def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_path, capsys):
@@ -238,17 +240,17 @@ def test_observed_failures_shorten_the_mean_time_between_failures():
 
 def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path):
     store, now = open_store(tmp_path.as_uri()), [100.0]
-    for generation in range(3):
+    for restarts in range(3):
         uploader = Uploader(deadline=60)
-        event_writer = EventWriter(store, uploader, generation=generation, clock=lambda: now[0])
+        event_writer = EventWriter(store, uploader, restarts=restarts, clock=lambda: now[0])
         event_writer.note(EventType.START)
         now[0] += 50
         event_writer.note(EventType.TRAIN, seconds=50, step=40)
-        if generation == 1:
+        if restarts == 1:
             event_writer.note(EventType.END)
         assert uploader.wait(30)
-    entries = read(store.get(KEY).decode().splitlines())
-    assert [each.generation for each in entries] == [0, 0, 1, 1, 1, 2, 2]
+    entries = read(store.get(CHIEF_LOG).decode().splitlines())
+    assert [each.restarts for each in entries] == [0, 0, 1, 1, 1, 2, 2]
     assert (entries[1].event, entries[1].at, entries[1].step) == (EventType.TRAIN, 150, 40)
     fresh = EventWriter(store, Uploader(deadline=60))
     assert fresh.mean_time_between_failures() == (6 * 3600 + 150) / 3

@@ -10,15 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.data.prepare.assignment import hashes_of
+from aerotrain.data.dataset import PAGE, SCHEMA, Feature, load_dataset, load_statistics
+from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Column, column_of
-from aerotrain.data.statistics.dataset import Statistics
+from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes
 from aerotrain.data.statistics.page import page
-from aerotrain.data.statistics.summary import PAGE, SCHEMA, load_statistics
+from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
-from support.preparing import prepare_source, run_step
 
 RECORDS = 20_000
 
@@ -115,7 +114,7 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
     source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
     splits = {"train": 0.5, "test": 0.5}
     store = (tmp_path / "store").as_uri()
-    url = prepare_source(store, tmp_path, source, part_bytes=part_bytes, splits=splits)
+    url = prepare(store, tmp_path, source, part_bytes=part_bytes, splits=splits)
     column = load_statistics(url)["x"]
     quantiles = {
         name: column["quantiles"][name] for name in ("0.05", "0.25", "0.5", "0.75", "0.95")
@@ -223,7 +222,7 @@ def test_a_shift_of_any_numbers_is_a_drift(before: Any, now: Any) -> None:
 def test_a_timestamp_that_all_records_share_is_prepared(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     described = write(tmp_path / "in", ingested_at=np.full(1000, 1_700_000_000_000_000_000))
-    url = prepare_source(store, tmp_path, described)
+    url = prepare(store, tmp_path, described)
     column = load_statistics(url)["ingested_at"]
     assert (column["min"], column["std"]) == (1.7e18, 0)
     assert column["vocabulary"] == {"1700000000000000000": 1000}
@@ -246,7 +245,7 @@ def write(folder: Path, **columns: Any) -> dict[str, Any]:
 
 def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    url = prepare_source(store, tmp_path, write(tmp_path / "in", town=["<b>"] * 1000))
+    url = prepare(store, tmp_path, write(tmp_path / "in", town=["<b>"] * 1000))
     assert json.loads(open_store(url).get(SCHEMA))["label"] == {"dtype": "int64", "shape": []}
     assert load_statistics(url)["label"]["vocabulary"] == {"0": 500, "1": 500}
     page = open_store(url).get(PAGE).decode()
@@ -279,31 +278,31 @@ def test_drift_stops_the_run_with_a_table(
     tmp_path: Path, changed: dict[str, Any], words: str
 ) -> None:
     store = (tmp_path / "store").as_uri()
-    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    prepare(store, tmp_path, write(tmp_path / "in"))
     described = write(tmp_path / "in", **changed)
     with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
-        prepare_source(store, tmp_path, described)
-    accepted = prepare_source(store, tmp_path, described, allow_drift=True)
+        prepare(store, tmp_path, described)
+    accepted = prepare(store, tmp_path, described, allow_drift=True)
     # From now on these are the baseline.
-    again = prepare_source(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
+    again = prepare(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
     assert open_store(again).exists(MANIFEST)
     assert again != accepted
 
 
 def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    prepare(store, tmp_path, write(tmp_path / "in"))
     before = [each.key for each in open_store(store).list()]
     described = write(tmp_path / "in", town=None)
     with pytest.raises(FinalError, match=r"town +column missing"):
-        run_step("plan", store, tmp_path, source=described)
+        run_step("data.prepare.plan", store, tmp_path, source=described)
     assert [each.key for each in open_store(store).list()] == before
 
 
 def test_similar_data_pass(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
-    prepare_source(store, tmp_path, write(tmp_path / "in"))
+    prepare(store, tmp_path, write(tmp_path / "in"))
     shifted = write(tmp_path / "in", price=np.arange(1000) * 0.5 + 20)
-    assert open_store(prepare_source(store, tmp_path, shifted)).exists(MANIFEST)
+    assert open_store(prepare(store, tmp_path, shifted)).exists(MANIFEST)
     other = write(tmp_path / "other", price=np.arange(1000) * 90.0)
-    prepare_source(store, tmp_path, other, name="another")
+    prepare(store, tmp_path, other, name="another")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from aerotrain.contract.errors import ExitCode
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import complete_checkpoints
 from aerotrain.training.model_manifest import ModelManifest
@@ -76,7 +76,7 @@ def wire(s3) -> Iterator[Wire]:
 def train(digits, wire, store, **arguments):
     """The process of a manual run whose store is behind the proxy."""
     given = {"epochs": 400, "checkpoint-interval": 0.5, "steps-per-execution": 10, **arguments}
-    words = ["-m", "aerotrain.train", "--run", "away", "--model", "small"]
+    words = ["-m", "aerotrain", "train", "--run", "away", "--model", "small"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
     return start_python(words, digits.folder, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}"})

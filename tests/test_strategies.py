@@ -8,11 +8,12 @@ import keras
 import numpy as np
 import pytest
 
+from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
-from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.job import ReplicaSpec, Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.train import main
 from aerotrain.training.input.batches import MicrobatchSpec
+from aerotrain.training.internals import keras3
 from aerotrain.training.model.checks import check_divisible, check_exchanged
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
@@ -29,9 +30,9 @@ def steps_of(digits):
 
     def run(strategy, devices=1, workers=0, model="plain", steps=STEPS, **arguments):
         common = {"model": model, "data": digits.data, "steps_per_execution": 1}
-        replicas = [Replica(role=Role.CHIEF)]
+        replicas = [ReplicaSpec(role=Role.CHIEF)]
         if workers:
-            replicas.append(Replica(role=Role.WORKER, count=workers))
+            replicas.append(ReplicaSpec(role=Role.WORKER, count=workers))
         job = digits.job(
             "train", "steps", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
         )
@@ -116,11 +117,11 @@ def test_every_record_of_a_batch_counts_once(records, pieces, sizes, shares):
 
 def accuracy_by_hand(digits, run, strategy, devices):
     code = (
-        "import tensorflow as tf; from aerotrain.train import main\n"
+        "import tensorflow as tf; from aerotrain.cli import main\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         f"several = [tf.config.LogicalDeviceConfiguration()] * {devices}\n"
         "tf.config.set_logical_device_configuration(cpu, several)\n"
-        f"main(['--run', '{run}', '--strategy', '{strategy}', '--model', 'digits',"
+        f"main(['train', '--run', '{run}', '--strategy', '{strategy}', '--model', 'digits',"
         f" '--code', '{DIGITS}', '--data', '{digits.data}', '--store', '{digits.store}',"
         " '--epochs', '12'])"
     )
@@ -203,7 +204,7 @@ def test_a_batch_that_does_not_divide_is_refused(arguments, replicas, message):
 def test_a_loss_with_sum_reduction_is_refused_if_the_last_batch_is_uneven():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
-    model._symbolic_build(data_batch=(keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
+    keras3.build_symbolically(model, (keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
     arguments = TrainArguments(model="m", data="d")
     check_exchanged("mirrored", model, arguments, records=66, replicas=2)
     with pytest.raises(FinalError, match="reduction 'sum', and the last batch of 1 records"):
@@ -284,7 +285,7 @@ def test_layers_with_state_can_be_compiled_by_xla(steps_of, strategy):
 
 def test_a_manually_set_tf_config_is_refused(monkeypatch, capsys, digits):
     monkeypatch.setenv("TF_CONFIG", "{}")
-    words = ["--model", "plain", "--code", str(MODELS), "--data", digits.data]
+    words = ["train", "--model", "plain", "--code", str(MODELS), "--data", digits.data]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--store", digits.store])
     assert ended.value.code == ExitCode.FINAL

@@ -9,7 +9,7 @@ import pytest
 
 from aerotrain.supervisor import protocol
 from aerotrain.supervisor.fork_server import version
-from aerotrain.supervisor.starting import ReplicaFolder
+from aerotrain.supervisor.replica_process import ReplicaFolder
 from aerotrain.supervisor.supervisor import Replica
 
 
@@ -18,11 +18,13 @@ def replica(tmp_path: Path) -> Replica:
     folder = ReplicaFolder(tmp_path / "chief")
     os.close(folder.make_ready())
     began = time.monotonic() - 100  # and no heartbeat has been seen since
-    return Replica(folder, 0, reaper=os.getpid(), beat=folder.heartbeat(), beaten=began)
+    return Replica(
+        folder, 0, reaper=os.getpid(), heartbeat=folder.heartbeat(), heartbeat_seen=began
+    )
 
 
 def age(replica: Replica) -> float:
-    replica.look()
+    replica.check_heartbeat()
     return float(replica.record()["heartbeat_age"])
 
 

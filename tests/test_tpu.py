@@ -31,8 +31,8 @@ def dead():
 def test_without_a_tpu_a_training_ends_within_30_seconds_with_the_reason(digits, request, name):
     address = name if name == "local" else request.getfixturevalue(name)
     code = (
-        "from aerotrain.train import main\n"
-        f"main(['--run', 'tpu-{name}', '--strategy', 'tpu', '--tpu', '{address}',"
+        "from aerotrain.cli import main\n"
+        f"main(['train', '--run', 'tpu-{name}', '--strategy', 'tpu', '--tpu', '{address}',"
         f" '--tpu-seconds', '2', '--model', 'small', '--code', '{MODELS}',"
         f" '--data', '{digits.data}', '--store', '{digits.store}'])"
     )

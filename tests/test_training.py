@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.job import Replica, Role
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.job import ReplicaSpec, Role
+from aerotrain.contract.status import Progress
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.dataset import load_dataset
@@ -144,7 +144,7 @@ def weights_of(digits, url):
 
 
 def test_a_killed_training_resumes_and_ends_with_the_same_weights(digits):
-    words = ["-m", "aerotrain.train", "--run", "killed"]
+    words = ["-m", "aerotrain", "train", "--run", "killed"]
     words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
     words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
     words += ["--checkpoint-interval", "0.2"]
@@ -242,9 +242,9 @@ def test_fewer_shards_than_workers_are_refused_before_anything_starts(digits):
         replica.job.arguments,
         strategy="parameter_server",
         replicas=(
-            Replica(role=Role.CHIEF),
-            Replica(role=Role.WORKER, count=9),
-            Replica(role=Role.PS),
+            ReplicaSpec(role=Role.CHIEF),
+            ReplicaSpec(role=Role.WORKER, count=9),
+            ReplicaSpec(role=Role.PS),
         ),
     )
     with pytest.raises(FinalError, match="4 shards cannot be shared by 9 readers"):

@@ -17,8 +17,8 @@ import pytest
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.process.folder import JobFolder
-from aerotrain_airflow.backends.process.supervising import Supervision, holder_of
-from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, WarmStart, may_fork
+from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient, holder_of
+from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, ForkServer, may_fork
 from support.live_sets import process_launcher, replica_environment
 from test_process_recovery import ALONE, job
 
@@ -56,7 +56,7 @@ def test_a_replica_with_another_number_of_threads_than_the_server_is_not_forked(
 
 
 def test_each_folder_interpreter_and_environment_has_its_own_fork_server() -> None:
-    first = WarmStart(Path("/a"), "python", {"HOME": "/", "AWS_ACCESS_KEY_ID": "a"})
+    first = ForkServer(Path("/a"), "python", {"HOME": "/", "AWS_ACCESS_KEY_ID": "a"})
     others = [
         replace(first, root=Path("/b")),
         replace(first, python="other"),
@@ -85,7 +85,7 @@ def end_server(root: Path) -> None:
 
 def server_of(root: Path) -> int | None:
     """The fork server of that folder's groups, found by the lock that it holds."""
-    return holder_of(Path(f"{WarmStart(root, *HOW).socket}.lock"))
+    return holder_of(Path(f"{ForkServer(root, *HOW).socket}.lock"))
 
 
 @pytest.mark.process
@@ -116,17 +116,17 @@ def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
     """Run a replica and its supervisor, both forked or neither; returns the job's result."""
     folder = root / described.name / "try-1"
     JobFolder.make(folder, described, {CHIEF: "127.0.0.1:20000"}, "try-1")
-    server = WarmStart(root, *HOW)
-    supervision = Supervision(folder, *HOW, server if warm else None)
-    asyncio.run(supervision.begin(warm=warm, wait=True))
+    server = ForkServer(root, *HOW)
+    supervisor = SupervisorClient(folder, *HOW, server if warm else None)
+    asyncio.run(supervisor.start_supervisor(warm=warm, wait=True))
     group = process_launcher(root, HOW[1], "try-1")._backend.group(folder)  # type: ignore[attr-defined]
     start = {**group._start_of(CHIEF, 0), "warm": warm}
-    supervision.start([start], [])
-    while supervision.records()["chief"]["running"]:
+    supervisor.start([start], [])
+    while supervisor.records()["chief"]["running"]:
         time.sleep(0.01)
-    record = supervision.records()["chief"]
+    record = supervisor.records()["chief"]
     said = (folder / "chief" / "log").read_text()
-    supervision.end()
+    supervisor.end()
     assert record["exit_code"] == 0, said
     shutil.rmtree(folder)
     return json.loads(open_store(described.prefix).get("result.json"))["value"]
@@ -136,7 +136,7 @@ def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
 def test_without_a_fork_server_replicas_are_not_forked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = WarmStart(tmp_path, "/bin/false", {})
+    broken = ForkServer(tmp_path, "/bin/false", {})
     assert not asyncio.run(broken.fork_supervisor(tmp_path, wait=True))
     assert "nothing is started warm" in caplog.text
     assert not asyncio.run(

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.training.background.services import peers_of
 from aerotrain.training.background.watchdog import Watchdog, answers
 from support.training_fixtures import read_until, start
@@ -134,6 +135,7 @@ def test_the_watchdog_distinguishes_serving_replicas_from_stopped_or_ended_ones(
 
 
 def test_the_peers_of_a_replica_are_all_others_of_its_cluster():
-    cluster = '{"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}'
-    assert peers_of(cluster, "worker-1") == {"chief": "c:1", "worker-0": "a:1", "ps-0": "p:1"}
-    assert peers_of("{}", "chief") == {}
+    cluster = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
+    own = ReplicaName(Role.WORKER, 1)
+    assert peers_of(cluster, own) == {"chief": "c:1", "worker-0": "a:1", "ps-0": "p:1"}
+    assert peers_of({}, own) == {}

@@ -8,15 +8,14 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from aerotrain.code_archive import publish_code
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.steps import ARGUMENTS
-from aerotrain.contract.strategy import nearest
+from aerotrain.user_code import publish_code
 from aerotrain_airflow.controller.history import with_fewer_workers
 from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.run_ledger import ledger_of_earlier_tries
+from aerotrain_airflow.goodput import events_of_earlier_attempts
 from aerotrain_airflow.settings import Settings
 
 _LOG = getLogger(__name__)
@@ -55,14 +54,15 @@ def describe(
     return described
 
 
-def fitted(job: Job, settings: Settings) -> Job:
+def without_unplaced_workers(job: Job, settings: Settings) -> Job:
     """The job, without the workers that could not be placed in earlier attempts."""
     if job.min_workers is None:
         return job
-    fewer = with_fewer_workers(job, ledger_of_earlier_tries(store_of(job.prefix, settings)))
+    fewer = with_fewer_workers(job, events_of_earlier_attempts(store_of(job.prefix, settings)))
     if fewer != job:
         _LOG.warning(
-            "others found no place before: this try asks for %d of %d workers (min_workers=%d)",
+            "the others could not be scheduled before: this try asks for %d of %d workers "
+            "(min_workers=%d)",
             fewer.count(Role.WORKER),
             job.count(Role.WORKER),
             job.min_workers,
@@ -70,7 +70,7 @@ def fitted(job: Job, settings: Settings) -> Job:
     return fewer
 
 
-def with_code_packed(job: Job, settings: Settings) -> Job:
+def with_code_published(job: Job, settings: Settings) -> Job:
     """The job with its code folder uploaded to the store, from which all replicas read it."""
     if job.code is None:
         return job

@@ -1,4 +1,4 @@
-"""Computes goodput from an event log, and where the rest of the time was spent.
+"""The complete event log of a run, and its goodput.
 
 Goodput is the share of wall time that moved the model forward: the steps that count, times the pace
 of this training, divided by the time from its start to its end. Each step counts once, even if it
@@ -9,12 +9,14 @@ https://research.google/blog/introducing-ml-productivity-goodput/ and, for the p
 https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
+from aerotrain.store import MissingError, Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +140,43 @@ def _until_training(ledger: Sequence[Event], since: float) -> float:
     """Seconds from ``since`` until the chief next restored its variables."""
     ready = (each.at for each in ledger if each.event is EventType.RESTORE and each.at >= since)
     return next(ready, ledger[-1].at) - since
+
+
+def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
+    """Write the complete event log next to the job's result, including earlier attempts.
+
+    It is merged from the events of the replica group and those of its chief. Returns None, and
+    writes nothing, where the job does not train and no event but its start was recorded.
+    """
+    seen = list(group)
+    inside = events_of_chief(store)
+    if not inside and all(each.event is EventType.START for each in seen):
+        return None
+    end = Event(event=EventType.END, at=now)
+    events = merged({*events_of_earlier_attempts(store), *inside, *seen, end})
+    goodput = goodput_of(events)
+    log = {
+        "version": 1,
+        **goodput.to_dict(),
+        "entries": [json.loads(each.to_json()) for each in events],
+    }
+    store.put(RUN_LOG, json.dumps(log, indent=1).encode())
+    return goodput
+
+
+def events_of_earlier_attempts(store: Store) -> list[Event]:
+    """The merged events of earlier attempts; empty for the first one."""
+    log = json.loads(_text(store, RUN_LOG) or "{}")
+    return read(json.dumps(each) for each in log.get("entries", []))
+
+
+def events_of_chief(store: Store) -> list[Event]:
+    """The events that the chief has written, across all of its restarts."""
+    return read(_text(store, CHIEF_LOG).splitlines())
+
+
+def _text(store: Store, key: str) -> str:
+    try:
+        return store.get(key).decode()
+    except MissingError:
+        return ""

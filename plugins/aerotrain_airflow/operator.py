@@ -16,20 +16,19 @@ from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
 from aerotrain.store import MissingError
-from aerotrain_airflow.another_try import ThisTry, UnheardError
 from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
-from aerotrain_airflow.backends.choice import choose_launcher
-from aerotrain_airflow.backends.launcher import Launcher
+from aerotrain_airflow.backends.launcher import Launcher, choose_launcher
 from aerotrain_airflow.controller.decision import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
     check_conf,
     describe,
-    fitted,
-    with_code_packed,
+    with_code_published,
+    without_unplaced_workers,
 )
-from aerotrain_airflow.run_ledger import close_ledger
+from aerotrain_airflow.goodput import record
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
 
 #: Seconds for which a task watches its pods before it defers. Most steps other than training end
 #: sooner, and a deferral costs a round trip through triggerer, scheduler and worker.
@@ -81,53 +80,54 @@ class JobOperator(BaseOperator):
         self.deferrable = deferrable
         self._running: tuple[Launcher[Any], str] | None = None
         self._killed = False
-        self._try: ThisTry | None = None
+        self._try: TaskTry | None = None
 
     def execute(self, context: Context) -> Any:
         """Run the job, and return the value that its chief returned."""
         with translated():
-            settings = Settings.read().with_launcher(self.launcher)
+            settings = Settings.read(self.launcher)
             check_conf(context)
-            job = fitted(describe(self, self.job, self.arguments, context, settings), settings)
-            launcher, address = self._start(job, context, settings)
+            job = describe(self, self.job, self.arguments, context, settings)
+            job = without_unplaced_workers(job, settings)
+            launcher, handle = self._start(job, context, settings)
             until = self._timeout(context)
-            trigger = launcher.trigger(address, until) if self.deferrable else None
+            trigger = launcher.trigger(handle, until) if self.deferrable else None
             ended = self._watch(until, DEFER_AFTER if trigger else None)
             if ended is None:
                 assert trigger is not None  # watching is limited only if there is a trigger
                 self._running = None
                 self.defer(trigger=trigger, method_name="resume")
             assert ended is not None
-            return self._end(job, address, ended, settings)
+            return self._end(job, handle, ended, settings)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Continue after ``execute`` deferred and the job has ended."""
         with translated():
-            settings = Settings.read().with_launcher(self.launcher)
+            settings = Settings.read(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
-            launcher = choose_launcher(settings, _holder(context))
-            self._running = (launcher, event["address"])
-            return self._end(job, event["address"], Ended.from_dict(event["ended"]), settings)
+            launcher = choose_launcher(settings, _try_id(context))
+            self._running = (launcher, event["handle"])
+            return self._end(job, event["handle"], Ended.from_dict(event["ended"]), settings)
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas; return the launcher and the job handle."""
-        launcher = choose_launcher(settings, _holder(context))
-        plan = launcher.plan(with_code_packed(job, settings), _holder(context))
+        launcher = choose_launcher(settings, _try_id(context))
+        plan = launcher.plan(with_code_published(job, settings), _try_id(context))
         if self.is_dry_run:
             self.log.info("would start\n%s", plan)
             raise AirflowSkipException("this was a dry run: nothing was started")
         if self._killed:
             raise TemporaryError(f"{job.name} was ended before it started")
-        self._try = ThisTry(context)
+        self._try = TaskTry(context)
         replicas = ", ".join(f"{each.count} {each.role}" for each in job.replicas)
-        self.log.info("starting %s at %s", replicas, plan.address)
-        self._running = (launcher, plan.address)  # set first, so that ``on_kill`` can stop it
+        self.log.info("starting %s at %s", replicas, plan.handle)
+        self._running = (launcher, plan.handle)  # set first, so that ``on_kill`` can stop it
         try:
-            address = launcher.start(plan)
+            handle = launcher.start(plan)
         except BaseException:  # also a timeout or a signal: no replica may be left running
             self._stop()
             raise
-        self._running = (launcher, address)
+        self._running = (launcher, handle)
         if self._killed:  # a signal handler of this thread ran during the start
             self._stop()
             raise TemporaryError(f"{job.name} was ended while it started")
@@ -136,49 +136,49 @@ class JobOperator(BaseOperator):
     def _watch(self, until: float | None, at_most: float | None) -> Ended | None:
         """Watch the job, and write the output of its replicas to the task log."""
         assert self._running is not None
-        launcher, address = self._running
+        launcher, handle = self._running
         try:
-            return launcher.watch(address, self._tell, until=until, at_most=at_most)
-        except UnheardError:
+            return launcher.watch(handle, self._emit, until=until, at_most=at_most)
+        except WorkerGoneError:
             self._running = None  # the job keeps running, and the next attempt adopts it
             raise
         except BaseException:  # as in ``_start``
             self._stop()
             raise
 
-    def _tell(self, line: LogLine) -> None:
+    def _emit(self, line: LogLine) -> None:
         try:
             log_line(self.log, line)
         except OSError as error:
-            raise UnheardError(f"Airflow's worker is gone: {error}") from error
+            raise WorkerGoneError(f"Airflow's worker is gone: {error}") from error
 
-    def _end(self, job: Job, address: str, ended: Ended, settings: Settings) -> Any:
+    def _end(self, job: Job, handle: str, ended: Ended, settings: Settings) -> Any:
         """Return the result of a job that succeeded; stop the job in any case."""
         try:
             if self._killed:
                 raise TemporaryError(f"{job.name} was ended from outside")
             ended.raise_unless_succeeded()
-            value = _result(job, attempt_of(address), settings)
+            value = _result(job, attempt_of(handle), settings)
         finally:
-            self._account(job, address, settings)
+            self._record_events(job, handle, settings)
             self._stop()
-        return self._handed_on(value)
+        return self._return_value(value)
 
-    def _account(self, job: Job, address: str, settings: Settings) -> None:
+    def _record_events(self, job: Job, handle: str, settings: Settings) -> None:
         """Write the complete event log of the run, and log its goodput in one line."""
         if self._running is None:
             return  # the next attempt has adopted the job
         launcher, _ = self._running
         try:
             store = store_of(job.prefix, settings)
-            account = close_ledger(launcher.ledger(address), store, time.time())
+            goodput = record(launcher.events(handle), store, time.time())
         except (AerotrainError, OSError) as error:
-            self.log.warning("the ledger of %s could not be written: %s", job.name, error)
+            self.log.warning("the event log of %s could not be written: %s", job.name, error)
         else:
-            if account is not None:
-                self.log.info("%s: %s", job.name, account)
+            if goodput is not None:
+                self.log.info("%s: %s", job.name, goodput)
 
-    def _handed_on(self, value: Any) -> Any:
+    def _return_value(self, value: Any) -> Any:
         if self.return_key is None:
             return value
         returned = value.pop(self.return_key)
@@ -199,7 +199,7 @@ class JobOperator(BaseOperator):
 
         Where Airflow itself abandoned this attempt, the replicas are left to the next one.
         """
-        if self._try is not None and self._try.is_followed():
+        if self._try is not None and self._try.has_successor():
             self._running = None
             return
         self._killed = True
@@ -207,8 +207,8 @@ class JobOperator(BaseOperator):
 
     def _stop(self) -> None:
         if self._running is not None:
-            launcher, address = self._running
-            launcher.stop(address)
+            launcher, handle = self._running
+            launcher.stop(handle)
 
 
 @contextmanager
@@ -222,7 +222,7 @@ def translated() -> Iterator[None]:
         raise AirflowException(str(error)) from error
 
 
-def _holder(context: Context) -> str:
+def _try_id(context: Context) -> str:
     """The id of this try of the task. It names the launch, and only its holder may end it."""
     return str(context["ti"].id)
 

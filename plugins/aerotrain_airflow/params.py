@@ -4,22 +4,23 @@ They are derived from the options that the contract declares. A pipeline uses al
 override defaults::
 
     @dag(params=training_params(epochs=12, threshold=0.95))
+
+A DAG file passes their values to a step as ``RunParam("epochs")``, a template without Jinja:
+Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from airflow.sdk import Param
+from airflow.sdk import Context, Param
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Role
-from aerotrain.contract.limits import Deadlines, Restarts
-from aerotrain.contract.options import Kind, Option, Section, option, options_of
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
+from aerotrain.contract.options import Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.contract.strategy import STRATEGIES, nearest
+from aerotrain.contract.strategy import STRATEGIES
 from aerotrain_airflow.settings import LAUNCHERS
 
 
@@ -149,43 +150,31 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     return params
 
 
-_HEAD = "| option | type | default | meaning |"
+@dataclass(frozen=True)
+class RunParam:
+    """The value of one param of the run, with its type, after Airflow's check."""
+
+    name: str
+
+    def resolve(self, context: Context) -> Any:
+        return context["params"][self.name]
+
+    def __str__(self) -> str:
+        return f"{{{{ params.{self.name} }}}}"
 
 
-def reference() -> str:
-    """The text of docs/options.md: every option with its type, its default and its meaning."""
-    lines = [
-        "# Options",
-        "",
-        "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
-        "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
-        "marked † are flags of `python -m aerotrain.train` alone. `make docs` writes this page.",
-    ]
-    for section in Section:
-        lines += [
-            "",
-            f"## {section}",
-            "",
-            "| option | type | default | meaning |",
-            "|---|---|---|---|",
-        ]
-        for name, each in OPTIONS.items():
-            if each.option.section is section:
-                mark = "" if each.option.in_form else " †"
-                default = json.dumps(each.default, ensure_ascii=False)
-                help_ = each.option.help.replace("\n", "<br>").replace("|", "\\|")
-                lines.append(f"| `{name}`{mark} | {_values(each.option)} | `{default}` | {help_} |")
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True)
+class RunResources(RunParam):
+    """The entry of one role in a param that maps roles to resources."""
+
+    role: str = "chief"
+
+    def resolve(self, context: Context) -> Any:
+        return super().resolve(context).get(self.role, {})
 
 
-def _values(option: Option) -> str:
-    """The type of an option's value, and its bounds."""
-    if option.choices:
-        return ", ".join(f"`{each}`" for each in option.choices)
-    bounds = {"≥": option.minimum, ">": option.above, "≤": option.maximum}
-    said = [f"{sign} {value:g}" for sign, value in bounds.items() if value is not None]
-    return ", ".join([option.kind.value, *said, *(["or null"] if option.optional else [])])
+class RunSwitch(RunParam):
+    """1 if a param of the run is true, or a count above 0; else 0."""
 
-
-if __name__ == "__main__":
-    print(reference(), end="")
+    def resolve(self, context: Context) -> int:
+        return int(bool(super().resolve(context)))

@@ -11,9 +11,9 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.store import probe
-from aerotrain_airflow.backends.choice import choose_launcher
+from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.description import check_conf, describe, with_code_packed
+from aerotrain_airflow.description import check_conf, describe, with_code_published
 from aerotrain_airflow.operator import JobOperator, translated
 from aerotrain_airflow.settings import Settings
 
@@ -42,7 +42,7 @@ class PreflightOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         with translated():
-            settings = Settings.read().with_launcher(self.launcher)
+            settings = Settings.read(self.launcher)
             check_conf(context)
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
@@ -53,7 +53,7 @@ class PreflightOperator(BaseOperator):
     def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
         """Check with the launcher that every job could start; in a dry run, log the plans."""
         launcher = choose_launcher(settings, attempt)
-        plans = [launcher.plan(with_code_packed(job, settings), attempt) for job in jobs]
+        plans = [launcher.plan(with_code_published(job, settings), attempt) for job in jobs]
         launcher.check(plans)
         if self.is_dry_run:
             for plan in plans:
@@ -61,7 +61,7 @@ class PreflightOperator(BaseOperator):
 
     def _check_jobs(self, context: Context, settings: Settings) -> list[Job]:
         """The jobs of the DAG, as far as they are known before any task has run."""
-        jobs, refusals = [], []
+        jobs, errors = [], []
         for task in context["dag"].tasks:
             if isinstance(task, JobOperator):
                 try:
@@ -69,11 +69,11 @@ class PreflightOperator(BaseOperator):
                     _check_models(job)
                 except FinalError as error:
                     if _PENDING not in str(error):  # checked later, when the value is known
-                        refusals.append(f"{task.task_id}: {error}")
+                        errors.append(f"{task.task_id}: {error}")
                 else:
                     jobs.append(job)
-        if refusals:
-            raise FinalError("\n".join(refusals))
+        if errors:
+            raise FinalError("\n".join(errors))
         _check_shards(jobs)
         return jobs
 

@@ -1,38 +1,17 @@
 """The administrator's settings: the ``[aerotrain]`` section of Airflow's configuration.
 
-``store``               where pipelines keep data and models, ``s3://bucket`` or ``file:///folder``
-``store_conn_id``       the AWS connection that reaches an ``s3://`` store (default ``store``)
-``launcher``            where replicas run: ``process`` (default) or ``kubernetes``
-
-For the launcher ``process``:
-
-``scratch``             the folder of its replica groups
-``warm_start``          whether replicas are forked from a process that has imported TensorFlow
-                        (default ``True``)
-``python``              the interpreter with aerotrain's ``tensorflow`` extra (default: Airflow's)
-
-For the launcher ``kubernetes``:
-
-``image``               the training image
-``namespace``           where the pods run (default ``default``)
-``kubernetes_conn_id``  the connection to the cluster (default ``kubernetes_default``)
-``store_secret``        a Secret whose keys are the variables that reach the store, such as
-                        ``AWS_ACCESS_KEY_ID``; without it pods rely on their service account
-``service_account``     the account that the pods run as
-``pod_template_file``   a pod in YAML, for anything else that pods of this cluster need
-``queue``               ``kueue:NAME`` or ``volcano:NAME``, so that a job's pods are admitted as one
-
 As environment variables: ``AIRFLOW__AEROTRAIN__STORE`` and so on.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk.configuration import conf
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 
 _SECTION = "aerotrain"
 
@@ -40,70 +19,87 @@ _BACKENDS = Path(__file__).parent / "backends"
 
 #: The launchers are the folders of ``backends``; the first is the default.
 LAUNCHERS = sorted(
-    (path.parent.name for path in _BACKENDS.glob("*/chosen.py")),
+    (path.parent.name for path in _BACKENDS.glob("*/backend.py")),
     key=lambda name: (name != "process", name),
 )
+
+
+def _setting(description: str, default: str | bool | Callable[[Path], str] = "") -> Any:
+    """A setting; a computed default gets the folder that contains the DAGs folder."""
+    return field(metadata={"description": description, "default": default})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The ``[aerotrain]`` section, read once per task."""
 
-    store: str
-    store_conn_id: str
-    launcher: str
-    scratch: Path
-    warm_start: bool
-    python: str
-    image: str
-    namespace: str
-    kubernetes_conn_id: str
-    store_secret: str
-    service_account: str
-    pod_template_file: str
-    queue: str
+    store: str = _setting(
+        "The store of all pipelines: s3://bucket/prefix or file:///folder. Default: store next to "
+        "the DAGs folder.",
+        lambda home: (home / "store").as_uri(),
+    )
+    store_conn_id: str = _setting("The AWS connection for an s3:// store.", "store")
+    launcher: str = _setting(f"Where replicas run: {', '.join(LAUNCHERS)}.", LAUNCHERS[0])
+    scratch: Path = _setting(  # noqa: RUF009 -- it returns a field
+        "process: the folder of replica groups. Default: scratch next to the DAGs folder.",
+        lambda home: str(home / "scratch"),
+    )
+    warm_start: bool = _setting(
+        "process: whether replicas are forked from a process that has imported TensorFlow.",
+        default=True,
+    )
+    python: str = _setting(
+        "process: the interpreter with aerotrain's extra tensorflow. Default: Airflow's own.",
+        lambda _home: sys.executable,
+    )
+    image: str = _setting("kubernetes: the training image.")
+    namespace: str = _setting("kubernetes: where the pods run.", "default")
+    kubernetes_conn_id: str = _setting(
+        "kubernetes: the connection to the cluster.", "kubernetes_default"
+    )
+    store_secret: str = _setting(
+        "kubernetes: a Secret whose keys are the variables for the store, such as "
+        "AWS_ACCESS_KEY_ID. Without it, pods rely on their service account."
+    )
+    service_account: str = _setting("kubernetes: the account that the pods run as.")
+    pod_template_file: str = _setting(
+        "kubernetes: a pod in YAML, for all else that pods of this cluster need."
+    )
+    queue: str = _setting(
+        "kubernetes: kueue:NAME or volcano:NAME, so that a job's pods are admitted as one."
+    )
 
     @classmethod
-    def read(cls) -> "Settings":
-        """The current settings; unset folders default to places next to the DAGs folder.
+    def read(cls, launcher: str | None = None) -> "Settings":
+        """The current settings, with another launcher if one is given.
 
         Raises:
             FinalError: the store is not a URL, or the launcher does not exist.
         """
         home = Path(conf.get("core", "dags_folder")).resolve().parent
-        store = conf.get(_SECTION, "store", fallback=(home / "store").as_uri())
-        if not store.startswith(("s3://", "file:///")):
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            default = each.metadata["default"]
+            if isinstance(default, bool):
+                values[each.name] = conf.getboolean(_SECTION, each.name, fallback=default)
+            else:
+                fallback = default(home) if callable(default) else default
+                values[each.name] = conf.get(_SECTION, each.name, fallback=fallback)
+        values |= {
+            "store": values["store"].rstrip("/"),
+            "scratch": Path(values["scratch"]).resolve(),
+            "launcher": values["launcher"] if launcher is None else launcher,
+        }
+        settings = cls(**values)
+        if not settings.store.startswith(("s3://", "file:///")):
             raise FinalError(
-                f"[aerotrain] store is {store!r}; write s3://bucket/prefix or file:///folder"
+                f"[aerotrain] store is {settings.store!r}; write s3://bucket/prefix or "
+                "file:///folder"
             )
-        settings = cls(
-            store=store.rstrip("/"),
-            store_conn_id=conf.get(_SECTION, "store_conn_id", fallback="store"),
-            launcher="process",
-            scratch=Path(conf.get(_SECTION, "scratch", fallback=str(home / "scratch"))).resolve(),
-            warm_start=conf.getboolean(_SECTION, "warm_start", fallback=True),
-            python=conf.get(_SECTION, "python", fallback=sys.executable),
-            image=conf.get(_SECTION, "image", fallback=""),
-            namespace=conf.get(_SECTION, "namespace", fallback="default"),
-            kubernetes_conn_id=conf.get(
-                _SECTION, "kubernetes_conn_id", fallback="kubernetes_default"
-            ),
-            store_secret=conf.get(_SECTION, "store_secret", fallback=""),
-            service_account=conf.get(_SECTION, "service_account", fallback=""),
-            pod_template_file=conf.get(_SECTION, "pod_template_file", fallback=""),
-            queue=conf.get(_SECTION, "queue", fallback=""),
-        )
-        return settings.with_launcher(conf.get(_SECTION, "launcher", fallback="process"))
-
-    def with_launcher(self, launcher: str | None) -> "Settings":
-        """These settings with another launcher, unless ``launcher`` is None.
-
-        Raises:
-            FinalError: the launcher does not exist.
-        """
-        if launcher is not None and launcher not in LAUNCHERS:
+        if settings.launcher not in LAUNCHERS:
             raise FinalError(
-                f"there is no launcher {launcher!r}{nearest(launcher, LAUNCHERS)}; "
+                f"there is no launcher {settings.launcher!r}"
+                f"{nearest(settings.launcher, LAUNCHERS)}; "
                 f"the launchers are {', '.join(LAUNCHERS)}"
             )
-        return replace(self, launcher=launcher or self.launcher)
+        return settings

@@ -16,9 +16,8 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import TRAINING_STEP
+from aerotrain_airflow.params import TRAINING_STEP, RunParam, RunResources, RunSwitch
 from aerotrain_airflow.preflight import PreflightOperator
-from aerotrain_airflow.run_params import RunParam, RunResources, RunSwitch
 
 #: The params that every step reads besides its own.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}

@@ -3,9 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.steps import EvaluateArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import open_store

@@ -33,29 +33,30 @@ _LONGEST = 1 << 16
 class Claim:
     """The lease's content: ``holder`` is one process, ``attempt`` its launch, ``place`` its host.
 
-    ``generation`` is the restart count of the chief in its launch.
+    ``restarts`` is the restart count of the chief in its launch.
     """
 
     holder: str
     attempt: str
     place: str
-    generation: int
+    restarts: int
     token: int
     renewals: int = 0
     released: bool = False
 
     @classmethod
     def from_json(cls, text: bytes, url: str) -> Self:
-        """Read a claim. A claim of a version without tokens has token 0.
+        """Read a claim. Versions without tokens had token 0; earlier ones wrote ``generation``.
 
         Raises:
             FinalError: the content is not a claim.
         """
         try:
-            data = {"holder": "", "generation": 0, "token": 0, **json.loads(text)}
+            data = {"holder": "", "token": 0, **json.loads(text)}
+            data.setdefault("restarts", data.get("generation", 0))
             claim = cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
-            if not isinstance(claim.token, int) or not isinstance(claim.generation, int):
-                raise TypeError("a token and a generation are whole numbers")
+            if not isinstance(claim.token, int) or not isinstance(claim.restarts, int):
+                raise TypeError("a token and a restart count are whole numbers")
         except (ValueError, TypeError) as error:
             raise FinalError(
                 f"{url} is no lease of a training ({error}); see that none trains there, and "
@@ -78,7 +79,7 @@ class Lease:
         store: Store,
         *,
         attempt: str,
-        generation: int,
+        restarts: int,
         place: str,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -91,7 +92,7 @@ class Lease:
             holder=uuid.uuid4().hex,
             attempt=attempt,
             place=place,
-            generation=generation,
+            restarts=restarts,
             token=0,
         )
         self._tag = ""
@@ -201,7 +202,7 @@ class Lease:
         if claim.released:
             return
         if claim.attempt == self._own.attempt:
-            if claim.generation > self._own.generation:
+            if claim.restarts > self._own.restarts:
                 self._check(claim)
             return
         print(f"{claim} was the last to train here; waiting if it still does", flush=True)

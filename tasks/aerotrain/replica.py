@@ -8,6 +8,7 @@ distinguishes a running process from a stopped one.
 
 import importlib
 import io
+import json
 import os
 import signal
 import socket
@@ -22,29 +23,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aerotrain.code_archive import fetch_code
-from aerotrain.contract.cluster import replica_of, set_tf_config
+from aerotrain.contract.environment import (
+    Cluster,
+    Variable,
+    replica_of,
+    set_tensorflow_variables,
+)
 from aerotrain.contract.errors import (
     AerotrainError,
     ExitCode,
     SupersededError,
     TemporaryError,
+    TerminationMessage,
 )
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Result
-from aerotrain.contract.termination import TerminationMessage
 from aerotrain.lease import Lease
-from aerotrain.preemption import GRACE, Preempted, PreemptionNotice
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
+from aerotrain.user_code import fetch_code
 
 #: Where Kubernetes reads the termination message of a failed container. A launcher of processes
 #: names another file.
 TERMINATION_LOG = "/dev/termination-log"
 
-#: The heartbeat file in the scratch folder, unless AEROTRAIN_HEARTBEAT names another.
+#: The heartbeat file in the scratch folder, unless the launcher names another.
 HEARTBEAT = "heartbeat"
 _SECONDS_BETWEEN_BEATS = 2.0
+
+#: Seconds that a replica may take to save, unless the launcher says otherwise. Pods are killed 10 s
+#: after they were preempted.
+GRACE = 8.0
 
 _began = time.time()
 
@@ -60,21 +69,70 @@ def begin() -> None:
     _began = time.time()
 
 
+class Preempted(TemporaryError):  # noqa: N818 -- named after the event, not as an error
+    """The work has stopped because the replica was preempted, and everything is saved."""
+
+
+def exit_now() -> None:
+    """End this process at once; a normal exit would wait for TensorFlow's threads."""
+    os._exit(ExitCode.TERMINATED)
+
+
+class PreemptionNotice:
+    """The notice of a preemption, which the work checks between two executions.
+
+    Until the work has called ``promise``, a preempted process exits at once.
+    """
+
+    def __init__(self, grace: float = GRACE, leave: Callable[[], None] = exit_now) -> None:
+        self._grace = grace
+        self._leave = leave
+        self._given = threading.Event()
+        self._promised = False
+
+    def promise(self) -> None:
+        """Declare that from now on the work checks the notice, saves, and ends by itself."""
+        self._promised = True
+
+    def give(self) -> None:
+        """Preempt the work. Exit now if it has not promised to check, or at a second call."""
+        if self._given.is_set() or not self._promised:
+            self._leave()
+            return
+        self._given.set()
+        last = threading.Timer(self._grace, self._leave)
+        last.daemon = True
+        last.start()
+
+    def given(self) -> bool:
+        """Whether the replica was preempted."""
+        return self._given.is_set()
+
+    @property
+    def grace(self) -> float:
+        """Seconds that remain to save after a preemption."""
+        return self._grace
+
+
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """A running replica: the job, its name in the job, and its scratch folder.
 
-    ``generation`` is its restart count in the replica group. The work reads from ``notice`` whether
-    the replica was preempted. ``heartbeat`` is the file that shows others that it is alive.
+    ``cluster`` has the addresses of all replicas. ``restarts`` is its restart count in the replica
+    group. The work reads from ``notice`` whether the replica was preempted. ``heartbeat`` is the
+    file that shows others that it is alive, ``termination_log`` the one of its termination message;
+    a replica that was started by hand has neither.
     """
 
     job: Job
     name: ReplicaName
     attempt: str
     scratch: Path
-    generation: int = 0
+    cluster: Cluster = field(default_factory=dict)
+    restarts: int = 0
     notice: PreemptionNotice = field(default_factory=PreemptionNotice, compare=False)
     heartbeat: Path | None = None
+    termination_log: Path | None = None
 
     @property
     def is_chief(self) -> bool:
@@ -89,7 +147,7 @@ class Replica:
         return Lease(
             open_store(self.job.prefix),
             attempt=self.attempt,
-            generation=self.generation,
+            restarts=self.restarts,
             place=socket.gethostname(),
         )
 
@@ -97,14 +155,24 @@ class Replica:
     def from_environment(cls, environment: Mapping[str, str], scratch: Path) -> "Replica":
         """Build the replica that a launcher's variables describe."""
         return cls(
-            job=Job.from_json(environment["AEROTRAIN_JOB"]),
+            job=Job.from_json(environment[Variable.JOB]),
             name=replica_of(environment),
-            attempt=environment["AEROTRAIN_ATTEMPT"],
+            attempt=environment[Variable.ATTEMPT],
             scratch=scratch,
-            generation=int(environment.get("AEROTRAIN_GENERATION", "0")),
-            notice=PreemptionNotice(float(environment.get("AEROTRAIN_GRACE", GRACE))),
-            heartbeat=Path(environment.get("AEROTRAIN_HEARTBEAT", scratch / HEARTBEAT)),
+            cluster=json.loads(environment[Variable.CLUSTER]),
+            restarts=int(environment.get(Variable.RESTARTS, "0")),
+            notice=PreemptionNotice(float(environment.get(Variable.GRACE, GRACE))),
+            heartbeat=Path(environment.get(Variable.HEARTBEAT, scratch / HEARTBEAT)),
+            termination_log=Path(environment.get(Variable.TERMINATION_LOG, TERMINATION_LOG)),
         )
+
+    def write_termination_message(self, message: str, unresponsive: Iterable[str] = ()) -> None:
+        """Write why this replica ends, and who did not answer, to the log and the message file."""
+        print(f"error: {message}", flush=True)
+        if self.termination_log is not None:
+            said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
+            with suppress(OSError):  # it cannot be written: the log has the message
+                self.termination_log.write_text(said.to_text())
 
 
 Run = Callable[[Replica], Any]
@@ -116,20 +184,20 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
     ``run`` replaces the ``run`` of the job's module, for a caller that has imported it already.
     """
 
-    def told(*_signal: object) -> None:
+    def preempt(*_signal: object) -> None:
         print("preempted (SIGTERM)", flush=True)
         replica.notice.give()
 
     ended: list[ExitCode] = []
     work = threading.Thread(target=lambda: ended.append(_work(replica, run)), daemon=True)
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, preempt)
     _beat(replica.heartbeat)
     work.start()
     while work.is_alive():
         work.join(_SECONDS_BETWEEN_BEATS)
         _beat(replica.heartbeat)
         # Repeated, because TensorFlow's coordination service replaces the signal handler.
-        signal.signal(signal.SIGTERM, told)
+        signal.signal(signal.SIGTERM, preempt)
     return ended[0] if ended else ExitCode.FINAL
 
 
@@ -149,7 +217,7 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
         run = run or importlib.import_module(replica.job.module).run
         _run(replica, run)
     except BaseException as error:  # noqa: BLE001 -- any error must become an exit code
-        return _explain(error, code)
+        return _explain(replica, error, code)
     return ExitCode.OK
 
 
@@ -170,7 +238,7 @@ def _code_folder(code: str, scratch: Path) -> str:
     return str(fetch_code(code, scratch / "code")) if "://" in code else code
 
 
-def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
+def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCode:
     """Report an error, and return the exit code for it."""
     code = _code_of(error)
     if isinstance(error, Preempted):
@@ -184,7 +252,7 @@ def _explain(error: BaseException, code_folder: str = "") -> ExitCode:
     else:
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"
-    write_termination_message(message)
+    replica.write_termination_message(message)
     return code
 
 
@@ -206,18 +274,7 @@ def _line_of(error: BaseException, folder: str) -> str:
     return ""
 
 
-def write_termination_message(message: str, unresponsive: Iterable[str] = ()) -> None:
-    """Write why this replica ends, and who did not answer, to the log and the message file."""
-    print(f"error: {message}", flush=True)
-    said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
-    try:
-        path = os.environ.get("AEROTRAIN_TERMINATION_LOG", TERMINATION_LOG)
-        Path(path).write_text(said.to_text())
-    except OSError:
-        pass  # no message file: started by hand, and the log has the message
-
-
-class _Said(io.FileIO):
+class _LossyStream(io.FileIO):
     """A standard stream that drops what a full disk does not accept, and raises no error."""
 
     def write(self, data: Any) -> int:
@@ -231,7 +288,7 @@ def ignore_full_disk() -> None:
     """Make printing raise no error on a full disk, which may hold the log."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
-            _Said(stream.fileno(), "w", closefd=False),
+            _LossyStream(stream.fileno(), "w", closefd=False),
             encoding="utf-8",
             errors="backslashreplace",
             write_through=True,
@@ -245,7 +302,7 @@ def main() -> None:
     ignore_full_disk()
     # A new, empty disk has no folder for temporary files yet.
     Path(os.environ.get("TMPDIR", ".")).mkdir(parents=True, exist_ok=True)
-    set_tf_config(os.environ)
+    set_tensorflow_variables(os.environ)
     code = live(Replica.from_environment(os.environ, Path.cwd()))
     sys.stdout.flush()
     sys.stderr.flush()

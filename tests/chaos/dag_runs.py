@@ -20,8 +20,7 @@ from benchmarks.mishaps import ROOT, Mark, Outcome, processes_of
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.progress import Progress
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import goodput_of
 from devtools.home import Home
@@ -64,7 +63,7 @@ class DagTraining:
     conf: Mapping[str, Any]
     marks: list[Mark] = field(default_factory=list)
     address: str = ""
-    _told: int = 0
+    _read: int = 0
 
     def __post_init__(self) -> None:
         self.runs = Runs(self.stack, DAG)
@@ -96,7 +95,7 @@ class DagTraining:
         falls = [mark.step - later.step for mark, later in itertools.pairwise(self.marks)]
         return Outcome(
             state=state,
-            verdict=f"{len(sets)} set started, taken over {len(adopted)} times",
+            verdict=f"{len(sets)} replica groups launched, adopted {len(adopted)} times",
             back=sorted({each.replica for each in entries if each.event is EventType.RESTART}),
             detect=adopted[0].at - at if adopted else None,
             full_pace=None,
@@ -146,16 +145,16 @@ class DagTraining:
         """Read the chief's new lines, wherever its replica group is."""
         time.sleep(_LOOK_EVERY)
         for started in self.scratch.glob(f"{TASK}-*/*/started"):
-            self.address = str(started.parent)
+            self.handle = str(started.parent)
         try:
-            said = (Path(self.address) / "chief" / "log").read_text()
+            said = (Path(self.handle) / "chief" / "log").read_text()
         except FileNotFoundError:
             return  # not there yet, or removed already
         whole = said[: said.rfind("\n") + 1]
-        for line in whole[self._told :].splitlines():
+        for line in whole[self._read :].splitlines():
             if (progress := Progress.parse(line)) is not None:
                 self.marks.append(Mark(time.time(), progress.step))
-        self._told = len(whole)
+        self._read = len(whole)
 
 
 def restart(component: Component) -> None:
@@ -213,5 +212,5 @@ def kill_in_turn(training: DagTraining) -> None:
 
 
 def _adoptions(training: DagTraining) -> int:
-    ledger = (Path(training.address) / "ledger.jsonl").read_text().splitlines()
+    ledger = (Path(training.handle) / "ledger.jsonl").read_text().splitlines()
     return sum(each.event is EventType.ADOPT for each in read(ledger))

@@ -36,7 +36,7 @@ class TwoHosts:
         """Freeze the first host, resume it once the second trains, and follow the second.
 
         Returns:
-            What became of the second host's training, and what of both is wrong.
+            The outcome of the second host's training, and the errors of both.
         """
         with self.first as first:
             first.until_under_way(lines)
@@ -78,7 +78,7 @@ def wrong_line(training: Training) -> list[str]:
     found = unlike(published(training), names, TrainArguments(model="", data="").keep)
     if not json.loads(store.get("model.json"))["checkpoint"].endswith(f"/{names[-1]}"):
         found.append("model.json names another checkpoint than the last")
-    if json.loads(store.get("result.json"))["attempt"] != training.address.rpartition("/")[2]:
+    if json.loads(store.get("result.json"))["attempt"] != training.handle.rpartition("/")[2]:
         found.append("result.json is of another launch")
     if (lease := json.loads(store.get("lease.json")))["token"] != names[-1].token:
         found.append(f"the lease has token {lease['token']}")

@@ -17,8 +17,8 @@ from benchmarks.mishaps import Training, mishap
 from benchmarks.workshop import Workshop
 
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.kubernetes.address import JOB_LABEL, Address
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.identity import JOB_LABEL, Handle
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
 from chaos.faults import ALONE, BOTH, CHIEF, EPOCHS, GANG, SERVED
@@ -90,7 +90,7 @@ class Pods:
         ]
 
     def _pod(self, replica: str, training: Training) -> str:
-        return f"{Address.parse(training.address).name}-{replica}"
+        return f"{Handle.parse(training.handle).name}-{replica}"
 
 
 @dataclass(frozen=True)

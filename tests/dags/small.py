@@ -7,9 +7,8 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import training_params
+from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.preflight import PreflightOperator
-from aerotrain_airflow.run_params import RunParam
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
 REPLICAS = [

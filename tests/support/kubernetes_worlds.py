@@ -23,9 +23,9 @@ import kubernetes.client
 import kubernetes.config
 import pytest
 
-from aerotrain.code_archive import publish_code
 from aerotrain.contract.job import Job
 from aerotrain.store import open_store
+from aerotrain.user_code import publish_code
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher

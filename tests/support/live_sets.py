@@ -17,8 +17,7 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
-from aerotrain_airflow.backends.process.backend import ProcessBackend
-from aerotrain_airflow.backends.process.plan import ProcessPlan
+from aerotrain_airflow.backends.process.backend import ProcessBackend, ProcessPlan
 from aerotrain_airflow.controller.decision import Ended
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
@@ -86,7 +85,7 @@ class Live:
         return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
 
     def entries(self, what: EventType) -> list[str]:
-        return [each.replica for each in self.launcher.ledger(self.address) if each.event is what]
+        return [each.replica for each in self.launcher.events(self.address) if each.event is what]
 
 
 @pytest.fixture

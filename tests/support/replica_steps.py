@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.cluster import set_tf_config
+from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import load_dataset
@@ -27,7 +27,7 @@ from aerotrain.training.strategies import ENGINES
 def main(text: str, output: str, devices: str, steps: str) -> None:
     job = Job.from_json(text)
     if "AEROTRAIN_CLUSTER" in os.environ:
-        set_tf_config(os.environ)
+        set_tensorflow_variables(os.environ)
     sys.path.insert(0, str(job.code))
     [cpu] = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * int(devices)

@@ -19,7 +19,7 @@ from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import LocalStepRunner
-from aerotrain.training.steps.custom import CustomStepTogether, has_custom_step
+from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
 from aerotrain.training.steps.metric_state import numbers
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.strategies import ENGINES
@@ -78,7 +78,7 @@ def by_replicas(table, build, distribution, accumulate=1, jit=False):
         )
         step = KERAS.step(model, counter, spec)
     if has_custom_step(model):
-        together = CustomStepTogether(step)
+        together = ReplicatedCustomStep(step)
     else:
         together = MicrobatchStep(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
 

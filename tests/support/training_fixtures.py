@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,19 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aerotrain.contract.cluster import replica_environment
-from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.environment import replica_environment
+from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.dataset import Dataset
-from aerotrain.data.prepare import finalize, partition, plan
 from aerotrain.replica import Replica
+from aerotrain.standalone import CHIEF, free_addresses, prepare
 from support.forked import Forked
 
 MODELS = Path(__file__).parents[1] / "models"
 DIGITS = Path(__file__).parents[2] / "dags" / "models"
-CHIEF = ReplicaName(Role.CHIEF, 0)
 
 #: A process whose output a test reads, and which it waits for and ends.
 Process = Forked | subprocess.Popen[str]
@@ -89,7 +86,7 @@ class Pipeline:
         peers.
         """
         peers = STRATEGIES[strategy].peers
-        workers = Copies(role=Role.WORKER, count=1 if peers else 2)
+        workers = ReplicaSpec(role=Role.WORKER, count=1 if peers else 2)
         job = self.job(
             "train",
             run,
@@ -97,10 +94,10 @@ class Pipeline:
             strategy=strategy,
             code=code,
             replicas=(
-                Copies(role=Role.CHIEF),
+                ReplicaSpec(role=Role.CHIEF),
                 workers,
-                *([] if peers else [Copies(role=Role.PS, count=ps)]),
-                *([Copies(role=Role.EVALUATOR)] if evaluator else []),
+                *([] if peers else [ReplicaSpec(role=Role.PS, count=ps)]),
+                *([ReplicaSpec(role=Role.EVALUATOR)] if evaluator else []),
             ),
         )
         self.started.append(run)
@@ -161,14 +158,6 @@ def read_until(process: Process, words: str) -> str:
     raise AssertionError(f"it ended without a word of {words!r}:\n{said}")
 
 
-def free_addresses(job: Job) -> dict[ReplicaName, str]:
-    with ExitStack() as stack:
-        held = {name: stack.enter_context(socket.socket()) for name in job.names()}
-        for each in held.values():
-            each.bind(("127.0.0.1", 0))
-        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in held.items()}
-
-
 @pytest.fixture(scope="session")
 def models() -> Iterator[None]:
     """The users' modules, importable as in a replica."""
@@ -183,11 +172,7 @@ def models() -> Iterator[None]:
 def digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """A pipeline whose data set of digits is prepared: 4 shards of each split."""
     empty = Pipeline(tmp_path_factory.mktemp("digits"), data="")
-    source = {"kind": "python", "module": "digits"}
-    planned = plan.run(empty.replica("prepare.plan", "r", source=source, shards=4))
-    for arguments in planned["partitions"]:
-        partition.run(empty.replica("prepare.partition", "r", **arguments))
-    data = finalize.run(empty.replica("prepare.finalize", "r", dataset=planned["dataset"]))
+    data = prepare(empty.store, empty.folder / "scratch", "digits", shards=4)
     return Pipeline(empty.folder, data)
 
 

@@ -1,7 +1,8 @@
 """The protocol of a backend, which creates, observes, restarts and deletes replica groups.
 
 A group is all replicas of one attempt of a job. Its *handle* is a string by which any process finds
-it again. A backend decides nothing; the controller does.
+it again. A backend decides nothing; the controller does. It is a folder of this package, with a
+module ``backend`` whose ``from_settings`` returns it.
 """
 
 import re
@@ -50,18 +51,18 @@ class NoRoomError(TemporaryError):
     """A resource is used up, such as disk space; it may become free again."""
 
 
-class Plan(Protocol):
+class LaunchPlan(Protocol):
     """What a backend would start; ``str()`` formats it for the user."""
 
     @property
     def job(self) -> Job: ...
 
     @property
-    def address(self) -> str:
+    def handle(self) -> str:
         """The handle that the group will have; it ends in the attempt."""
 
 
-PlanT = TypeVar("PlanT", bound=Plan)
+PlanT = TypeVar("PlanT", bound=LaunchPlan)
 
 
 @dataclass(frozen=True, kw_only=True)

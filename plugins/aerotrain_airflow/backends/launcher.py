@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib import import_module
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,9 +23,25 @@ from aerotrain_airflow.controller.decision import Ended, Seen
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
+    from aerotrain_airflow.settings import Settings
+
 T = TypeVar("T")
 
 _LOG = getLogger(__name__)
+
+
+def choose_launcher(settings: "Settings", holder: str) -> "Launcher[Any]":
+    """The launcher that the settings name; ``holder`` is the task try that will use it.
+
+    The name of a launcher is that of its folder here.
+
+    Raises:
+        FinalError: a setting that this launcher needs is missing.
+    """
+    # Imported on use: a client library may take a second to import, which other launchers do not
+    # need.
+    module = import_module(f"aerotrain_airflow.backends.{settings.launcher}.backend")
+    return Launcher(module.from_settings(settings, holder))
 
 
 class Launcher(Generic[PlanT]):
@@ -103,8 +120,8 @@ class Launcher(Generic[PlanT]):
         """The trigger that continues to watch in a triggerer; None if it cannot."""
         return self._backend.trigger(handle, until)
 
-    def ledger(self, handle: str) -> list[Event]:
-        """The events of the group so far; empty if it no longer exists."""
+    def events(self, handle: str) -> list[Event]:
+        """The event log of the group; empty if it no longer exists."""
         return _Work(lambda: self._backend.events(handle)).result()
 
     def stop(self, handle: str) -> None:

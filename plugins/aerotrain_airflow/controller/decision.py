@@ -22,8 +22,8 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The last progress line: its global step, and its time by ``time.time()``."""
+class LastStep:
+    """The global step of the last progress line, and its time by ``time.time()``."""
 
     step: int
     at: float
@@ -88,7 +88,7 @@ class Restart:
     def of(cls, events: Mapping[ReplicaName, Event]) -> Self:
         """The restart that these events record."""
         return cls(
-            counts={name: each.generation for name, each in events.items()},
+            counts={name: each.restarts for name, each in events.items()},
             because=next(iter(events.values())).because,
             avoid={name: each.node for name, each in events.items() if each.node},
             memory={name: each.memory for name, each in events.items() if each.memory != 1.0},

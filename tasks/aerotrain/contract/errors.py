@@ -1,6 +1,11 @@
-"""Final and temporary errors, and the exit codes by which a replica reports them."""
+"""Final and temporary errors, and how a replica reports them: exit code and termination message."""
 
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
+from typing import Self
 
 
 class AerotrainError(Exception):
@@ -13,6 +18,13 @@ class FinalError(AerotrainError):
 
 class TemporaryError(AerotrainError):
     """A retry may succeed: an external service was unavailable, slow, or disconnected."""
+
+
+def backoff(first: float, longest: float) -> Iterator[float]:
+    """Seconds to wait between tries of what fails temporarily: twice as long after each try."""
+    while True:
+        yield first
+        first = min(2 * first, longest)
 
 
 class SpecError(FinalError):
@@ -32,3 +44,49 @@ class ExitCode(IntEnum):
     FROZEN = 76  # the replica made no progress and ended itself
     SUPERSEDED = 77  # a SupersededError: a restart would compete with its successor
     TERMINATED = 143  # 128 + SIGTERM: preempted, and ended in time
+
+
+#: What Kubernetes keeps of a termination message, in bytes; a longer sentence is truncated.
+LIMIT = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminationMessage:
+    """Why a replica ended, for people and programs: a sentence, and who did not answer it.
+
+    Kubernetes and the task's log show the sentence as it is. The last line of the text is a JSON
+    object if there is more for a program::
+
+        no progress for 61 s after step 40, where 60 s are allowed: worker-0 does not answer
+        {"unresponsive": ["worker-0"]}
+    """
+
+    reason: str
+    unresponsive: frozenset[str] = frozenset()
+
+    def to_text(self) -> str:
+        """The message as it is written, at most ``LIMIT`` bytes long."""
+        more = f"\n{json.dumps({'unresponsive': sorted(self.unresponsive)})}"
+        end = more if self.unresponsive else ""
+        room = LIMIT - len(end.encode())
+        return self.reason.encode()[:room].decode(errors="ignore") + end
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what ``to_text`` wrote; any other text becomes the reason."""
+        reason, _, last = text.rstrip().rpartition("\n")
+        try:
+            names = json.loads(last)["unresponsive"]
+        except (ValueError, TypeError, KeyError):
+            return cls(reason=text.rstrip())
+        return cls(reason=reason, unresponsive=_names(names))
+
+
+def _names(found: object) -> frozenset[str]:
+    return frozenset(map(str, found)) if isinstance(found, Iterable) else frozenset()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
+    close = get_close_matches(name, map(str, known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

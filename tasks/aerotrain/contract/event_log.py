@@ -10,6 +10,10 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
+#: Keys under the prefix of a training: the events that the chief writes, one a line, and the
+#: complete event log of the run.
+CHIEF_LOG, RUN_LOG = "ledger-chief.jsonl", "ledger.json"
+
 
 class EventType(StrEnum):
     """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""
@@ -20,23 +24,27 @@ class EventType(StrEnum):
     RESTORE = "restore"
     TRAIN = "train"  # steps that were run since the last event of this type
     SAVE_STALL = "save stall"  # no step started, because variables were copied
-    TOLD_TO_GO = "told to go"
+    PREEMPTED = "preempted"
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
     REWORK = "rework"  # steps that were run twice
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "EventType | None":
+        return cls.PREEMPTED if value == "told to go" else None  # the word of earlier versions
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """One event, at the time ``at`` of ``time.time()``.
 
-    ``node`` is where a failed replica ran, and the node that a restarted replica avoids. ``memory``
-    is the factor by which a restarted replica's memory grows. ``force`` means that its former
-    process is replaced without waiting for its end. ``unresponsive`` are the replicas that a failed
-    one named as such. ``times`` is the number of equal events that this one stands for; it is the
-    last of them.
+    ``restarts`` is the replica's restart count. ``node`` is where a failed replica ran, and the
+    node that a restarted replica avoids. ``memory`` is the factor by which a restarted replica's
+    memory grows. ``force`` means that its former process is replaced without waiting for its end.
+    ``unresponsive`` are the replicas that a failed one named as such. ``times`` is the number of
+    equal events that this one stands for; it is the last of them.
     """
 
     event: EventType
@@ -44,7 +52,7 @@ class Event:
     seconds: float = 0.0
     step: int | None = None
     replica: str = ""
-    generation: int = 0
+    restarts: int = 0
     kind: str = ""
     because: str = ""
     node: str = ""
@@ -64,6 +72,7 @@ class Event:
         """Read one event; fields of a later version are ignored."""
         known = {each.name for each in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
+        values.setdefault("restarts", data.get("generation", 0))  # the key of earlier versions
         unresponsive = tuple(values.get("unresponsive", ()))
         return cls(**{**values, "event": EventType(values["event"]), "unresponsive": unresponsive})
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.limits import Deadlines, Restarts
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
-from aerotrain.contract.options import Kind, Section, option
-from aerotrain.contract.strategy import StrategyRules, nearest, rules_of
-from aerotrain.contract.validation import check_types, known
+from aerotrain.contract.options import Kind, Section, check_options, check_types, known, option
+from aerotrain.contract.strategy import StrategyRules, rules_of
 
 VERSION = 2
 
@@ -21,20 +19,10 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 
 _REQUIRED = ("name", "module", "store", "run", "task")
 
-#: Variables that the launcher sets for each replica. They would silently override those of a job
-#: description, so a description that sets one is invalid.
-OWNED_VARIABLES = frozenset(
-    {
-        "TF_CONFIG",
-        "AEROTRAIN_JOB",
-        "AEROTRAIN_CLUSTER",
-        "AEROTRAIN_ROLE",
-        "AEROTRAIN_INDEX",
-        "AEROTRAIN_ATTEMPT",
-        "AEROTRAIN_GENERATION",
-        "AEROTRAIN_HEARTBEAT",
-    }
-)
+
+def is_reserved(variable: str) -> bool:
+    """Whether the launcher sets that environment variable, so that a description may not."""
+    return variable == "TF_CONFIG" or variable.startswith("AEROTRAIN_")
 
 
 class Role(StrEnum):
@@ -90,7 +78,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replica:
+class ReplicaSpec:
     """One role of a job, and the number of its replicas.
 
     ``pod`` is a Kubernetes pod template for this role. Only a launcher of pods uses it.
@@ -120,10 +108,10 @@ class Replica:
                 raise SpecError(
                     f"the environment of {self.role} sets {name} to {value!r}; give it a string"
                 )
-        owned = OWNED_VARIABLES & self.environment.keys()
+        owned = sorted(filter(is_reserved, self.environment))
         if owned:
             raise SpecError(
-                f"the environment of {self.role} sets {', '.join(sorted(owned))}, which the "
+                f"the environment of {self.role} sets {', '.join(owned)}, which the "
                 "launcher sets for each replica; leave it out"
             )
 
@@ -138,6 +126,55 @@ class ReplicaName:
     def __str__(self) -> str:
         """The role's name for the roles in ``ALONE``; otherwise role and index."""
         return self.role.value if self.role in ALONE else f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """Deadlines of a job in seconds: until every replica runs, and for the whole job."""
+
+    start: float = 600.0
+    run: float = 24 * 3600.0
+    progress_timeout: float = option(
+        60.0,
+        title="Progress timeout (seconds)",
+        help="Time without a heartbeat or a training step after which a replica counts as "
+        "unresponsive and is restarted.",
+        section=Section.RECOVERY,
+        above=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self, **dict.fromkeys(("start", "run"), (int, float)))
+        if min(self.start, self.run) <= 0:
+            raise SpecError(
+                f"deadlines are seconds above zero, got start={self.start} and run={self.run}"
+            )
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarts:
+    """How often each replica may be restarted in its replica group, by failure kind.
+
+    Each kind has its own budget, so that frequent preemptions do not use up the budget for bugs.
+    With a budget of 0, Airflow's retries handle failures of that kind.
+    """
+
+    crashes: int = 3
+    preemptions: int = 100
+    memory: int = 2
+    hangs: int = 3
+    starts: int = 3
+
+    def __post_init__(self) -> None:
+        budgets = {each.name: getattr(self, each.name) for each in fields(self)}
+        check_types(self, **dict.fromkeys(budgets, int))
+        below = [f"{name}={budget}" for name, budget in budgets.items() if budget < 0]
+        if below:
+            raise SpecError(
+                f"restart budgets are not below zero, got {', '.join(below)}; 0 leaves a loss of "
+                "that kind to Airflow's retries"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +204,9 @@ class Job:
         kind=Kind.INTEGER,
         minimum=0,
     )
-    replicas: tuple[Replica, ...] = field(default_factory=lambda: (Replica(role=Role.CHIEF),))
+    replicas: tuple[ReplicaSpec, ...] = field(
+        default_factory=lambda: (ReplicaSpec(role=Role.CHIEF),)
+    )
     arguments: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -282,7 +321,7 @@ class Job:
             for index in range(replica.count):
                 yield ReplicaName(replica.role, index)
 
-    def replica(self, role: Role) -> Replica:
+    def replica(self, role: Role) -> ReplicaSpec:
         """The description of that role."""
         return next(replica for replica in self.replicas if replica.role is role)
 
@@ -319,9 +358,6 @@ class Job:
         for name, part in (("deadlines", Deadlines), ("restarts", Restarts)):
             if name in values:
                 values[name] = part(**known(part, values[name]))
-        missing = [name for name in _REQUIRED if name not in values]
-        if missing:
-            raise SpecError(f"a job needs {', '.join(_REQUIRED)}; missing: {', '.join(missing)}")
         return cls(**values)
 
 
@@ -333,19 +369,18 @@ def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, A
     return {**replica, "count": default.get(replica.get("role", ""), 1)}
 
 
-def _replica(data: Mapping[str, Any]) -> Replica:
-    values = known(Replica, data)
+def _replica(data: Mapping[str, Any]) -> ReplicaSpec:
+    values = known(ReplicaSpec, data)
     role = values.get("role", "")
     try:
         values["role"] = Role(role)
     except ValueError:
         raise SpecError(
-            f"there is no role {role!r}{nearest(str(role), list(Role))}; "
-            f"the roles are {', '.join(Role)}"
+            f"there is no role {role!r}{nearest(str(role), Role)}; the roles are {', '.join(Role)}"
         ) from None
     if "resources" in values:
         values["resources"] = Resources(**known(Resources, values["resources"]))
-    return Replica(**values)
+    return ReplicaSpec(**values)
 
 
 def _plain(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""Options of a run. Each is declared once, as the field of a dataclass.
+"""Options of a run, each declared once, as the field of a dataclass; and checks of other fields.
 
 The declaration holds the title, the help, the bounds and the section. The trigger form, the command
 line, the checks, the schema of the REST API and docs/options.md are derived from it.
@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
 
 _KEY = "option"
 
@@ -95,7 +94,7 @@ class Option:
             return
         if self.choices and value not in self.choices:
             raise SpecError(
-                f"there is no {name} {value!r}{nearest(str(value), list(self.choices))}; use one "
+                f"there is no {name} {value!r}{nearest(str(value), self.choices)}; use one "
                 f"of {', '.join(self.choices)}"
             )
         is_number = self.kind in (Kind.INTEGER, Kind.NUMBER)
@@ -107,7 +106,7 @@ class Option:
         for key in value if self.keys else ():
             if key not in self.keys:
                 raise SpecError(
-                    f"{name} has no key {key!r}{nearest(str(key), list(self.keys))}; its keys are "
+                    f"{name} has no key {key!r}{nearest(str(key), self.keys)}; its keys are "
                     f"{', '.join(self.keys)}"
                 )
 
@@ -192,3 +191,52 @@ def check_options(values: Any) -> None:
     """
     for each in _declared(type(values)):
         each.option.check(each.name, getattr(values, each.name))
+
+
+def known(owner: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` as keyword arguments of the dataclass ``owner``.
+
+    Raises:
+        SpecError: ``data`` is not an object, has a key that is not a field, or lacks one that is
+            required.
+    """
+    name = owner.__name__
+    if not isinstance(data, Mapping):
+        raise SpecError(f"{name} is described by an object, got {data!r}")
+    names = {each.name: each for each in fields(owner)}
+    for key in data:
+        if key not in names:
+            raise SpecError(
+                f"{name} has no field {key!r}{nearest(key, names)}; its fields are "
+                f"{', '.join(names)}"
+            )
+    required = [key for key, each in names.items() if _default_of(each) is MISSING]
+    missing = [key for key in required if key not in data]
+    if missing:
+        raise SpecError(f"{name} needs {', '.join(required)}; missing: {', '.join(missing)}")
+    return dict(data)
+
+
+def check_types(section: object, **types: type | tuple[type, ...]) -> None:
+    """Check the types of fields. A bool is not accepted as a number.
+
+    Raises:
+        SpecError: a field has another type.
+    """
+    for name, expected in types.items():
+        value = getattr(section, name)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise SpecError(f"{type(section).__name__.lower()}'s {name} cannot be {value!r}")
+
+
+class Arguments:
+    """The base class of the steps' arguments, which are read from JSON."""
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """Build and check the arguments.
+
+        Raises:
+            SpecError: a key is unknown or missing, or a value is invalid.
+        """
+        return cls(**known(cls, data))

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aerotrain.contract.arguments import Arguments
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.options import Section, check_options, option
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.options import Arguments, Section, check_options, option
 
 #: The ways to divide records into splits, and the options that each needs.
 SPLIT_WAYS: Mapping[str, frozenset[str]] = {
@@ -124,7 +122,7 @@ class PlanArguments(Arguments):
         way = str(self.split_by.get("way"))
         if way not in SPLIT_WAYS:
             raise SpecError(
-                f"split_by has no way {way!r}{nearest(way, list(SPLIT_WAYS))}; the ways are "
+                f"split_by has no way {way!r}{nearest(way, SPLIT_WAYS)}; the ways are "
                 f"{', '.join(SPLIT_WAYS)}"
             )
         given = set(self.split_by) - {"way"}

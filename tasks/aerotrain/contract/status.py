@@ -1,14 +1,14 @@
-"""The states of a replica and of a job, and the result of a job."""
+"""The states of a replica and of a job, the progress of a training, and the result of a job."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
-from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.errors import ExitCode, TerminationMessage
 from aerotrain.contract.job import ReplicaName, Role
-from aerotrain.contract.termination import TerminationMessage
 
 
 class State(StrEnum):
@@ -25,7 +25,7 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.LOST)
 
 
-class Loss(StrEnum):
+class Failure(StrEnum):
     """The failure kind of a replica, as far as it matters for a restart."""
 
     CRASH = "crash"  # its own fault: a signal, or an unknown exit code
@@ -41,7 +41,7 @@ class Loss(StrEnum):
 class Observation:
     """What a backend observed of one replica. ``exit_code`` is None while it runs, or if unknown.
 
-    ``loss`` belongs to the state LOST; LOST without it counts as a crash. ``restarts`` is the
+    ``failure`` belongs to the state LOST; LOST without it counts as a crash. ``restarts`` is the
     restart count at the time of the observation; None if the replica is gone and the count is
     unknown. ``node`` is the replica's machine. ``heartbeat_age`` is the seconds since the last
     heartbeat, None if the backend sees none. ``waits_since`` is since when the replica has been
@@ -52,7 +52,7 @@ class Observation:
     state: State
     exit_code: int | None = None
     reason: str = ""
-    loss: Loss | None = None
+    failure: Failure | None = None
     restarts: int | None = 0
     node: str = ""
     heartbeat_age: float | None = None
@@ -61,19 +61,19 @@ class Observation:
 
 
 #: What an exit code means for a replica. Every code that is not here is a crash.
-OF_EXIT: Mapping[int, tuple[State, Loss | None]] = {
+OF_EXIT: Mapping[int, tuple[State, Failure | None]] = {
     ExitCode.OK: (State.SUCCEEDED, None),
     ExitCode.FINAL: (State.FAILED, None),
-    ExitCode.TEMPORARY: (State.LOST, Loss.TEMPORARY),
-    ExitCode.FROZEN: (State.LOST, Loss.HANG),
+    ExitCode.TEMPORARY: (State.LOST, Failure.TEMPORARY),
+    ExitCode.FROZEN: (State.LOST, Failure.HANG),
     ExitCode.SUPERSEDED: (State.FAILED, None),
-    ExitCode.TERMINATED: (State.LOST, Loss.PREEMPTED),
+    ExitCode.TERMINATED: (State.LOST, Failure.PREEMPTED),
 }
 
 
 def observed_exit(exit_code: int, message: str = "") -> Observation:
     """The observation of a replica that ended with ``exit_code`` and that termination message."""
-    state, loss = OF_EXIT.get(exit_code, (State.LOST, Loss.CRASH))
+    state, failure = OF_EXIT.get(exit_code, (State.LOST, Failure.CRASH))
     if exit_code > 128:
         reason = f"was ended by signal {exit_code - 128}"
     else:
@@ -83,7 +83,7 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
         state=state,
         exit_code=exit_code,
         reason=f"{reason}: {said.reason}" if said.reason else reason,
-        loss=loss,
+        failure=failure,
         unresponsive=said.unresponsive,
     )
 
@@ -102,6 +102,44 @@ def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
         if state in states:
             return state
     return State.PENDING if State.PENDING in states else State.RUNNING
+
+
+_LINE = re.compile(r"\bprogress ((?:[a-z_]+=\S+ ?)+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The progress of training: global steps done and planned, the loss, and the pace.
+
+    A replica logs it as the word ``progress`` and ``key=value`` pairs (https://brandur.org/logfmt)::
+
+        progress step=120 steps=540 loss=0.2310 examples_per_second=4210 seconds_left=12
+    """
+
+    step: int
+    steps: int
+    loss: float
+    examples_per_second: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return (
+            f"progress step={self.step} steps={self.steps} loss={self.loss:.4f} "
+            f"examples_per_second={self.examples_per_second:.0f} "
+            f"seconds_left={self.seconds_left:.0f}"
+        )
+
+    @classmethod
+    def parse(cls, line: str) -> Self | None:
+        """The progress in a log line, after any prefix; None if the line has none."""
+        match = _LINE.search(line)
+        if match is None:
+            return None
+        pairs = dict(pair.split("=", 1) for pair in match[1].split())
+        try:
+            return cls(**{each.name: each.type(pairs[each.name]) for each in fields(cls)})  # type: ignore[operator]
+        except (KeyError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)

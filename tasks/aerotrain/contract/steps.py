@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from aerotrain.contract.arguments import Arguments
-from aerotrain.contract.errors import SpecError
-from aerotrain.contract.options import Kind, Section, check_options, option
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.options import Arguments, Kind, Section, check_options, option
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
-from aerotrain.contract.strategy import nearest
 
 #: Keras dtype policies that a training may use.
 DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -254,7 +252,7 @@ def _check_mesh(mesh: Mapping[str, int], layout: Mapping[str, Sequence[str | Non
 def _check_axis(where: str, axis: str) -> None:
     if axis not in MESH_AXES:
         raise SpecError(
-            f"{where} names an axis {axis!r}{nearest(str(axis), list(MESH_AXES))}; the axes are "
+            f"{where} names an axis {axis!r}{nearest(str(axis), MESH_AXES)}; the axes are "
             f"{', '.join(MESH_AXES)}"
         )
 

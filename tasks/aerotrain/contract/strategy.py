@@ -6,9 +6,8 @@ Both sides read this half of the table. The other half, how TensorFlow builds ea
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import SpecError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +82,3 @@ def rules_of(strategy: str) -> StrategyRules:
             f"there is no strategy {strategy!r}{nearest(strategy, STRATEGIES)}; "
             f"the strategies are {', '.join(sorted(STRATEGIES))}"
         ) from None
-
-
-def nearest(name: str, known: Mapping[str, object] | list[str]) -> str:
-    """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
-    close = get_close_matches(name, list(known), n=1)
-    return f", did you mean {str(close[0])!r}?" if close else ""

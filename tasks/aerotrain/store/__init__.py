@@ -14,7 +14,6 @@ from aerotrain.store.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from aerotrain.store.keys import checked_key
 from aerotrain.store.manifest import (
     MANIFEST,
     Manifest,
@@ -23,9 +22,8 @@ from aerotrain.store.manifest import (
     fetch_file,
     publish,
 )
-from aerotrain.store.opening import open_store
-from aerotrain.store.probing import probe
-from aerotrain.store.protocol import Store, StoredObject
+from aerotrain.store.opening import open_store, probe
+from aerotrain.store.protocol import Store, StoredObject, checked_key
 
 __all__ = [
     "MANIFEST",

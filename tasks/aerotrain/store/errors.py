@@ -39,7 +39,7 @@ _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MISSING = frozenset({errno.ENOENT, errno.EISDIR})
 
 
-def errors_translated(error: OSError, url: str) -> AerotrainError:
+def store_error(error: OSError, url: str) -> AerotrainError:
     """Convert an error of the operating system at ``url`` to an error of the store."""
     if error.errno in FULL:
         return StoreFull(

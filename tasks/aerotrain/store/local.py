@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from aerotrain.store.errors import ExistsError, changed, errors_translated, replaced
-from aerotrain.store.keys import checked_key, checked_prefix
-from aerotrain.store.protocol import StoredObject
+from aerotrain.store.errors import ExistsError, changed, replaced, store_error
+from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
 
 #: The name prefix of a file until it is complete. Listings skip such files.
 PARTIAL = ".aerotrain-partial-"
@@ -92,7 +91,7 @@ class LocalStore:
             for key, status in _files_below(str(self.root / folder), folder):
                 yield StoredObject(key, status.st_size, _tag(status))
         except OSError as error:
-            raise errors_translated(error, f"{self.url}/{folder}") from error
+            raise store_error(error, f"{self.url}/{folder}") from error
 
     def exists(self, key: str) -> bool:
         with self._explaining(key) as path:
@@ -112,7 +111,7 @@ class LocalStore:
         try:
             yield path
         except OSError as error:
-            raise errors_translated(error, f"{self.url}/{key}") from error
+            raise store_error(error, f"{self.url}/{key}") from error
 
 
 def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:

@@ -1,9 +1,11 @@
-"""The protocol of a store."""
+"""The protocol of a store, and its keys: relative, without a way out of the store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from aerotrain.contract.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +89,22 @@ class Store(Protocol):
     def child(self, prefix: str) -> "Store":
         """The store of the folder ``prefix`` of this one."""
         ...
+
+
+def checked_key(key: str) -> str:
+    """Return ``key`` if it consists of segments separated by single slashes.
+
+    Raises:
+        SpecError: the key is empty or absolute, or has a segment that is empty, ``.`` or ``..``.
+    """
+    if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+        raise SpecError(
+            f"{key!r} is not a valid key: it must be relative, with no empty segment, "
+            "'.' or '..'; name it like 'runs/1/result.json'"
+        )
+    return key
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return ``prefix`` as ``""`` or with one slash at its end: prefixes are whole folders."""
+    return f"{checked_key(prefix.rstrip('/'))}/" if prefix else ""

@@ -30,12 +30,11 @@ from aerotrain.store.errors import (
     StoreRefused,
     StoreUnavailable,
     changed,
-    errors_translated,
     replaced,
+    store_error,
 )
-from aerotrain.store.keys import checked_key, checked_prefix
 from aerotrain.store.local import write_whole
-from aerotrain.store.protocol import StoredObject
+from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -222,7 +221,7 @@ class S3Store:
         except BotoCoreError as error:
             raise FinalError(f"{url} cannot be requested: {error}; correct the URL") from error
         except OSError as error:
-            raise errors_translated(error, url) from error
+            raise store_error(error, url) from error
 
     def _answered(self, error: ClientError, url: str) -> AerotrainError:
         """The error for the endpoint's response, by its HTTP status."""

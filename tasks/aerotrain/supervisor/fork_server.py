@@ -9,6 +9,7 @@ import fcntl
 import gc
 import importlib.util
 import os
+import random
 import select
 import signal
 import socket
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from aerotrain.supervisor.processes import (
@@ -26,11 +28,14 @@ from aerotrain.supervisor.processes import (
     reset_signals,
 )
 from aerotrain.supervisor.protocol import answer, listen, read_request
+from aerotrain.supervisor.replica_process import Preloaded
 from aerotrain.supervisor.supervisor import supervise
 
 #: The imports of the steps that use TensorFlow, including Keras and the store's client.
 IMPORTED = (
     "boto3",
+    "numpy",
+    "aerotrain.replica",
     "aerotrain.train",
     "aerotrain.evaluate",
     "aerotrain.export",
@@ -38,7 +43,6 @@ IMPORTED = (
     "aerotrain.training.chief",
     "aerotrain.training.evaluator",
     "aerotrain.training.servers",
-    "aerotrain.supervisor.warm",
 )
 
 #: Seconds between two checks that the folder exists.
@@ -105,11 +109,10 @@ def _serve(listener: socket.socket, before: object, kept: set[int]) -> bool:
 
 def _be_supervisor(request: Mapping[str, Any], before: object, kept: set[int]) -> NoReturn:
     """Become the supervisor of the job in a folder; never run the parent's cleanup."""
-    from aerotrain.supervisor.warm import become_replica
 
     def become(environment: Mapping[str, str], command: Sequence[str]) -> None:
         if version() == before:  # otherwise the imports are outdated
-            become_replica(environment, command)
+            _become_replica(environment, command)
 
     try:
         os.setsid()
@@ -120,9 +123,29 @@ def _be_supervisor(request: Mapping[str, Any], before: object, kept: set[int]) -
         os.environ.update(request["environment"])
         folder = Path(request["folder"])
         os.chdir(folder)
-        supervise(folder, become, kept)
+        supervise(folder, Preloaded(become, kept))
     finally:
         os._exit(1)
+
+
+def _become_replica(environment: Mapping[str, str], command: Sequence[str]) -> NoReturn:
+    """Run ``python -m aerotrain.replica`` in this process, as a new interpreter would."""
+    import numpy as np
+
+    from aerotrain import replica, training
+
+    os.environ.clear()
+    os.environ.update(environment)
+    training.settle(os.environ)  # importing the package does this, but it is already imported
+    module: ModuleType = replica
+    sys.modules["__main__"] = module
+    sys.argv = [str(replica.__file__), *command[3:]]
+    sys.path[0] = str(Path.cwd())
+    random.seed()
+    np.random.seed()
+    replica.begin()
+    replica.main()
+    os._exit(0)
 
 
 def version(sources: Path = Path(__file__).parent.parent) -> object:

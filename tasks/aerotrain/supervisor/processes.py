@@ -38,16 +38,29 @@ def descendants(pid: int) -> list[int]:
     """The live processes that descend from ``pid``, parents first."""
     children: dict[int, list[int]] = {}
     for each in _numbers("/proc"):
-        with suppress(OSError, IndexError, ValueError):  # ended in the meantime
-            # The name in parentheses may contain any character: proc(5).
-            rest = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2]
-            state, parent = rest.split()[:2]
+        with suppress(OSError, ValueError):  # ended in the meantime
+            state, parent = _state_and_parent(each)
             if state != "Z":
-                children.setdefault(int(parent), []).append(each)
+                children.setdefault(parent, []).append(each)
     found = [pid]
     for each in found:
         found += children.get(each, [])
     return found[1:]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and has not ended yet."""
+    try:
+        return _state_and_parent(pid)[0] != "Z"
+    except (OSError, ValueError):
+        return False
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """The state of a process, a letter of proc(5), and its parent."""
+    # The name in parentheses may contain any character.
+    state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    return state, int(parent)
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:

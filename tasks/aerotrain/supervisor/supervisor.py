@@ -1,4 +1,7 @@
-"""The supervisor of one job: one thread for requests, ended processes and heartbeats."""
+"""The supervisor of one job: one thread for requests, ended processes and heartbeats.
+
+``python -m aerotrain.supervisor.supervisor FOLDER`` runs that of the job in ``FOLDER``, detached.
+"""
 
 import fcntl
 import json
@@ -6,6 +9,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -21,15 +25,17 @@ from aerotrain.supervisor.processes import (
     wait_until,
 )
 from aerotrain.supervisor.protocol import LOCK, STATUS, answer, listen, read_request, socket_of
-from aerotrain.supervisor.reaper import start_reaped
-from aerotrain.supervisor.starting import ReplicaFolder, Start, Warm, become
+from aerotrain.supervisor.replica_process import (
+    KILL_SECONDS,
+    Preloaded,
+    ReplicaFolder,
+    Start,
+    start_replica,
+)
 
 #: Seconds between SIGTERM to the processes of a job and SIGKILL. Airflow gives a killed task 5 s,
 #: which must suffice for both.
 GRACE = 2.0
-
-#: Seconds to wait for a killed process to end.
-_GOING = 2.0
 
 #: Seconds that replicas have to end by themselves after this process has received SIGTERM. On a
 #: shutdown of the machine they have received it as well, and a second one would keep them from
@@ -37,7 +43,7 @@ _GOING = 2.0
 _SHUTDOWN = 10.0
 
 #: Seconds between two checks of heartbeats.
-_LOOK_EVERY = 1.0
+_CHECK_EVERY = 1.0
 
 #: Seconds without a request after which a supervisor ends whose replicas have all ended.
 _IDLE = 600.0
@@ -47,9 +53,9 @@ _IDLE = 600.0
 class Replica:
     """The state of one replica; it has ended if ``reaper`` is None.
 
-    ``beat`` is the time of its heartbeat file, and ``beaten`` when that was seen to change, by this
-    process's own clock. So a machine that slept, or a disk with a wrong clock, does not end
-    replicas.
+    ``heartbeat`` is the time of its heartbeat file, and ``heartbeat_seen`` when that was seen to
+    change, by this process's own clock. So a machine that slept, or a disk with a wrong clock, does
+    not end replicas.
     """
 
     folder: ReplicaFolder
@@ -58,14 +64,13 @@ class Replica:
     pid: int = 0
     exit_code: int | None = None
     message: str = ""
-    beat: float | None = None
-    beaten: float = 0.0
+    heartbeat: float | None = None
+    heartbeat_seen: float = 0.0
 
-    def look(self) -> None:
-        """Check for a new heartbeat."""
-        beat, before = self.folder.heartbeat(), self.beat
-        if beat != before:
-            self.beat, self.beaten = beat, time.monotonic()
+    def check_heartbeat(self) -> None:
+        latest = self.folder.heartbeat()
+        if latest != self.heartbeat:
+            self.heartbeat, self.heartbeat_seen = latest, time.monotonic()
 
     def record(self) -> dict[str, Any]:
         """The record of the replica for a task."""
@@ -75,7 +80,7 @@ class Replica:
             "running": self.reaper is not None,
             "exit_code": self.exit_code,
             "message": self.message,
-            "heartbeat_age": time.monotonic() - self.beaten if self.reaper else None,
+            "heartbeat_age": time.monotonic() - self.heartbeat_seen if self.reaper else None,
         }
 
     @classmethod
@@ -88,22 +93,20 @@ class Replica:
 class Supervisor:
     """Starts, ends and observes the replicas of the job in ``folder``.
 
-    ``warm`` turns a forked process into a replica by the existing imports, which need the open
-    files ``kept``. Without it, every replica runs the interpreter again.
+    Without ``preloaded`` imports, every replica runs the interpreter.
     """
 
-    def __init__(self, folder: Path, warm: Warm | None = None, kept: Collection[int] = ()) -> None:
+    def __init__(self, folder: Path, preloaded: Preloaded | None) -> None:
         self._folder = folder
-        self._warm = warm
-        self._kept = kept
+        self._preloaded = preloaded
         self._replicas = {
             name: Replica.of_record(ReplicaFolder(folder / name), record)
             for name, record in read_status(folder).items()
         }
-        self._held: list[int] = []
-        self._unrecorded = False
-        self._asked = time.monotonic()
-        self._shuts_down: float | None = None
+        self._ports: list[int] = []  # open locks
+        self._status_is_old = False
+        self._last_request = time.monotonic()
+        self._shutdown_at: float | None = None
 
     def run(self) -> NoReturn:
         """Work until the job has ended."""
@@ -118,37 +121,37 @@ class Supervisor:
             selector.register(listener, selectors.EVENT_READ)
             selector.register(waking, selectors.EVENT_READ)
             while True:
-                for key, _ in selector.select(_LOOK_EVERY):
+                for key, _ in selector.select(_CHECK_EVERY):
                     if key.fileobj is listener:
                         self._serve(listener)
                     else:
                         os.read(waking, 1 << 12)
-                self._look()
+                self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._reap()
         for replica in self._replicas.values():
             if replica.reaper is not None:
-                replica.look()
-        if self._unrecorded:
+                replica.check_heartbeat()
+        if self._status_is_old:
             self._write_status()
         now, has_ended = time.monotonic(), not self._reapers()
-        is_idle = has_ended and now > self._asked + _IDLE
-        is_down = self._shuts_down is not None and (has_ended or now > self._shuts_down)
+        is_idle = has_ended and now > self._last_request + _IDLE
+        is_down = self._shutdown_at is not None and (has_ended or now > self._shutdown_at)
         if is_idle or is_down or not self._folder.exists():
-            self._go()
+            self._exit()
 
     def _shut_down(self, *_: object) -> None:
-        if self._shuts_down is None:
-            self._shuts_down = time.monotonic() + _SHUTDOWN
+        if self._shutdown_at is None:
+            self._shutdown_at = time.monotonic() + _SHUTDOWN
 
     def _serve(self, listener: socket.socket) -> None:
         with suppress(OSError):
             connection, _ = listener.accept()
             with connection:
                 request, descriptors = read_request(connection)
-                self._asked = time.monotonic()
-                self._held += descriptors
+                self._last_request = time.monotonic()
+                self._ports += descriptors
                 try:
                     answered = self._do(request)
                 except OSError as error:
@@ -162,11 +165,11 @@ class Supervisor:
     def _do(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         match request["do"]:
             case "start":
-                self._start([Start.of(each) for each in request["replicas"]])
+                self._start([Start(**each) for each in request["replicas"]])
             case "end":
                 self._end()
             case "observe":
-                self._look()
+                self._check()
             case other:
                 raise OSError(0, f"a supervisor does not know {other!r}")
         return {
@@ -185,13 +188,9 @@ class Supervisor:
 
     def _start_one(self, start: Start) -> None:
         folder = ReplicaFolder(self._folder / start.name)
-        log = folder.make_ready()
-        try:
-            reaper, pid = start_reaped(lambda: become(start, folder, log, self._warm, self._kept))
-        finally:
-            os.close(log)
-        replica = Replica(folder, start.restarts, reaper, pid, beaten=time.monotonic())
-        replica.look()
+        reaper, pid = start_replica(start, folder, self._preloaded)
+        replica = Replica(folder, start.restarts, reaper, pid, heartbeat_seen=time.monotonic())
+        replica.check_heartbeat()
         self._replicas[start.name] = replica
 
     def _reap(self) -> None:
@@ -207,7 +206,7 @@ class Supervisor:
                 replica.exit_code = code if code >= 0 else None
                 replica.message = replica.folder.termination_message()
                 replica.reaper = None
-                self._unrecorded = True
+                self._status_is_old = True
                 if code < 0:
                     self._kill_orphans()
 
@@ -229,10 +228,10 @@ class Supervisor:
             reaper = self._replicas[name].reaper
             if reaper is not None:
                 send(descendants(reaper), signal.SIGKILL)
-        if not wait_until(are_gone, _GOING):
+        if not wait_until(are_gone, KILL_SECONDS):
             # The reaper itself was stopped: its replica is killed as an orphan.
             send([each for n in known if (each := self._replicas[n].reaper)], signal.SIGKILL)
-            wait_until(are_gone, _GOING)
+            wait_until(are_gone, KILL_SECONDS)
 
     def _end(self) -> None:
         """Send SIGTERM to every process of the job, and kill those that remain."""
@@ -260,11 +259,11 @@ class Supervisor:
             new.write_text(json.dumps({"pid": os.getpid(), "replicas": records}))
             new.rename(self._folder / STATUS)
         except OSError:
-            self._unrecorded = self._folder.exists()
+            self._status_is_old = self._folder.exists()
         else:
-            self._unrecorded = False
+            self._status_is_old = False
 
-    def _go(self) -> NoReturn:
+    def _exit(self) -> NoReturn:
         self._end()
         socket_of(self._folder).unlink(missing_ok=True)
         os._exit(0)
@@ -279,7 +278,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     return replicas
 
 
-def supervise(folder: Path, warm: Warm | None = None, kept: Collection[int] = ()) -> NoReturn:
+def supervise(folder: Path, preloaded: Preloaded | None = None) -> NoReturn:
     """Run the supervisor of the job in ``folder``; exit at once if there is one already."""
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -287,7 +286,14 @@ def supervise(folder: Path, warm: Warm | None = None, kept: Collection[int] = ()
     except OSError:
         os._exit(0)
     null = os.open(os.devnull, os.O_RDWR)
-    said = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for opened, stream in ((null, 0), (said, 1), (said, 2)):
+    log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for opened, stream in ((null, 0), (log, 1), (log, 2)):
         os.dup2(opened, stream)
-    Supervisor(folder, warm, kept).run()
+    Supervisor(folder, preloaded).run()
+
+
+if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    supervise(Path(sys.argv[1]))

@@ -4,7 +4,6 @@ They do not import Keras, because they only run graphs that the chief sends. The
 are ended, because TensorFlow's servers do not notice the end of their chief.
 """
 
-import json
 import os
 from typing import Any
 
@@ -28,7 +27,7 @@ def serve(replica: Replica) -> None:
         FinalError: there are fewer shards than readers.
         TemporaryError: the port is taken, or the store is unavailable.
     """
-    role, cluster = replica.name.role, json.loads(os.environ["AEROTRAIN_CLUSTER"])
+    role, cluster = replica.name.role, replica.cluster
     cache = _supply_of_own(replica) if role is replica.job.reader else None
     address = cluster[role][replica.name.index]
     try:

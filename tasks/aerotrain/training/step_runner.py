@@ -77,7 +77,7 @@ class LocalStepRunner:
         self._has_peers = distribution.has_peers
         strategy = distribution.strategy
         if strategy.num_replicas_in_sync > 1:
-            self._execute = _execution_together(strategy, step, self._has_peers)
+            self._execute = _replicated_execution(strategy, step, self._has_peers)
         else:
             self._execute = _execution(strategy, step)
         self._zero = step.metrics.zero
@@ -219,7 +219,7 @@ def _execution(
     return execute
 
 
-def _execution_together(
+def _replicated_execution(
     strategy: tf.distribute.Strategy, step: Step, has_peers: bool
 ) -> Callable[..., Any]:
     """The same for several replicas: each adds up its own sums, which are reduced at the end.

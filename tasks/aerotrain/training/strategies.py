@@ -28,7 +28,7 @@ from aerotrain.training.model.checks import (
 )
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
-from aerotrain.training.steps.custom import CustomStepTogether, has_custom_step
+from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
@@ -108,11 +108,11 @@ def _local_step_runner(
     # With input replicas, all batches are full.
     records = arguments.batch_size if pipeline.service else pipeline.schedule.records
     check_exchanged(pipeline.job.strategy, step.model, arguments, records, replicas)
-    together: Step
+    shared: Step
     if has_custom_step(step.model):
-        together = CustomStepTogether(step)
+        shared = ReplicatedCustomStep(step)
     else:
-        together = MicrobatchStep(
+        shared = MicrobatchStep(
             step,
             replicas=replicas,
             gradient_dtype=arguments.gradient_dtype,
@@ -121,7 +121,7 @@ def _local_step_runner(
     dataset = distribution.strategy.distribute_datasets_from_function(
         pipeline.in_microbatches(start)
     )
-    return LocalStepRunner(distribution, together, dataset, arguments.steps_per_execution)
+    return LocalStepRunner(distribution, shared, dataset, arguments.steps_per_execution)
 
 
 def _central_step_runner(

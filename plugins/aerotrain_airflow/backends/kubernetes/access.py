@@ -1,11 +1,25 @@
-"""The permissions that the backend needs in its namespace, in one table.
+"""Whether the cluster lets the backend run a job: permissions, a dry run, and errors explained.
 
-``deploy/role.yaml`` grants exactly these; a test compares the two.
+``deploy/role.yaml`` grants exactly the permissions of this table; a test compares the two.
 """
 
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster, together
+from aerotrain_airflow.backends.kubernetes.identity import (
+    JOB_LABEL,
+    ROLE_LABEL,
+    in_the_way,
+    is_an_owner,
+    is_of_a_job,
+)
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan
+
+Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,79 @@ WITH_VOLCANO: tuple[Access, ...] = (
 )
 
 
-def needed(plan: PodPlan) -> tuple[Access, ...]:
-    """The permissions to create, follow and end the group of that plan."""
+async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
+    """Check every permission, and create each kind of object as a dry run.
+
+    Raises:
+        FinalError: something is missing; the message says who can fix it.
+        TemporaryError: the API is unavailable or lacks resources.
+    """
+    needs = list(dict.fromkeys(need for plan in plans for need in _needed(plan)))
+    granted = await together(cluster.may(**asdict(need)) for need in needs)
+    missing = [f"{need}" for need, may in zip(needs, granted, strict=True) if not may]
+    if missing:
+        raise FinalError(
+            f"Airflow may not {', '.join(missing)} in namespace {cluster.namespace}; have "
+            "deploy/role.yaml applied there and bound to the account that Airflow uses"
+        )
+    for manifest in [each for plan in plans for each in _one_of_each(plan)]:
+        try:
+            await cluster.create(manifest, dry_run=True)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            await _check_owned(cluster, manifest)
+
+
+def _needed(plan: PodPlan) -> tuple[Access, ...]:
     has_group = any(manifest["kind"] == "PodGroup" for manifest in plan.others)
     return REQUIRED + (WITH_VOLCANO if has_group else ())
+
+
+def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
+    """One manifest of each kind, and one pod per role: the others are like these."""
+    alike = {
+        (each["kind"], each["metadata"]["labels"].get(ROLE_LABEL)): each
+        for each in (plan.owner, *plan.others)
+    }
+    return alike.values()
+
+
+async def _check_owned(cluster: Cluster, manifest: Manifest) -> None:
+    """Fail if an object that does not belong to the job has the manifest's name."""
+    name, job = manifest["metadata"]["name"], manifest["metadata"]["labels"][JOB_LABEL]
+    there = await cluster.get(manifest["kind"], name)
+    is_ours = is_an_owner if manifest["kind"] == "ConfigMap" else is_of_a_job
+    if there is not None and not is_ours(there, job):
+        raise FinalError(in_the_way(there, cluster.namespace))
+
+
+@asynccontextmanager
+async def errors_translated(cluster: Cluster) -> AsyncIterator[None]:
+    """Translate errors of the API into the two kinds of error of this project."""
+    try:
+        yield
+    except ApiError as error:
+        raise _explained(error, cluster.namespace) from error
+    except AwayError as error:
+        raise TemporaryError(f"the Kubernetes API does not answer: {error}") from error
+
+
+def _explained(error: ApiError, namespace: str) -> AerotrainError:
+    # A quota's error has the same status and reason as a missing permission.
+    if "exceeded quota" in error.message:
+        return TemporaryError(
+            f"namespace {namespace} has no room for the job: {error.message}; wait, ask for "
+            "less, or have the quota raised"
+        )
+    if error.status == 403:
+        return FinalError(
+            f"the cluster does not allow it: {error.message}; see deploy/ for what is needed"
+        )
+    if error.status == 404 and error.kind == "namespaces":
+        return FinalError(
+            f"there is no namespace {namespace}; create it, or set [aerotrain] namespace"
+        )
+    if error.status in (400, 404, 422):
+        return FinalError(f"the cluster rejects the job's objects: {error.message}")
+    return TemporaryError(f"the cluster could not create the job's objects: {error}")

@@ -6,39 +6,55 @@ it deletes all the rest, even if no process of this project is running.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import Emit, Say
-from aerotrain_airflow.backends.kubernetes.address import Address
+from aerotrain_airflow.backends.kubernetes.access import check_cluster, errors_translated
 from aerotrain_airflow.backends.kubernetes.cluster import Cluster
 from aerotrain_airflow.backends.kubernetes.group import PodGroup
-from aerotrain_airflow.backends.kubernetes.identity import is_at
-from aerotrain_airflow.backends.kubernetes.lifecycle import (
-    PodClaim,
-    check_cluster,
-    end,
-    errors_translated,
-)
+from aerotrain_airflow.backends.kubernetes.identity import Handle
+from aerotrain_airflow.backends.kubernetes.lifecycle import PodClaim, end
+from aerotrain_airflow.backends.kubernetes.owner import EventLog
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
-from aerotrain_airflow.backends.kubernetes.renewal import EventLog
+from aerotrain_airflow.backends.kubernetes.template import read_template
 
 if TYPE_CHECKING:
     from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+    from aerotrain_airflow.settings import Settings
 
 #: Seconds for which requests are retried while the API is unavailable. After them the task fails,
 #: and Airflow's retries apply.
-PATIENCE = 60.0
+RETRY_FOR = 60.0
+
+
+def from_settings(settings: "Settings", holder: str) -> "KubernetesBackend":
+    """The backend that a task try uses.
+
+    Raises:
+        FinalError: the pod template cannot be read.
+    """
+    template = settings.pod_template_file
+    pods = PodSettings(
+        namespace=settings.namespace,
+        image=settings.image,
+        store_secret=settings.store_secret,
+        service_account=settings.service_account,
+        queue=settings.queue,
+        pod_template=read_template(Path(template)) if template else {},
+    )
+    return KubernetesBackend(pods, settings.kubernetes_conn_id, holder)
 
 
 class KubernetesBackend:
     """Runs replicas as pods of one namespace.
 
     ``holder`` is the task try on whose behalf this runs: it may end only the groups that it started
-    or adopted. ``conn_id`` is Airflow's connection to the cluster. ``patience`` is the number of
-    seconds for which an unavailable API is retried; None means ``PATIENCE``.
+    or adopted. ``conn_id`` is Airflow's connection to the cluster. ``retry_for`` is for how many
+    seconds an unavailable API is retried; None means ``RETRY_FOR``.
     """
 
     def __init__(
@@ -46,12 +62,12 @@ class KubernetesBackend:
         settings: PodSettings,
         conn_id: str,
         holder: str,
-        patience: float | None = None,
+        retry_for: float | None = None,
     ) -> None:
         self._settings = settings
         self._conn_id = conn_id
         self._holder = holder
-        self._patience = PATIENCE if patience is None else patience
+        self._retry_for = RETRY_FOR if retry_for is None else retry_for
 
     def plan(self, job: Job, attempt: str) -> PodPlan:
         """The manifests, as a value."""
@@ -64,7 +80,7 @@ class KubernetesBackend:
             FinalError: a permission, the namespace or an object that pods need is missing.
             TemporaryError: the API does not respond, or lacks resources.
         """
-        async with self._cluster(self._settings.namespace) as cluster:
+        async with self._cluster(self._settings.namespace) as cluster, errors_translated(cluster):
             await check_cluster(cluster, plans)
 
     @asynccontextmanager
@@ -76,25 +92,24 @@ class KubernetesBackend:
     @asynccontextmanager
     async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[PodGroup]:
         """Follow the group from here; a trigger does the same while its task is deferred."""
-        where = Address.parse(handle)
-        async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(self._cluster(where.namespace))
-            group = await PodGroup.find(cluster, where, emit, say)
-            yield await stack.enter_async_context(group)
+        where = Handle.parse(handle)
+        async with (
+            self._cluster(where.namespace) as cluster,
+            await PodGroup.find(cluster, where, emit, say) as group,
+        ):
+            yield group
 
     async def events(self, handle: str) -> list[Event]:
         """The events of the group, from its owner."""
-        where = Address.parse(handle)
+        where = Handle.parse(handle)
         async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
             owner = await cluster.get("ConfigMap", where.name)
-            if owner is None or not is_at(owner, where):
-                return []
-            return EventLog(cluster, owner).events
+            return EventLog(cluster, owner).events if owner and where.is_of(owner) else []
 
     async def delete(self, handle: str) -> None:
         """Delete the group if this task try still holds it; its pods end within seconds."""
-        where = Address.parse(handle)
-        async with self._cluster(where.namespace) as cluster:
+        where = Handle.parse(handle)
+        async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
             await end(cluster, where, self._holder)
 
     def trigger(self, handle: str, until: float | None) -> "JobTrigger":
@@ -104,4 +119,4 @@ class KubernetesBackend:
         return JobTrigger(handle, self._conn_id, self._holder, until)
 
     def _cluster(self, namespace: str) -> Cluster:
-        return Cluster.of(self._conn_id, namespace, patience=self._patience)
+        return Cluster.of(self._conn_id, namespace, retry_for=self._retry_for)

@@ -7,9 +7,17 @@ longer than everything else that a trigger does.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -18,10 +26,10 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.backends.kubernetes.access import Access
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, readable
 
 Manifest = Mapping[str, Any]
+T = TypeVar("T")
 
 #: A page of objects, and the resource version of their list.
 Page = tuple[Sequence[dict[str, Any]], str]
@@ -59,13 +67,17 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class ApiError(Exception):
-    """The API rejected a request; ``status`` is that of HTTP, the rest is from the API."""
+    """The API rejected a request; ``status`` is that of HTTP, the rest is from the API.
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
+    ``kind`` is the plural of the kind of object that the error is about, if the API names it.
+    """
+
+    def __init__(self, status: int, found: Mapping[str, Any]) -> None:
         self.status = status
-        self.reason = reason
-        self.message = message
+        self.reason: str = found.get("reason") or ""
+        self.message: str = found.get("message") or ""
+        self.kind: str = (found.get("details") or {}).get("kind", "")
+        super().__init__(f"{status} {self.reason}: {self.message}")
 
 
 class AwayError(Exception):
@@ -75,22 +87,22 @@ class AwayError(Exception):
 class Cluster:
     """One namespace of a Kubernetes API.
 
-    ``connect`` creates a new hook, so that a renewed credential is read after a 401. ``patience``
-    is the number of seconds for which an unavailable API is retried.
+    ``connect`` creates a new hook, so that a renewed credential is read after a 401. ``retry_for``
+    is for how many seconds an unavailable API is retried.
     """
 
     def __init__(
-        self, namespace: str, connect: Callable[[], AsyncKubernetesHook], *, patience: float
+        self, namespace: str, connect: Callable[[], AsyncKubernetesHook], *, retry_for: float
     ) -> None:
         self.namespace = namespace
         self._connect = connect
-        self._patience = patience
+        self._retry_for = retry_for
         self._clients = AsyncExitStack()
         self._client: ApiClient | None = None
         self._connecting = asyncio.Lock()
 
     @classmethod
-    def of(cls, conn_id: str, namespace: str, *, patience: float) -> Self:
+    def of(cls, conn_id: str, namespace: str, *, retry_for: float) -> Self:
         """The namespace behind an Airflow connection of the type ``kubernetes``."""
 
         def connect() -> AsyncKubernetesHook:
@@ -98,7 +110,7 @@ class Cluster:
             configuration.connection_pool_maxsize = _CONNECTIONS
             return AsyncKubernetesHook(conn_id=conn_id, client_configuration=configuration)
 
-        return cls(namespace, connect, patience=patience)
+        return cls(namespace, connect, retry_for=retry_for)
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,19 +191,12 @@ class Cluster:
             raise
         return True
 
-    async def may(self, access: Access) -> bool:
-        """Whether the current account has this permission in the namespace."""
-        attributes = {
-            "namespace": self.namespace,
-            "verb": access.verb,
-            "group": access.group,
-            "resource": access.resource,
-            "subresource": access.subresource,
-        }
+    async def may(self, **attributes: str) -> bool:
+        """Whether the current account has the permission with these attributes, here."""
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
+            "spec": {"resourceAttributes": {"namespace": self.namespace, **attributes}},
         }
         answer = await self._json("POST", _REVIEWS, body=review)
         return bool(answer["status"].get("allowed"))
@@ -218,10 +223,7 @@ class Cluster:
                 raise AwayError(f"a watch showed an object of more than {_LONGEST_EVENT} bytes")
             event = json.loads(line.head)
             if event["type"] == "ERROR":
-                status = event["object"]
-                raise ApiError(
-                    status.get("code", 500), status.get("reason", ""), status.get("message", "")
-                )
+                raise ApiError(event["object"].get("code", 500), event["object"])
             yield event
 
     async def log(
@@ -253,8 +255,8 @@ class Cluster:
     async def _json(
         self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
     ) -> dict[str, Any]:
-        """Send a request and return the answer, with retries for ``patience`` seconds."""
-        until = time.monotonic() + self._patience
+        """Send a request and return the answer, with retries for ``retry_for`` seconds."""
+        until = time.monotonic() + self._retry_for
         pause = _PAUSE
         while True:
             try:
@@ -313,7 +315,7 @@ class Cluster:
                     self._client = await self._clients.enter_async_context(connection)
                 except ConfigException as error:
                     raise FinalError(
-                        f"there is no Kubernetes to talk to: {error}; make an Airflow connection "
+                        f"no Kubernetes can be reached: {error}; create an Airflow connection "
                         "of type kubernetes (with in_cluster where Airflow runs in the cluster), "
                         "and name it in [aerotrain] kubernetes_conn_id"
                     ) from error
@@ -336,8 +338,18 @@ async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:
-        found = {"message": text[:300].decode(errors="replace")}
+        said = text[:300].decode(errors="replace")
+        found = {"message": said}
     if response.status >= 400:
-        message = found.get("message", "")
-        raise ApiError(response.status, found.get("reason", response.reason or ""), message)
+        raise ApiError(response.status, {"reason": response.reason, **found})
     return found
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all, run concurrently; the first failure cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,4 +1,4 @@
-"""Decides which objects belong to a group.
+"""The names, labels and annotations of a group of pods, and which objects belong to it.
 
 Labels and names are not reliable: users copy pods, restore backups, or have used a name first. A
 uid is unique. So a group is identified by its owner's uid, its objects have that uid in their owner
@@ -6,18 +6,82 @@ references, and no other object is used, changed or deleted.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from aerotrain_airflow.backends.kubernetes.address import (
-    ATTEMPT,
-    DESCRIPTION,
-    HOLDER,
-    JOB_LABEL,
-    Address,
-    annotations,
-)
+from aerotrain.contract.job import ReplicaName
 
 Manifest = Mapping[str, Any]
+
+#: The label of all objects of a group, and the labels that distinguish its pods.
+JOB_LABEL = "aerotrain/job"
+ROLE_LABEL = "aerotrain/role"
+INDEX_LABEL = "aerotrain/index"
+
+#: Annotations of the group's owner: the attempt that created it, the description, the holder,
+#: whether it was created completely, and how far its logs were read.
+ATTEMPT = "aerotrain/attempt"
+DESCRIPTION = "aerotrain/description"
+HOLDER = "aerotrain/holder"
+STARTED = "aerotrain/started"
+POSITIONS = "aerotrain/positions"
+
+#: An annotation of a restarted pod: the restart count.
+RESTARTS = "aerotrain/restarts"
+
+#: The container that runs the replica; templates may add side-cars.
+CONTAINER = "replica"
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The handle of a group: its namespace, its job's name, and the attempt that created it.
+
+    ``uid`` is that of its owner, once created. No other object of the same name has this uid.
+    """
+
+    namespace: str
+    name: str
+    attempt: str
+    uid: str = ""
+
+    @classmethod
+    def of(cls, owner: Manifest) -> Self:
+        """The handle of the group with this owner."""
+        metadata = owner["metadata"]
+        attempt = annotations(owner)[ATTEMPT]
+        return cls(metadata["namespace"], metadata["name"], attempt, metadata["uid"])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the result of ``str()``."""
+        namespace, name, *uid, attempt = text.split("/")
+        return cls(namespace, name, attempt, *uid)
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.namespace, self.name, self.uid, self.attempt)))
+
+    def pod(self, replica: ReplicaName) -> str:
+        """The name of a replica's pod."""
+        return f"{self.name}-{replica}"
+
+    def is_of(self, owner: Manifest) -> bool:
+        """Whether a ConfigMap is the owner of this group."""
+        return (
+            is_an_owner(owner, self.name)
+            and annotations(owner)[ATTEMPT] == self.attempt
+            and self.uid in ("", uid_of(owner))
+        )
+
+
+def annotations(manifest: Manifest) -> Mapping[str, str]:
+    """The annotations of an object; empty if it has none."""
+    return manifest["metadata"].get("annotations") or {}
+
+
+def restarts_of(pod: Manifest) -> int:
+    """The restart count of the replica in this pod."""
+    return int(annotations(pod).get(RESTARTS, "0"))
 
 
 def uid_of(manifest: Manifest) -> str:
@@ -26,10 +90,20 @@ def uid_of(manifest: Manifest) -> str:
     return uid
 
 
-def reference_to(owner: Manifest) -> dict[str, str]:
-    """The entry for ``owner`` in the ownerReferences of a group's objects."""
-    name = owner["metadata"]["name"]
-    return {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid_of(owner)}
+def is_being_deleted(manifest: Manifest) -> bool:
+    return "deletionTimestamp" in manifest["metadata"]
+
+
+def owned(manifest: Manifest, owner: Manifest) -> dict[str, Any]:
+    """The manifest as one of the group with this owner."""
+    metadata = manifest["metadata"]
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": owner["metadata"]["name"],
+        "uid": uid_of(owner),
+    }
+    return {**manifest, "metadata": {**metadata, "ownerReferences": [reference]}}
 
 
 def is_owned_by(manifest: Manifest, uid: str) -> bool:
@@ -51,19 +125,10 @@ def is_an_owner(manifest: Manifest, name: str) -> bool:
     return labels.get(JOB_LABEL) == name and needed <= annotations(manifest).keys()
 
 
-def is_at(manifest: Manifest, address: Address) -> bool:
-    """Whether a ConfigMap is the owner of the group at ``address``."""
-    return (
-        is_an_owner(manifest, address.name)
-        and annotations(manifest)[ATTEMPT] == address.attempt
-        and address.uid in ("", uid_of(manifest))
-    )
-
-
 def in_the_way(manifest: Manifest, namespace: str) -> str:
     """The error message for a foreign object that has one of the group's names."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     return (
-        f"there is a {kind} {name} in {namespace} that is not of this job's making; delete it or "
-        "give it another name, if you know whose it is"
+        f"there is a {kind} {name} in {namespace} that is not one of this job's objects; delete "
+        "or rename it, if it is yours"
     )

@@ -14,8 +14,8 @@ from typing import Any
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import Observation
 from aerotrain_airflow.backends.base import Emit, LogLine
-from aerotrain_airflow.backends.kubernetes.address import CONTAINER, POSITIONS, Address, annotations
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
+from aerotrain_airflow.backends.kubernetes.identity import CONTAINER, POSITIONS, Handle, annotations
 
 #: The number of replicas whose lines are streamed as they are written; those of the others are read
 #: when they or the job end. Each stream is a connection of its own.
@@ -40,34 +40,35 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class PodLogs:
-    """The logs of the group at ``address``; ``emit`` gets each line once.
+    """The logs of a group's replicas ``names``; ``emit`` gets each line once.
 
-    ``spawn`` starts a background task, and handles its failure.
+    It continues at the positions that the last follower stored with the owner. ``spawn`` starts a
+    background task, and handles its failure.
     """
 
-    def __init__(self, cluster: Cluster, address: Address, emit: Emit, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        owner: Mapping[str, Any],
+        names: Iterable[ReplicaName],
+        emit: Emit,
+        spawn: Spawn,
+    ) -> None:
         self._cluster = cluster
-        self._address = address
+        self._handle = Handle.of(owner)
         self._emit = emit
         self._spawn = spawn
-        self._taken: dict[str, str] = {}  # by replica, the time of the last line that was read
-        self._told: dict[str, str] = {}  # and of the last one that was emitted
-        self._untold: list[tuple[str, LogLine]] = []
-        self._live: set[ReplicaName] = set()
-        self._begun: set[ReplicaName] = set()
-        self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
-        self._ended: dict[ReplicaName, asyncio.Event] = {}
-        self._news = asyncio.Event()
-        self._telling: asyncio.Task[None] | None = None
-
-    def go_on_from(self, owner: Mapping[str, Any], names: Iterable[ReplicaName]) -> None:
-        """Continue at the positions that the last follower stored with the group's owner."""
-        self._told = json.loads(annotations(owner).get(POSITIONS, "{}"))
-        self._taken = dict(self._told)
+        # By replica, the times of the last line that was emitted, and of the last that was read.
+        self._emitted: dict[str, str] = json.loads(annotations(owner).get(POSITIONS, "{}"))
+        self._read_to = dict(self._emitted)
+        self._collected: list[tuple[str, LogLine]] = []
         ranked = sorted(names, key=lambda name: (_ORDER.index(name.role), name.index))
         self._ended = {name: asyncio.Event() for name in ranked}
         self._live = set(ranked[:LIVE])
-        self._telling = self._spawn(self._tell_on())
+        self._begun: set[ReplicaName] = set()
+        self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
+        self._new = asyncio.Event()
+        self._emitting = self._spawn(self._emit_on())
 
     def follow(self, name: ReplicaName, seen: Observation, *, began: bool) -> None:
         """Stream the replica's lines once it ``began``; read once more after it has ended."""
@@ -78,7 +79,7 @@ class PodLogs:
         if began and name not in self._streams and (name in self._live or seen.state.ended):
             self._streams[name] = self._spawn(self._stream(name))
 
-    async def begin_anew(self, names: Iterable[ReplicaName]) -> None:
+    async def restart(self, names: Iterable[ReplicaName]) -> None:
         """Read the remaining lines of these replicas, and prepare for their restart."""
         last = [self._streams.pop(name) for name in names if name in self._streams]
         for name in names:
@@ -99,11 +100,11 @@ class PodLogs:
 
     async def close(self) -> None:
         """Stop reading, and emit what was read."""
-        tasks = [*self._streams.values(), *([self._telling] if self._telling else [])]
+        tasks = [*self._streams.values(), self._emitting]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._tell()
+        await self._emit_collected()
 
     async def _stream(self, name: ReplicaName) -> None:
         ended, pause = self._ended[name], _PAUSE
@@ -121,40 +122,40 @@ class PodLogs:
 
     async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
         """Read the new lines; returns whether the log was read to its end."""
-        taken = self._taken.get(str(name), "")
-        pod = self._address.pod(name)
+        since = self._read_to.get(str(name), "")
+        pod = self._handle.pod(name)
         try:
             async for stamp, text in self._cluster.log(
-                pod, container=CONTAINER, since=taken, follow=follow
+                pod, container=CONTAINER, since=since, follow=follow
             ):
-                if stamp > taken:
-                    self._untold.append((stamp, LogLine(name, text)))
-                    self._taken[str(name)] = stamp
-                    self._news.set()
+                if stamp > since:
+                    self._collected.append((stamp, LogLine(name, text)))
+                    self._read_to[str(name)] = stamp
+                    self._new.set()
         except AwayError:
             return False
         except ApiError as error:
             return error.status in (400, 404)  # it never started, or is gone: nothing to read
         return True
 
-    async def _tell_on(self) -> None:
+    async def _emit_on(self) -> None:
         while True:
-            await self._news.wait()
+            await self._new.wait()
             await asyncio.sleep(_GATHER)
-            await self._tell()
+            await self._emit_collected()
 
-    async def _tell(self) -> None:
+    async def _emit_collected(self) -> None:
         """Emit the collected lines, and store their positions with the owner."""
-        self._news.clear()
-        lines, self._untold = self._untold, []
+        self._new.clear()
+        lines, self._collected = self._collected, []
         if not lines:
             return
         try:
             for stamp, line in lines:
                 self._emit(line)
-                self._told[str(line.replica)] = stamp
+                self._emitted[str(line.replica)] = stamp
         finally:
-            marks = {"annotations": {POSITIONS: json.dumps(self._told)}}
+            positions = {"annotations": {POSITIONS: json.dumps(self._emitted)}}
             with suppress(ApiError, AwayError):  # the next position includes this one
-                name, uid = self._address.name, self._address.uid
-                await self._cluster.patch("ConfigMap", name, uid, metadata=marks)
+                name, uid = self._handle.name, self._handle.uid
+                await self._cluster.patch("ConfigMap", name, uid, metadata=positions)

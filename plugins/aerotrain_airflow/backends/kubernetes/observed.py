@@ -10,15 +10,18 @@ from typing import Any
 
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.status import Observation, State
-from aerotrain_airflow.backends.kubernetes.address import generation_of
-from aerotrain_airflow.backends.kubernetes.identity import is_owned_by, uid_of
+from aerotrain_airflow.backends.kubernetes.identity import (
+    Handle,
+    is_owned_by,
+    restarts_of,
+    uid_of,
+)
 from aerotrain_airflow.backends.kubernetes.states import created_at, observe_pod, started_at
 
 Manifest = Mapping[str, Any]
 
 _MISSING = observe_pod(None)
-_ORDERED = Observation(state=State.PENDING, reason="waits for its pod to be made")
-_NEVER_SEEN = -1
+_REQUESTED = Observation(state=State.PENDING, reason="waits for its pod to be created")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +29,15 @@ class ReplicaStatus:
     """One replica: its observation, and since when, as times of ``time.time()``.
 
     ``created`` is when its pod was created, or requested; ``started`` is when its container
-    started, or None. ``uid`` and ``generation`` (the restart count) are those of its pod.
+    started, or None. ``uid``, ``restarts`` (the restart count) and ``node`` are those of its pod;
+    ``restarts`` is None if its pod was never observed.
     """
 
     seen: Observation
     created: float
     started: float | None = None
     uid: str = ""
-    generation: int = 0
+    restarts: int | None = 0
     node: str = ""
 
     @property
@@ -42,10 +46,14 @@ class ReplicaStatus:
         waits = self.seen.state is State.PENDING and self.started is None
         return replace(
             self.seen,
-            restarts=None if self.generation == _NEVER_SEEN else self.generation,
+            restarts=self.restarts,
             node=self.node,
             waits_since=self.created if waits else None,
         )
+
+    def is_end_of(self, restarts: int) -> bool:
+        """Whether the replica has ended, and was not restarted to this restart count since."""
+        return self.seen.state.ended and self.restarts is not None and restarts <= self.restarts
 
 
 @dataclass(frozen=True)
@@ -57,22 +65,24 @@ class Change:
     now: ReplicaStatus
 
 
-class ObservedSet:
-    """The replicas of a group, each according to the newest pod of its ``generation``.
+class ObservedGroup:
+    """The replicas ``names`` of the group, each according to its newest pod.
 
-    ``pods`` maps pod names to replicas. Only pods of the owner with this ``uid`` are used.
+    ``restarts`` gives the restart count of a replica; older pods of it are not used.
     """
 
     def __init__(
         self,
-        pods: Mapping[str, ReplicaName],
-        uid: str,
-        generation: Callable[[ReplicaName], int],
+        names: Iterable[ReplicaName],
+        handle: Handle,
+        restarts: Callable[[ReplicaName], int],
     ) -> None:
-        self._pods = pods
-        self._uid = uid
-        self._generation = generation
-        self._made: dict[ReplicaName, float] = {}  # when its pod was created; infinite until then
+        self._pods = {handle.pod(name): name for name in names}
+        self._uid = handle.uid
+        self._restarts = restarts
+        self._created_at: dict[
+            ReplicaName, float
+        ] = {}  # when its pod was created; infinite until then
         #: The state of each replica that was observed, or that is missing.
         self.replicas: dict[ReplicaName, ReplicaStatus] = {}
         #: When the last list of all pods began; None before the first one.
@@ -95,11 +105,11 @@ class ObservedSet:
         """
         if not self.is_own(pod):
             return None
-        name, generation = self._pods[pod["metadata"]["name"]], generation_of(pod)
+        name, restarts = self._pods[pod["metadata"]["name"]], restarts_of(pod)
         before = self.replicas.get(name)
-        if generation < self._generation(name):
+        if restarts < self._restarts(name):
             return None
-        if before is not None and before.seen.state.ended and generation <= before.generation:
+        if before is not None and before.is_end_of(restarts):
             return Change(name, before, before)
         seen, uid = observe_pod(pod), uid_of(pod)
         if gone and not seen.state.ended:
@@ -110,7 +120,7 @@ class ObservedSet:
             created=created_at(pod),
             started=started_at(pod) or known,
             uid=uid,
-            generation=generation,
+            restarts=restarts,
             node=pod["spec"].get("nodeName", ""),
         )
         self.replicas[name] = now
@@ -123,18 +133,18 @@ class ObservedSet:
         """
         for name in set(self._pods.values()) - set(there):
             before = self.replicas.get(name)
-            if self._made.get(name, 0.0) >= began or (before and before.seen.state.ended):
+            if self._created_at.get(name, 0.0) >= began or (before and before.seen.state.ended):
                 continue
-            last = before or ReplicaStatus(seen=_MISSING, created=began, generation=_NEVER_SEEN)
+            last = before or ReplicaStatus(seen=_MISSING, created=began, restarts=None)
             self.replicas[name] = replace(last, seen=_MISSING)
         self.looked = began
 
-    def making(self, counts: Mapping[ReplicaName, int], now: float) -> None:
+    def creating(self, counts: Mapping[ReplicaName, int], now: float) -> None:
         """New pods are being created for these from ``now`` on; they do not count as missing."""
         for name, count in counts.items():
-            self._made[name] = float("inf")
-            self.replicas[name] = ReplicaStatus(seen=_ORDERED, created=now, generation=count)
+            self._created_at[name] = float("inf")
+            self.replicas[name] = ReplicaStatus(seen=_REQUESTED, created=now, restarts=count)
 
-    def made(self, names: Iterable[ReplicaName], now: float) -> None:
+    def created(self, names: Iterable[ReplicaName], now: float) -> None:
         """The pods were created: a list that begins later must include them."""
-        self._made.update(dict.fromkeys(names, now))
+        self._created_at.update(dict.fromkeys(names, now))

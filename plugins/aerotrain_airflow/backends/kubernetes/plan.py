@@ -11,18 +11,24 @@ from typing import Any
 
 import yaml
 
-from aerotrain.contract.cluster import cluster_of
+from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
-from aerotrain_airflow.backends.kubernetes.address import (
+from aerotrain_airflow.backends.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
-    INDEX_LABEL,
     JOB_LABEL,
-    Address,
+    Handle,
 )
-from aerotrain_airflow.backends.kubernetes.pod import PORT, Manifest, PodSettings, Queue, role_pod
+from aerotrain_airflow.backends.kubernetes.pod import (
+    PORT,
+    Manifest,
+    PodSettings,
+    Queue,
+    replica_pod,
+    role_pod,
+)
 
 __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 
@@ -30,7 +36,7 @@ __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 _LONGEST_VARIABLE = 128 * 1024
 
 #: The version of what a group stores in its owner. Groups with another one are not adopted.
-LAYOUT = 2
+LAYOUT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +55,9 @@ class PodPlan:
     others: tuple[Manifest, ...]
 
     @property
-    def address(self) -> str:
-        """The handle: ``namespace/job/attempt``."""
-        return str(Address(self.namespace, self.job.name, self.attempt))
+    def handle(self) -> str:
+        """``namespace/job/attempt``."""
+        return str(Handle(self.namespace, self.job.name, self.attempt))
 
     def __str__(self) -> str:
         # Copied, so that no parts are shared: YAML anchors and aliases are hard to read.
@@ -66,7 +72,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     Raises:
         SpecError: the job cannot run as pods, or a template sets a reserved field.
     """
-    _refuse_what_pods_cannot(job, settings)
+    _check(job, settings)
     anonymous = json.dumps([LAYOUT, _manifests(job, "", settings)], sort_keys=True)
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
@@ -81,7 +87,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     )
 
 
-def _refuse_what_pods_cannot(job: Job, settings: PodSettings) -> None:
+def _check(job: Job, settings: PodSettings) -> None:
     longest = max((f"{job.name}-{name}" for name in job.names()), key=len)
     if len(longest) > DNS_LABEL_LENGTH:
         raise SpecError(
@@ -108,19 +114,19 @@ def _refuse_what_pods_cannot(job: Job, settings: PodSettings) -> None:
 def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
     queue = Queue.parse(settings.queue)
     several = len(list(job.names())) > 1
-    made = [_owner(job)]
+    manifests = [_owner(job)]
     if several:
-        made.append(_service(job))
-    made.append(_network_policy(job, several=several))
+        manifests.append(_service(job))
+    manifests.append(_network_policy(job, several=several))
     if queue.system == "volcano":
-        made.append(_pod_group(job, queue))
-    made += _pods(job, attempt, settings)
+        manifests.append(_pod_group(job, queue))
+    manifests += _pods(job, attempt, settings)
     labels = {
         "app.kubernetes.io/name": "aerotrain",
         "app.kubernetes.io/managed-by": "aerotrain",
         JOB_LABEL: job.name,
     }
-    for manifest in made:
+    for manifest in manifests:
         metadata = manifest["metadata"]
         manifest["metadata"] = {
             "name": job.name,
@@ -128,7 +134,7 @@ def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
             **metadata,
             "labels": {**labels, **metadata.get("labels", {})},
         }
-    return made
+    return manifests
 
 
 def _owner(job: Job) -> Manifest:
@@ -194,14 +200,4 @@ def _pods(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
         replica.role: json.dumps(role_pod(job, replica, attempt, settings))
         for replica in job.replicas
     }
-    return [_pod(job, name, json.loads(shared[name.role])) for name in job.names()]
-
-
-def _pod(job: Job, name: ReplicaName, pod: Manifest) -> Manifest:
-    """One replica's pod: ``pod``, which is modified, plus the replica's own fields."""
-    pod["metadata"]["name"] = f"{job.name}-{name}"
-    pod["metadata"]["labels"][INDEX_LABEL] = str(name.index)
-    pod["spec"] = {"hostname": str(name), "subdomain": job.name, **pod["spec"]}
-    container = pod["spec"]["containers"][0]
-    container["env"].append({"name": "AEROTRAIN_INDEX", "value": str(name.index)})
-    return pod
+    return [replica_pod(json.loads(shared[name.role]), job.name, name) for name in job.names()]

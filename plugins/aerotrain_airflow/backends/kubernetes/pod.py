@@ -1,15 +1,22 @@
-"""The pod of one role: defaults, the templates on top of them, and then the reserved fields."""
+"""The pod of a replica: defaults, the templates on top of them, and then the reserved fields."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Replica, Resources, Role
-from aerotrain.contract.recovery import Topology
-from aerotrain_airflow.backends.kubernetes.address import CONTAINER, JOB_LABEL, ROLE_LABEL
+from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Resources, Role
+from aerotrain_airflow.backends.kubernetes.identity import (
+    CONTAINER,
+    INDEX_LABEL,
+    JOB_LABEL,
+    RESTARTS,
+    ROLE_LABEL,
+)
 from aerotrain_airflow.backends.kubernetes.template import Template, checked, merge
+from aerotrain_airflow.controller.deadlines import heartbeat_timeout
 
 Manifest = dict[str, Any]
 
@@ -66,7 +73,7 @@ class PodSettings:
     queue: str = ""
 
 
-def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The part that the pods of a role share: all but their names and indices.
 
     Raises:
@@ -81,13 +88,67 @@ def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) ->
     pod = merge(pod, _ours(job, replica, attempt, settings))
     if not pod["spec"]["containers"][0].get("image"):
         raise SpecError(
-            f"nobody says which image {replica.role} runs; set [aerotrain] image, or the image "
+            f"no image is set for {replica.role}; set [aerotrain] image, or the image "
             f"of the container {CONTAINER!r} in a pod template"
         )
     return pod
 
 
-def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
+def replica_pod(
+    pod: Manifest,
+    job: str,
+    name: ReplicaName,
+    *,
+    restarts: int = 0,
+    avoid: str = "",
+    memory: float = 1.0,
+) -> Manifest:
+    """The pod of one replica of the job of that name, at this restart count.
+
+    ``pod``, which is modified, is that of any replica of its role. ``avoid`` is a node on which it
+    should not be placed, ``memory`` the factor for its memory.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    metadata["name"] = f"{job}-{name}"
+    metadata["labels"][INDEX_LABEL] = str(name.index)
+    own = {Variable.INDEX.value: str(name.index)}
+    if restarts:
+        metadata.setdefault("annotations", {})[RESTARTS] = str(restarts)
+        own[Variable.RESTARTS.value] = str(restarts)
+    pod["spec"] = spec = {"hostname": str(name), "subdomain": job} | spec
+    spec["hostname"] = str(name)  # also if ``pod`` is that of another replica
+    container = spec["containers"][0]
+    shared = [each for each in container["env"] if each["name"] not in own]
+    container["env"] = shared + [{"name": each, "value": value} for each, value in own.items()]
+    if memory != 1.0:
+        for part in container["resources"].values():
+            if "memory" in part:
+                part["memory"] = _more(part["memory"], memory)
+    if avoid:
+        _avoid(spec, avoid)
+    return pod
+
+
+def _avoid(spec: dict[str, Any], node: str) -> None:
+    """Prefer other nodes, but allow this one if there is no other."""
+    term = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
+    preference = {"weight": 100, "preference": {"matchExpressions": [term]}}
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(preference)
+
+
+def _more(quantity: str, factor: float) -> str:
+    """A quantity of memory times ``factor``, in the same unit if that gives a whole number."""
+    number = quantity.rstrip("KMGTPEkmi")
+    unit = quantity[len(number) :]
+    smaller = {"Ei": "Pi", "Pi": "Ti", "Ti": "Gi", "Gi": "Mi", "Mi": "Ki"}
+    amount = float(number) * factor
+    while amount != int(amount) and unit in smaller:
+        amount, unit = amount * 1024, smaller[unit]
+    return f"{int(amount)}{unit}"
+
+
+def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest:
     """What a template may change: the restricted pod standard, a scratch disk, and spreading.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/
@@ -128,15 +189,14 @@ def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
 def _liveness(job: Job) -> dict[str, Any]:
     """The probe that ends an unresponsive replica, by the age of a file that the replica touches.
 
-    A missing file counts as new. The members of a gang are not probed before all should have
-    started, because TensorFlow blocks Python while they wait for each other.
+    A missing file counts as new. There is no probe while a longer timeout is valid.
     """
-    forms = Topology.of(job) is Topology.GANG
+    first = heartbeat_timeout(job, trains=False)
     beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
     age = f"$(($(date +%s) - $({beat})))"
     return {
         "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.progress_timeout)}"]},
-        **({"initialDelaySeconds": int(job.deadlines.start)} if forms else {}),
+        **({"initialDelaySeconds": int(first)} if first > job.deadlines.progress_timeout else {}),
         "periodSeconds": 5,
         "timeoutSeconds": 10,
         "failureThreshold": 1,
@@ -144,7 +204,7 @@ def _liveness(job: Job) -> dict[str, Any]:
     }
 
 
-def _apart(job: Job, replica: Replica) -> dict[str, Any]:
+def _apart(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
     """Spread replicas that compute or read over the nodes; put each ps on its own if possible."""
     same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
     node = "kubernetes.io/hostname"
@@ -164,7 +224,7 @@ def _apart(job: Job, replica: Replica) -> dict[str, Any]:
     return {}
 
 
-def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
     queue = Queue.parse(settings.queue)
     spec: dict[str, Any] = {
@@ -185,7 +245,9 @@ def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Ma
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> dict[str, Any]:
+def _container(
+    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
+) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
@@ -194,10 +256,10 @@ def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) 
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
-            _from_owner("AEROTRAIN_JOB", job, "job.json"),
-            _from_owner("AEROTRAIN_CLUSTER", job, "cluster.json"),
-            {"name": "AEROTRAIN_ROLE", "value": replica.role.value},
-            {"name": "AEROTRAIN_ATTEMPT", "value": attempt},
+            _from_owner(Variable.JOB.value, job, "job.json"),
+            _from_owner(Variable.CLUSTER.value, job, "cluster.json"),
+            {"name": Variable.ROLE.value, "value": replica.role.value},
+            {"name": Variable.ATTEMPT.value, "value": attempt},
             *(
                 # Kubernetes would replace $(NAME) by another variable.
                 {"name": name, "value": value.replace("$", "$$")}

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from aerotrain.contract.errors import SpecError
-from aerotrain_airflow.backends.kubernetes.address import CONTAINER
+from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 
 Template = Mapping[str, Any]
 
@@ -37,20 +37,20 @@ _APPENDED = ("tolerations", "envFrom")
 _RESOURCES = "comes from the job; give it in the resources of the role's replica"
 _NAMES = "is how replicas find each other; leave it out"
 _START = "is how a replica is started; leave it out"
-_WORDS = "is where a replica leaves its last words; leave it out"
+_MESSAGE = "is where a replica writes its termination message; leave it out"
 
 #: What a template may not set, by its path in a pod, and why.
 _OWNED_BY_POD: Mapping[tuple[str, ...], str] = {
     ("metadata", "name"): _NAMES,
     ("metadata", "namespace"): "is set in [aerotrain] namespace; leave it out",
     ("metadata", "generateName"): _NAMES,
-    ("metadata", "ownerReferences"): "is how the pods go with their job; leave it out",
+    ("metadata", "ownerReferences"): "ties the pods to their job; leave it out",
     ("metadata", "finalizers"): "would keep pods after their job; leave it out",
     ("spec", "hostname"): _NAMES,
     ("spec", "subdomain"): _NAMES,
     ("spec", "setHostnameAsFQDN"): _NAMES,
     ("spec", "hostnameOverride"): _NAMES,
-    ("spec", "hostNetwork"): "would open TensorFlow's port to everybody; leave it out",
+    ("spec", "hostNetwork"): "would open TensorFlow's port to other hosts; leave it out",
     ("spec", "restartPolicy"): "is Never, because the launcher decides on restarts; leave it out",
     ("spec", "activeDeadlineSeconds"): "comes from the job; set the job's deadlines instead",
 }
@@ -58,8 +58,8 @@ _OWNED_BY_CONTAINER: Mapping[tuple[str, ...], str] = {
     ("command",): _START,
     ("args",): _START,
     ("workingDir",): _START,
-    ("terminationMessagePath",): _WORDS,
-    ("terminationMessagePolicy",): _WORDS,
+    ("terminationMessagePath",): _MESSAGE,
+    ("terminationMessagePolicy",): _MESSAGE,
     ("resources", "requests", "cpu"): _RESOURCES,
     ("resources", "requests", "memory"): _RESOURCES,
     ("resources", "limits", "memory"): _RESOURCES,
@@ -119,7 +119,7 @@ def checked(template: Template, where: str) -> dict[str, Any]:
         for name in _part(metadata, kind, Mapping, where):
             if str(name).startswith("aerotrain/") or name in _OWNED_LABELS:
                 raise SpecError(
-                    f"{where} sets metadata.{kind} {name!r}, which is ours; leave it out"
+                    f"{where} sets metadata.{kind} {name!r}, which the launcher sets; leave it out"
                 )
     return {
         "metadata": {key: metadata[key] for key in ("labels", "annotations") if key in metadata},

@@ -18,10 +18,10 @@ from aerotrain_airflow.controller.decision import Ended
 
 #: Seconds for which the API may be unavailable when a trigger starts; afterwards, until the job's
 #: deadline.
-_PATIENCE = 600.0
+_RETRY_FOR = 600.0
 
 #: Seconds to end the group of a killed task, of the 30 that Airflow allows.
-_LAST_PATIENCE = 20.0
+_RETRY_KILL_FOR = 20.0
 
 #: The least number of seconds from a trigger's start to its event. If a task resumes before the
 #: scheduler has read its deferral, Airflow 3.3 takes that for the end of the resumed task, and
@@ -30,23 +30,23 @@ FIRE_AFTER = 10.0
 
 
 class JobTrigger(BaseTrigger):
-    """Follow the group at ``address``, write its lines to the task log, and fire once it has ended.
+    """Follow a group, write its lines to the task log, and fire once it has ended.
 
     Airflow may run it in two triggerers at once or restart it at any time, so it has no state.
     ``holder`` is the task try that holds the group; ``until`` is a time of ``time.time()`` at which
     the task's own timeout ends, which Airflow does not watch while a task is deferred.
     """
 
-    def __init__(self, address: str, conn_id: str, holder: str, until: float | None = None) -> None:
+    def __init__(self, handle: str, conn_id: str, holder: str, until: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.address = address
+        self.handle = handle
         self.conn_id = conn_id
         self.holder = holder
         self.until = until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         arguments = {
-            "address": self.address,
+            "handle": self.handle,
             "conn_id": self.conn_id,
             "holder": self.holder,
             "until": self.until,
@@ -57,19 +57,18 @@ class JobTrigger(BaseTrigger):
         began = time.monotonic()
         try:
             ended = await self._follow()
-        except AerotrainError as error:
-            ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {error}")
-        except Exception as error:  # noqa: BLE001 -- without an event nobody would end the set
-            reason = "".join(traceback.format_exception(error))
+        except Exception as error:  # noqa: BLE001 -- without an event the group would not be ended
+            is_ours = isinstance(error, AerotrainError)
+            reason = error if is_ours else "".join(traceback.format_exception(error))
             ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")
         await asyncio.sleep(began + FIRE_AFTER - time.monotonic())
-        event = {"address": self.address, "ended": ended.to_dict()}
+        event = {"handle": self.handle, "ended": ended.to_dict()}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def _follow(self) -> Ended:
         return await follow(
-            self._backend(_PATIENCE),
-            self.address,
+            self._backend(_RETRY_FOR),
+            self.handle,
             emit=lambda line: log_line(self.log, line),
             say=self.log.info,
             until=self.until,
@@ -77,8 +76,8 @@ class JobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """End the group: a user marked or cleared the task, or its run timed out."""
-        await self._backend(_LAST_PATIENCE).delete(self.address)
+        await self._backend(_RETRY_KILL_FOR).delete(self.handle)
 
-    def _backend(self, patience: float) -> KubernetesBackend:
-        nothing_new = PodSettings(image="")  # it only follows and ends existing groups
-        return KubernetesBackend(nothing_new, self.conn_id, self.holder, patience)
+    def _backend(self, retry_for: float) -> KubernetesBackend:
+        settings = PodSettings(image="")  # not used: it only follows and ends existing groups
+        return KubernetesBackend(settings, self.conn_id, self.holder, retry_for)

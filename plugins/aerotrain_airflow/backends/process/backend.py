@@ -1,25 +1,70 @@
 """The backend of local processes."""
 
+import hashlib
+import json
 import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
 from aerotrain_airflow.backends.base import Emit, Found, Say
-from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
+from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.group import ProcessGroup
-from aerotrain_airflow.backends.process.plan import ProcessPlan
-from aerotrain_airflow.backends.process.ports import release, reserve
-from aerotrain_airflow.backends.process.supervising import Supervision
-from aerotrain_airflow.backends.process.warm_start import WarmStart
+from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
+from aerotrain_airflow.backends.process.warm_start import ForkServer
+
+if TYPE_CHECKING:
+    from aerotrain_airflow.settings import Settings
 
 LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
+
+
+def from_settings(settings: "Settings", holder: str) -> "ProcessBackend":
+    """The backend that a task try uses."""
+    from aerotrain_airflow.credentials import replica_base_environment  # imports Airflow
+
+    return ProcessBackend(
+        settings.scratch,
+        replica_base_environment(settings),
+        holder,
+        settings.python,
+        warm=settings.warm_start,
+    )
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """What would be started: one command for every replica, and the folder of the group."""
+
+    job: Job
+    attempt: str
+    folder: Path
+    command: tuple[str, ...]
+
+    @property
+    def handle(self) -> str:
+        """The folder of the job and the attempt."""
+        return str(self.folder)
+
+    @property
+    def description(self) -> str:
+        """The same for every launch of the same job; different if anything in it differs."""
+        described = json.dumps([self.job.to_json(), self.command])
+        return hashlib.sha256(described.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        lines = [f"{self.folder}: attempt {self.attempt}"]
+        lines += [f"  {name}: {' '.join(self.command)}" for name in self.job.names()]
+        return "\n".join(lines)
 
 
 class ProcessBackend:
@@ -45,7 +90,7 @@ class ProcessBackend:
         self._holder = holder
         self._python = python
         self._command = (python, "-m", "aerotrain.replica")
-        self._warm = WarmStart(root, python, self._environment) if warm else None
+        self._fork_server = ForkServer(root, python, self._environment) if warm else None
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
         """One command per replica; ports are chosen at the start."""
@@ -84,33 +129,32 @@ class ProcessBackend:
             TemporaryError: no ports are free, or the machine lacks resources.
         """
         try:
-            async with turn(plan.folder.parent):
+            async with exclusive(plan.folder.parent):
                 yield ProcessClaim(self, plan, self._holder)
         except OSError as error:
             raise TemporaryError(
-                f"the replicas of {plan.job.name} could not be started in {plan.address}: {error}; "
+                f"the replicas of {plan.job.name} could not be started in {plan.handle}: {error}; "
                 "free what is short, or set [aerotrain] scratch to another disk"
             ) from error
 
     @asynccontextmanager
     async def open(self, handle: str, emit: Emit, say: Say) -> AsyncIterator[ProcessGroup]:
         """Follow the group in the folder ``handle``."""
-        with what_is_short(Path(handle)):
+        with explained_errors(Path(handle)):
             yield self.group(Path(handle), emit)
 
     def group(self, path: Path, emit: Emit = lambda line: None) -> ProcessGroup:
         return ProcessGroup(
             JobFolder(path),
-            self.supervision(path, warm=True),
+            self._supervisor(path),
             self._command,
             self._environment,
             self._holder,
             emit,
         )
 
-    def supervision(self, path: Path, *, warm: bool) -> Supervision:
-        of = self._warm if warm else None
-        return Supervision(path, self._python, self._environment, of)
+    def _supervisor(self, path: Path) -> SupervisorClient:
+        return SupervisorClient(path, self._python, self._environment, self._fork_server)
 
     async def events(self, handle: str) -> list[Event]:
         return JobFolder(Path(handle)).events()
@@ -120,7 +164,7 @@ class ProcessBackend:
         path = Path(handle)
         if not path.exists():
             return
-        async with turn(path.parent):
+        async with exclusive(path.parent):
             if JobFolder(path).is_held_by(self._holder):
                 self.end(path)
             with suppress(OSError):
@@ -130,9 +174,9 @@ class ProcessBackend:
         """End every process of the group, then remove its folder."""
         folder = JobFolder(path)
         if not folder.is_of_this_version():
-            folder.refuse_processes_of_another_version()
+            folder.check_no_replica_runs()
         folder.mark_ending()
-        self.supervision(path, warm=False).end()
+        self._supervisor(path).end()
         shutil.rmtree(path, ignore_errors=True)
 
     def trigger(self, handle: str, until: float | None) -> None:
@@ -153,7 +197,7 @@ class ProcessClaim:
         if path is None:
             return None
         folder = JobFolder(path)
-        if not folder.is_of_this_version() or not folder.is_of(self._plan.description):
+        if not folder.is_of_this_version() or not folder.matches(self._plan.description):
             return Found(handle=str(path), matches=False, created=0.0, events=(), seen={})
         group = self._backend.group(path)
         return Found(
@@ -178,20 +222,16 @@ class ProcessClaim:
 
     async def _create(self) -> str:
         plan, names = self._plan, list(self._plan.job.names())
-        ports = reserve(len(names), plan.address)
-        try:
+        with reserved_ports(len(names), plan.handle) as ports:
             addresses = {
                 name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)
             }
             JobFolder.make(plan.folder, plan.job, addresses, self._holder)
-        except BaseException:
-            release(ports)
-            raise
-        folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
-        await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
+            folder, group = JobFolder(plan.folder), self._backend.group(plan.folder)
+            await group.start(dict.fromkeys(names, 0), ports, wait_for_imports=True)
         folder.append([Event(event=EventType.START, at=time.time())], known=0)
         folder.mark_started(plan.description)
-        return plan.address
+        return plan.handle
 
     async def adopt(self, found: Found) -> bool:
         """Make this task try the holder of the group."""

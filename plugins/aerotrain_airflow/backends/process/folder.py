@@ -6,6 +6,7 @@ group has one holder.
 """
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.supervisor.protocol import LOG
+from aerotrain_airflow.backends.base import GoneError, NoRoomError
 
 #: The bytes of each replica's log that were emitted, by the replica's name.
 Positions = dict[str, int]
@@ -29,7 +31,7 @@ Positions = dict[str, int]
 LAYOUT = "2"
 
 #: Seconds between two attempts to get the lock.
-_TURN_EVERY = 0.05
+_LOCK_EVERY = 0.05
 
 _EVENTS = "ledger.jsonl"
 
@@ -77,8 +79,8 @@ class JobFolder:
     def is_of_this_version(self) -> bool:
         return self._read("layout") == LAYOUT
 
-    def refuse_processes_of_another_version(self) -> None:
-        """Check that no process runs in a folder that this version cannot read.
+    def check_no_replica_runs(self) -> None:
+        """Check that no replica runs in a folder of another version, which this one cannot read.
 
         Raises:
             TemporaryError: one does.
@@ -112,7 +114,7 @@ class JobFolder:
     def is_started(self) -> bool:
         return (self.path / "started").exists()
 
-    def is_of(self, description: str) -> bool:
+    def matches(self, description: str) -> bool:
         """Whether it was started completely, and from this description."""
         return self._read("started") == description
 
@@ -178,7 +180,7 @@ class JobFolder:
 
 
 @asynccontextmanager
-async def turn(job_folder: Path) -> AsyncIterator[None]:
+async def exclusive(job_folder: Path) -> AsyncIterator[None]:
     """Exclusive access to a job's groups, among all processes of this machine.
 
     Raises:
@@ -193,7 +195,7 @@ async def turn(job_folder: Path) -> AsyncIterator[None]:
         try:
             # Polled, not blocked in the kernel, so that a cancelled task stops waiting.
             while not _locked(handle):
-                await asyncio.sleep(_TURN_EVERY)
+                await asyncio.sleep(_LOCK_EVERY)
             if _is_still(job_folder, handle):
                 yield
                 return
@@ -226,16 +228,22 @@ def _live(path: Path) -> Iterator[int]:
 
 
 @contextmanager
-def what_is_short(where: Path) -> Iterator[None]:
-    """Turn an operating system error, such as a full disk, into one with an explanation.
+def explained_errors(folder: Path) -> Iterator[None]:
+    """Explain errors of the operating system in the work on the group in ``folder``.
 
     Raises:
-        TemporaryError: the operating system reported an error.
+        GoneError: the folder was removed.
+        NoRoomError: the disk is full.
+        TemporaryError: another error.
     """
     try:
         yield
     except OSError as error:
+        if not folder.exists():
+            raise GoneError(f"{folder} is gone: it was ended from outside") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoRoomError(str(error)) from error
         raise TemporaryError(
-            f"the replicas could not be looked after in {where}: {error}; free what is short, or "
+            f"the replicas in {folder} could not be supervised: {error}; free what is short, or "
             "set [aerotrain] scratch to another disk"
         ) from error

@@ -1,21 +1,21 @@
 """A group of local processes, as a follower sees it."""
 
 import asyncio
-import errno
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from aerotrain.contract.cluster import replica_environment
+from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.status import Loss, Observation, State, observed_exit
-from aerotrain_airflow.backends.base import Emit, GoneError, LogLine, NoRoomError
-from aerotrain_airflow.backends.process.folder import JobFolder, turn, what_is_short
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
+from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
+from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.ports import Port, hold, release
-from aerotrain_airflow.backends.process.supervising import Supervision
+from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import may_fork, umask
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
@@ -33,30 +33,29 @@ class ProcessGroup:
     def __init__(
         self,
         folder: JobFolder,
-        supervision: Supervision,
+        supervisor: SupervisorClient,
         command: Sequence[str],
         environment: Mapping[str, str],
         holder: str,
         emit: Emit,
     ) -> None:
         self._folder = folder
-        self._supervision = supervision
+        self._supervisor = supervisor
         self._command = command
         self._environment = environment
         self._holder = holder
         self._emit = emit
-        with self._gone_if_missing():
-            self.job: Job = folder.job
-            self.created: float = folder.created
-            self.events: list[Event] = folder.events()
-            self._positions = folder.positions()
+        self.job: Job = folder.job
+        self.created: float = folder.created
+        self.events: list[Event] = folder.events()
+        self._positions = folder.positions()
 
     async def observe(self, seconds: float, *, look_again: bool = False) -> Look:
         """Observe once, after ``seconds`` or ``LOOK_EVERY``, whichever is shorter."""
         await asyncio.sleep(min(seconds, LOOK_EVERY))
         began = time.time()
         seen = self.look()  # before reading the logs, so that those of ended replicas are complete
-        self._pass_on(seen)
+        self._emit_new_lines(seen)
         if not self._folder.is_started():
             raise GoneError(f"{self.job.name} was ended from outside")
         if not self._folder.is_held_by(self._holder):
@@ -65,14 +64,14 @@ class ProcessGroup:
 
     def look(self) -> Seen:
         """The current observation of every replica."""
-        records = self._supervision.records()
-        supervised = self._supervision.pid() is not None
+        records = self._supervisor.records()
+        supervised = self._supervisor.pid() is not None
         return {
             name: _observed(records.get(str(name)), supervised=supervised)
             for name in self.job.names()
         }
 
-    def _pass_on(self, seen: Seen) -> None:
+    def _emit_new_lines(self, seen: Seen) -> None:
         for name, each in seen.items():
             position = self._positions.get(str(name), 0)
             new = self._folder.read_log(name, position, ended=each.state.ended)
@@ -83,7 +82,7 @@ class ProcessGroup:
 
     async def append(self, events: Sequence[Event]) -> bool:
         """Append to the file of the event log, unless another follower has."""
-        with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
+        with explained_errors(self._folder.path):
             added = self._folder.append(events, known=len(self.events))
             self.events = self._folder.events()
         return added
@@ -93,35 +92,30 @@ class ProcessGroup:
 
         A machine is one node with one memory, so ``avoid`` and ``memory`` are ignored.
         """
-        async with turn(self._folder.path.parent):
+        async with exclusive(self._folder.path.parent):
             if not (self._folder.is_started() and self._folder.is_held_by(self._holder)):
                 return  # the next observation reports the reason
-            with self._gone_if_missing(), _room(), what_is_short(self._folder.path):
-                await self.start(restart.counts)
+            with explained_errors(self._folder.path), self._reserved_again() as ports:
+                await self.start(restart.counts, ports)
 
     async def start(
         self,
         counts: Mapping[ReplicaName, int],
-        ports: Sequence[Port] = (),
+        ports: Sequence[Port],
         *,
         wait_for_imports: bool = False,
     ) -> None:
         """Start replicas at these restart counts, by the existing supervisor or a new one.
 
-        ``ports`` are those of all addresses, if the caller holds them.
+        ``ports`` are those of all addresses, unless a running supervisor holds them.
 
         Raises:
             OSError: the machine lacks resources, or the folder is gone.
-            TemporaryError: a port was lost.
         """
-        held = list(ports) or self._held_again()
-        try:
-            starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
-            warm = any(each["warm"] for each in starts)
-            await self._supervision.begin(warm=warm, wait=wait_for_imports)
-            self._supervision.start(starts, [lock for port in held for lock in port.locks])
-        finally:
-            release(held)
+        starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
+        warm = any(each["warm"] for each in starts)
+        await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
+        self._supervisor.start(starts, [lock for port in ports for lock in port.locks])
 
     def _start_of(self, name: ReplicaName, count: int) -> dict[str, Any]:
         addresses = self._folder.addresses()
@@ -135,74 +129,42 @@ class ProcessGroup:
             "warm": may_fork(self.job, name, self._environment),
         }
 
-    def _held_again(self) -> list[Port]:
-        """The ports of all addresses, if no supervisor holds them; else none."""
-        if self._supervision.pid() is not None:
-            return []
-        held: list[Port] = []
-        for name, address in self._folder.addresses().items():
-            port = hold(int(address.rsplit(":", 1)[1]), str(self._folder.path))
-            if port is None:
-                release(held)
-                raise TemporaryError(
-                    f"the port of {name}, {address}, was taken by another launcher while the "
-                    "set was not followed; try again"
-                )
-            held.append(port)
-        return held
+    @contextmanager
+    def _reserved_again(self) -> Iterator[list[Port]]:
+        """The ports of all addresses, reserved unless a running supervisor holds them.
+
+        Raises:
+            TemporaryError: a port was lost.
+        """
+        ports: list[Port] = []
+        try:
+            if self._supervisor.pid() is None:
+                for name, address in self._folder.addresses().items():
+                    port = hold(int(address.rsplit(":", 1)[1]), str(self._folder.path))
+                    if port is None:
+                        raise TemporaryError(
+                            f"the port of {name}, {address}, was taken by another launcher while "
+                            "the replica group was not followed; try again"
+                        )
+                    ports.append(port)
+            yield ports
+        finally:
+            release(ports)
 
     async def finish(self, ended: Ended) -> None:
         """Does nothing: the last observation has emitted every line."""
-
-    @contextmanager
-    def _gone_if_missing(self) -> Iterator[None]:
-        """Report a removed folder as a group that is gone.
-
-        Raises:
-            GoneError: it was removed.
-        """
-        try:
-            yield
-        except (FileNotFoundError, TemporaryError) as error:
-            if self._folder.path.exists():
-                raise
-            raise GoneError(f"{self._folder.path} is gone: it was ended from outside") from error
-
-
-@contextmanager
-def _room() -> Iterator[None]:
-    """Distinguish a full disk from other errors.
-
-    Raises:
-        NoRoomError: the disk is full.
-    """
-    try:
-        yield
-    except TemporaryError as error:
-        cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoomError(str(cause)) from error
-        raise
 
 
 def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observation:
     """The observation that the supervisor's record of a replica stands for."""
     if record is None:
         reason = "is gone: its supervisor has no record of it"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=None)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=None)
     restarts, code = record["restarts"], record["exit_code"]
     if record["running"] and supervised:
         age = record["heartbeat_age"]
         return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
     if code is None:
         reason = "is gone without an exit code"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=restarts)
-    seen = observed_exit(code, record["message"])
-    return Observation(
-        state=seen.state,
-        exit_code=code,
-        reason=seen.reason,
-        loss=seen.loss,
-        unresponsive=seen.unresponsive,
-        restarts=restarts,
-    )
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=restarts)
+    return replace(observed_exit(code, record["message"]), restarts=restarts)

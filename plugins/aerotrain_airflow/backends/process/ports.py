@@ -111,9 +111,9 @@ def release(ports: Iterable[Port]) -> None:
 
 
 @contextmanager
-def reserved_ports(count: int) -> Iterator[list[Port]]:
-    """Ports from ``reserve``, released at the end."""
-    ports = reserve(count, f"process {os.getpid()}")
+def reserved_ports(count: int, owner: str | None = None) -> Iterator[list[Port]]:
+    """Ports from ``reserve``, by default of this process, released at the end."""
+    ports = reserve(count, owner or f"process {os.getpid()}")
     try:
         yield ports
     finally:

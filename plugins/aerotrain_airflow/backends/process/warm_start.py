@@ -58,10 +58,10 @@ _DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/dxg")
 IDLE = 600.0
 
 #: Seconds for its imports, on a busy machine.
-_IMPORTS = 180.0
+_IMPORT_SECONDS = 180.0
 
-_LOOK_EVERY = 0.05
-_ANSWER = 10.0
+_POLL_EVERY = 0.05
+_ANSWER_SECONDS = 10.0
 
 _LOG = getLogger(__name__)
 
@@ -73,17 +73,20 @@ def may_fork(job: Job, name: ReplicaName, environment: Mapping[str, str]) -> boo
         job.module in MODULES
         and not any(variable.startswith(NEVER_WITH) for variable in own)
         and not any(map(os.path.exists, _DEVICES))
-        and _imported_by(own) == _imported_by(environment)
+        and _import_variables(own) == _import_variables(environment)
     )
 
 
-def _imported_by(environment: Mapping[str, str]) -> dict[str, str]:
+def _import_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(_READ_BY_IMPORTS)}
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """The fork server for one root folder, interpreter and environment; started when needed."""
+class ForkServer:
+    """The client of the fork server of one root folder, interpreter and environment.
+
+    It is started when needed.
+    """
 
     root: Path
     python: str
@@ -91,7 +94,7 @@ class WarmStart:
 
     @property
     def socket(self) -> Path:
-        of = [str(self.root), self.python, sorted(_imported_by(self.environment).items())]
+        of = [str(self.root), self.python, sorted(_import_variables(self.environment).items())]
         return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
 
     async def fork_supervisor(self, folder: Path, *, wait: bool) -> bool:
@@ -104,33 +107,33 @@ class WarmStart:
             "environment": dict(self.environment),
             "umask": umask(),
         }
-        until = time.monotonic() + _IMPORTS
+        until = time.monotonic() + _IMPORT_SECONDS
         server: subprocess.Popen[bytes] | None = None
         while time.monotonic() < until:
-            if self._forked(request):
+            if self._fork(request):
                 return True
             if not wait:
                 return False
             if server is None:
-                server = self._run_server()
+                server = self._run()
             elif server.poll() not in (None, 0):
                 _LOG.warning("nothing is started warm: see %s", self._log)
                 return False
             elif server.poll() == 0:
                 server = None  # another server was running, and may have ended since
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
         return False
 
-    def _forked(self, request: Mapping[str, Any]) -> bool:
+    def _fork(self, request: Mapping[str, Any]) -> bool:
         with suppress(OSError):
-            return "pid" in ask(self.socket, request, seconds=_ANSWER)
+            return "pid" in ask(self.socket, request, seconds=_ANSWER_SECONDS)
         return False
 
     @property
     def _log(self) -> Path:
         return self.socket.with_suffix(".log")
 
-    def _run_server(self) -> subprocess.Popen[bytes]:
+    def _run(self) -> subprocess.Popen[bytes]:
         """Run a server, detached; it ends at once if another one is running."""
         command = [self.python, "-m", "aerotrain.supervisor.fork_server"]
         environment = {

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from aerotrain.contract.errors import nearest
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.strategy import nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Column, Columns, RecordError, column_of
 from aerotrain.data.sources import Batch, Rejected, SourceError
@@ -87,11 +87,7 @@ class _Rejections:
         return np.delete(np.arange(len(self._batch)), list(self._reasons))
 
     def rejected(self) -> list[Rejected]:
-        batch = self._batch
-        return [
-            Rejected(batch.file, int(batch.offsets[row]), batch.unit, self._reasons[row])
-            for row in sorted(self._reasons)
-        ]
+        return [self._batch.reject(row, self._reasons[row]) for row in sorted(self._reasons)]
 
 
 def _values(batch: Batch, name: str) -> Any:

@@ -4,13 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.interval import USUAL_MTBF, mean_time_between_failures
-
-#: The chief's event log, one event per line, in the store of its training.
-KEY = "ledger-chief.jsonl"
 
 
 class EventWriter:
@@ -25,13 +22,13 @@ class EventWriter:
         uploader: Uploader,
         put: Callable[[str, bytes], object] | None = None,
         *,
-        generation: int = 0,
+        restarts: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._uploader = uploader
         self._put_object = put or store.put
-        self._generation = generation
+        self._restarts = restarts
         self._clock = clock
         self._before: bytes | None = None
         self._lines: list[str] = []
@@ -52,7 +49,7 @@ class EventWriter:
             seconds=round(seconds, 4),
             step=step,
             replica="chief",
-            generation=self._generation,
+            restarts=self._restarts,
             because=because,
         )
         self._lines.append(entry.to_json() + "\n")
@@ -72,7 +69,7 @@ class EventWriter:
         ends = [*begins[1:], len(entries)]
         lives = [entries[begin:end] for begin, end in zip(begins, ends, strict=True)]
         lasted = sum(life[-1].at - life[0].at for life in lives)
-        good = (EventType.END, EventType.TOLD_TO_GO)
+        good = (EventType.END, EventType.PREEMPTED)
         failures = sum(all(each.event not in good for each in life) for life in lives)
         return mean_time_between_failures(lasted, failures)
 
@@ -80,13 +77,13 @@ class EventWriter:
         """The event log of the processes before this one."""
         if self._before is None:
             try:
-                self._before = self._store.get(KEY)
+                self._before = self._store.get(CHIEF_LOG)
             except MissingError:
                 self._before = b""
         return self._before
 
     def _put(self) -> None:
-        self._put_object(KEY, self._past() + "".join(self._lines).encode())
+        self._put_object(CHIEF_LOG, self._past() + "".join(self._lines).encode())
 
 
 class NullEventWriter(EventWriter):

@@ -1,6 +1,5 @@
 """Background services of a training: the uploader, the event writer, and the watchdog."""
 
-import json
 import math
 import os
 import time
@@ -9,12 +8,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from aerotrain.contract.environment import Cluster
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.lease import Lease
-from aerotrain.replica import Replica, began, write_termination_message
+from aerotrain.replica import Replica, began
 from aerotrain.store import Store, open_store
 from aerotrain.training.background.event_writer import EventWriter, NullEventWriter
 from aerotrain.training.background.uploader import Uploader
@@ -55,10 +55,10 @@ class BackgroundServices:
         imported = time.time() - began()
         if replica.is_chief:
             lease.take(above=highest_token(store))
-        with lease.renewed(_superseded) if replica.is_chief else nullcontext():
+        with lease.renewed(_superseded(replica)) if replica.is_chief else nullcontext():
             uploader = Uploader(arguments.store_timeout)
             kind = EventWriter if replica.is_chief else NullEventWriter
-            event_writer = kind(store, uploader, lease.put, generation=replica.generation)
+            event_writer = kind(store, uploader, lease.put, restarts=replica.restarts)
             event_writer.note(EventType.START, at=began())
             event_writer.note(EventType.IMPORT, at=began() + imported, seconds=imported)
             try:
@@ -91,16 +91,15 @@ class BackgroundServices:
         """Start the watchdog of ``replica``; it pauses while ``excused`` is true."""
 
         def end(because: str, unresponsive: Sequence[str]) -> None:
-            write_termination_message(because, unresponsive)
+            replica.write_termination_message(because, unresponsive)
             self.uploader.wait(_LAST_SECONDS)
             os._exit(ExitCode.FROZEN)
 
         deadlines, served = replica.job.deadlines, bool(replica.job.rules.ps)
-        cluster = os.environ.get("AEROTRAIN_CLUSTER", "{}")
         watchdog = Watchdog(
             progress_timeout=deadlines.progress_timeout + served * _SERVED_LATER,
             start_timeout=deadlines.start,
-            peers=peers_of(cluster, str(replica.name)),
+            peers=peers_of(replica.cluster, replica.name),
             end=end,
             excused=excused,
         )
@@ -108,17 +107,21 @@ class BackgroundServices:
         return watchdog
 
 
-def _superseded(because: str) -> None:
-    """End this process at once; its other threads must not continue."""
-    write_termination_message(because)
-    os._exit(ExitCode.SUPERSEDED)
+def _superseded(replica: Replica) -> Callable[[str], None]:
+    """What ends this process at once; its other threads must not continue."""
+
+    def end(because: str) -> None:
+        replica.write_termination_message(because)
+        os._exit(ExitCode.SUPERSEDED)
+
+    return end
 
 
-def peers_of(cluster: str, own: str) -> dict[str, str]:
-    """The addresses of all replicas but ``own``, by name, from a cluster as JSON by role."""
-    peers: dict[str, str] = {}
-    for role, addresses in json.loads(cluster).items():
-        for index, address in enumerate(addresses):
-            peers[str(ReplicaName(Role(role), index))] = address
-    peers.pop(own, None)
-    return peers
+def peers_of(cluster: Cluster, own: ReplicaName) -> dict[str, str]:
+    """The addresses of all replicas of ``cluster`` but ``own``, by name."""
+    names = {
+        ReplicaName(Role(role), index): address
+        for role, addresses in cluster.items()
+        for index, address in enumerate(addresses)
+    }
+    return {str(name): address for name, address in names.items() if name != own}

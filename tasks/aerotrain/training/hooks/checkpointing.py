@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.preemption import Preempted
+from aerotrain.replica import Preempted
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.checkpoints.metadata import optimizer_state
@@ -78,7 +78,7 @@ class Checkpointing(Hook):
             self._save(state)
         if state.preempted:
             step, grace = self._context.steps_done(), self._context.replica.notice.grace
-            self._note(EventType.TOLD_TO_GO, step=step)
+            self._note(EventType.PREEMPTED, step=step)
             if not self._checkpoints.wait(grace * _MOST_OF_GRACE):
                 print("warning: the last checkpoint did not reach the store in time", flush=True)
             raise Preempted(f"preempted after step {step}, which is saved")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from aerotrain.contract.progress import Progress
+from aerotrain.contract.status import Progress
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.context import TrainingContext

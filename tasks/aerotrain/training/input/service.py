@@ -7,8 +7,6 @@ continue, and a restarted one begins where the training began. See
 https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 """
 
-import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class Service:
         """The service of the replica's job, if the job has input replicas."""
         if not replica.job.count(Role.INPUT):
             return None
-        [address] = json.loads(os.environ["AEROTRAIN_CLUSTER"])[Role.DISPATCHER]
+        [address] = replica.cluster[Role.DISPATCHER]
         return cls(address, replica.attempt)
 
     def read(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:

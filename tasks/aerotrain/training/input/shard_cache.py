@@ -15,7 +15,7 @@ from typing import Self
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
-from aerotrain.store.errors import errors_translated
+from aerotrain.store.errors import store_error
 from aerotrain.training.input.order import Order, UpcomingWindows, Window
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
@@ -139,7 +139,7 @@ class ShardCache:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._retry_later(errors_translated(error, str(self._requests.folder)))
+                    self._retry_later(store_error(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self._fail(error)
@@ -222,7 +222,7 @@ class ShardCache:
         try:
             return write_index(shard, path)
         except OSError as error:
-            raise errors_translated(error, str(path)) from error
+            raise store_error(error, str(path)) from error
 
     def _finished_downloads(self) -> tuple[bool, BaseException | None]:
         """Whether any download has ended, and the error after which none should be started."""

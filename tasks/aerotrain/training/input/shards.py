@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
-from aerotrain.store.ranges import fetch_in_ranges
+from aerotrain.store.manifest import fetch_in_ranges
 
 #: The split on which models are trained.
 TRAIN_SPLIT = "train"

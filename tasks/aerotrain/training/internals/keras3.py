@@ -175,12 +175,16 @@ def stateless_apply(
 def _functional(optimizer: Any) -> Any:
     kind = type(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        view = object.__new__(kind)
-        vars(view).update(vars(optimizer), inner_optimizer=_functional(optimizer.inner_optimizer))
-        return view
-    view = object.__new__(type(kind.__name__, (_Functional, kind), {}))
+        return _view(kind, optimizer, inner_optimizer=_functional(optimizer.inner_optimizer))
+    functional = type(kind.__name__, (_Functional, kind), {})
     keys = {id(each): optimizer._var_key(each) for each in optimizer._trainable_variables}
-    vars(view).update(vars(optimizer), _keys=keys)
+    return _view(functional, optimizer, _keys=keys)
+
+
+def _view(kind: type, optimizer: Any, **others: Any) -> Any:
+    """An instance of ``kind`` that shares the attributes of ``optimizer``, except ``others``."""
+    view: Any = object.__new__(kind)
+    vars(view).update(vars(optimizer), **others)
     return view
 
 

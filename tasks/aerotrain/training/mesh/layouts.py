@@ -10,8 +10,7 @@ import keras
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.training.internals import keras3
 
 #: A variable up to this size is initialized whole on each process and then divided, so that it has

@@ -3,9 +3,7 @@
 Every process of the job runs the same program, and its devices hold its own parts.
 """
 
-import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -73,12 +71,12 @@ class Mesh:
 
 
 def mesh_of(arguments: TrainArguments) -> Mesh:
-    """Join the other processes of TF_CONFIG, if any, and create the mesh.
+    """Join the other processes of the cluster, if any, and create the mesh.
 
     Raises:
         FinalError: the mesh does not fit the devices of these processes.
     """
-    processes = _join(os.environ)
+    processes = dtensor.num_clients()
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     sizes = _sizes(arguments, processes * _present(kind))
     devices = math.prod(sizes.values())
@@ -94,19 +92,6 @@ def mesh_of(arguments: TrainArguments) -> Mesh:
     else:
         mesh = dtensor.create_mesh(list(sizes.items()), device_type=kind)
     return Mesh(mesh, LayoutMap(mesh, arguments.layout))
-
-
-def _join(environment: Any) -> int:
-    """Pass the cluster of TF_CONFIG on to DTensor, which does not read it; return its size."""
-    config = json.loads(environment.get("TF_CONFIG") or "{}")
-    if not config:
-        return 1
-    cluster, task = config["cluster"], config["task"]
-    jobs = [*cluster["chief"], *cluster.get("worker", [])]
-    environment["DTENSOR_JOBS"] = ",".join(jobs)
-    environment["DTENSOR_JOB_NAME"] = "worker"
-    environment["DTENSOR_CLIENT_ID"] = str(0 if task["type"] == "chief" else 1 + task["index"])
-    return len(jobs)
 
 
 def _sizes(arguments: TrainArguments, devices: int) -> Mapping[str, int]:

@@ -19,8 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.training.model.keras_adapter import KERAS
 
 #: Content by file name.

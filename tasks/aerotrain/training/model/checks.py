@@ -170,9 +170,9 @@ def _outputs(model: Any, x: Any) -> Any:
         outputs = tf.nest.map_structure(tf.convert_to_tensor, KERAS.predict(model, batch))
         found.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, outputs))
 
-    together = strategy.num_replicas_in_sync > 1
+    replicated = strategy.num_replicas_in_sync > 1
     function = tf.function(
-        (lambda each: strategy.run(call, args=(each,))) if together else call, autograph=False
+        (lambda each: strategy.run(call, args=(each,))) if replicated else call, autograph=False
     )
     try:
         function.get_concrete_function(x)

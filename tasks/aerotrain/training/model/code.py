@@ -17,12 +17,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError
-from aerotrain.contract.strategy import nearest
-from aerotrain.data.statistics.summary import load_statistics
+from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.data.dataset import load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.user_module import user_module
+from aerotrain.user_code import user_module
 
 #: The Keras objects that each user module created when it was imported.
 _MADE: WeakKeyDictionary[ModuleType, Mapping[str, int]] = WeakKeyDictionary()

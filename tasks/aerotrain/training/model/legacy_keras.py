@@ -172,7 +172,7 @@ class LegacyStep(TrainStep):
             model.compiled_metrics.update_state(y, y_pred, weight)
             added = [each.now for each in held]
         if share is not None:
-            added = self.metrics.of_piece(sums, added, share)
+            added = self.metrics.of_microbatch(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -295,8 +295,8 @@ def _trace(model: tf_keras.Model, batch: Any) -> None:
     strategy = tf.distribute.get_strategy()
     # States of layers and metrics may be updated only in a replica context. A parameter server
     # strategy has none before there is a coordinator, and does not require it.
-    together = strategy.num_replicas_in_sync > 1
+    replicated = strategy.num_replicas_in_sync > 1
     function = tf.function(
-        (lambda each: strategy.run(once, args=(each,))) if together else once, autograph=False
+        (lambda each: strategy.run(once, args=(each,))) if replicated else once, autograph=False
     )
     function.get_concrete_function(batch)

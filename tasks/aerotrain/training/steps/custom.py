@@ -73,7 +73,7 @@ class CustomStep(TrainStep):
         return [*states, self.metrics.added(sums, logs), first_bad(sums[-1], losses, done)]
 
 
-class CustomStepTogether:
+class ReplicatedCustomStep:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
     Every optimizer adds up the gradients of all replicas, as in Keras. In an uneven last batch,
@@ -89,9 +89,9 @@ class CustomStepTogether:
                 keras3.sum_gradients_by(each, _summed_pairs)
 
     def __call__(
-        self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
+        self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> list[tf.Tensor]:
-        [(_, batch)] = pieces
+        [(_, batch)] = microbatches
         return self._step(sums, batch)
 
 

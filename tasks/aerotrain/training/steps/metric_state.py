@@ -56,7 +56,7 @@ class MetricState:
             for variable in self.variables
         ]
 
-    def of_piece(
+    def of_microbatch(
         self, before: MetricValues, after: MetricValues, share: tf.Tensor
     ) -> list[tf.Tensor]:
         """Scale what a microbatch added to ``before``, in ``after``, to its share of the batch.

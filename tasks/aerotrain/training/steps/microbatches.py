@@ -43,12 +43,12 @@ class MicrobatchStep:
             keras3.sum_gradients_by(inner(step.model.optimizer), list)
 
     def __call__(
-        self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
+        self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> list[tf.Tensor]:
-        """Train on ``pieces``, each a share and a batch; return ``sums`` with them added."""
+        """Train on ``microbatches``, each a share and a batch; return ``sums`` with them added."""
         total: Gradients | None = None
         losses: list[tf.Tensor] = []
-        for share, batch in pieces:
+        for share, batch in microbatches:
             # One after another, to limit memory to that of one microbatch.
             with tf.control_dependencies([*losses, *_tensors(total or ())]):
                 gradients, loss, sums = self._compute(

@@ -68,7 +68,7 @@ class TrainStep:
             model.compute_metrics(x, y, y_pred, sample_weight=weight)
         added = self.metrics.of(scope)
         if share is not None:
-            added = self.metrics.of_piece(sums, added, share)
+            added = self.metrics.of_microbatch(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
 
     def _scope(self, sums: MetricValues) -> MetricScope:

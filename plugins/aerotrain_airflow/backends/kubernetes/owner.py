@@ -1,0 +1,101 @@
+"""The owner of a group, a ConfigMap: the state that all followers share, with the event log.
+
+Decisions are recorded in the log before they are carried out. So the next follower completes what a
+killed one has begun, and of two followers one decides.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aerotrain.contract.event_log import Event, EventType, read
+from aerotrain_airflow.backends.base import GoneError
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, Cluster
+from aerotrain_airflow.backends.kubernetes.identity import HOLDER, ROLE_LABEL, Handle
+from aerotrain_airflow.backends.kubernetes.plan import PodPlan
+from aerotrain_airflow.controller.history import compacted
+
+Manifest = Mapping[str, Any]
+
+#: Keys of the owner's data: the event log, and a pod of each role for restarts.
+EVENTS, TEMPLATES = "ledger.jsonl", "pods.json"
+
+#: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
+LIMIT = 256 * 1024
+
+
+def owner_of(plan: PodPlan, holder: str) -> dict[str, Any]:
+    """The manifest of the owner of the plan's group, with its holder."""
+    metadata = plan.owner["metadata"]
+    templates: dict[str, Manifest] = {}
+    for each in plan.others:
+        if each["kind"] == "Pod":
+            templates.setdefault(each["metadata"]["labels"][ROLE_LABEL], each)
+    began = Event(event=EventType.START, at=time.time())
+    return {
+        **plan.owner,
+        "metadata": {**metadata, "annotations": {**metadata["annotations"], HOLDER: holder}},
+        "data": {
+            **plan.owner["data"],
+            TEMPLATES: json.dumps(templates),
+            EVENTS: f"{began.to_json()}\n",
+        },
+    }
+
+
+async def read_owner(cluster: Cluster, handle: Handle) -> dict[str, Any]:
+    """The current owner of the group.
+
+    Raises:
+        GoneError: it does not exist, or belongs to another group.
+    """
+    owner = await cluster.get("ConfigMap", handle.name)
+    if owner is None or not handle.is_of(owner):
+        raise GoneError(
+            f"the replica group {handle} is gone: its ConfigMap was deleted by hand, or another "
+            "try of the task has replaced it"
+        )
+    return owner
+
+
+class EventLog:
+    """The event log of a group, in its owner."""
+
+    def __init__(self, cluster: Cluster, owner: Manifest) -> None:
+        self._cluster = cluster
+        self._handle = Handle.of(owner)
+        self._version = owner["metadata"]["resourceVersion"]
+        self._text = owner["data"].get(EVENTS, "")
+
+    @property
+    def events(self) -> list[Event]:
+        return read(self._text.splitlines())
+
+    async def append(self, events: Sequence[Event]) -> bool:
+        """Append events; False if another process has added some, which are then in ``events``.
+
+        Raises:
+            GoneError: the group no longer exists.
+        """
+        both = compacted([*self.events, *events], LIMIT)
+        text = "".join(f"{each.to_json()}\n" for each in both) if events else self._text
+        while text != self._text:
+            name, uid = self._handle.name, self._handle.uid
+            try:
+                owner = await self._cluster.patch(
+                    "ConfigMap", name, uid, self._version, data={EVENTS: text}
+                )
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+                found = await read_owner(self._cluster, self._handle)
+                self._version = found["metadata"]["resourceVersion"]
+                theirs = found["data"].get(EVENTS, "")
+                if theirs != self._text:
+                    self._text = theirs
+                    return False
+            else:
+                self._version = owner["metadata"]["resourceVersion"]
+                self._text = text
+        return True

@@ -1,0 +1,265 @@
+"""The command line: each step by hand, without Airflow.
+
+::
+
+    aerotrain prepare digits --code dags/models --store file:///data/digits
+    aerotrain train --model digits --code dags/models \\
+        --data file:///data/digits/datasets/1a2b… --store file:///data/digits
+
+Its flags are the fields of the steps' arguments.
+"""
+
+import inspect
+import json
+import os
+import sys
+import tempfile
+import time
+from argparse import (
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    Namespace,
+    RawDescriptionHelpFormatter,
+)
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
+from aerotrain.contract.job import Deadlines, Job, Role
+from aerotrain.contract.options import Arguments, Declared, Kind, options_of
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.steps import EvaluateArguments, ExportArguments, TrainArguments
+from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.replica import Replica, live
+from aerotrain.standalone import ATTEMPT, CHIEF, prepare, run_replicas
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: the module that it runs, the arguments of that, and what it does."""
+
+    module: str
+    arguments: type[Arguments]
+    help: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "prepare": Command(
+        "aerotrain.data.prepare.plan", PlanArguments, "write a data set of a source"
+    ),
+    "train": Command("aerotrain.train", TrainArguments, "train a model on a data set"),
+    "evaluate": Command("aerotrain.evaluate", EvaluateArguments, "measure a model on a split"),
+    "export": Command("aerotrain.export", ExportArguments, "export a model for serving"),
+}
+
+
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Run the step that the command line describes, and exit as a replica does."""
+    given = parse(words)
+    try:
+        job = _job(given)
+        if given.command == "train":
+            _check_environment(os.environ)
+    except AerotrainError as error:
+        print(f"error: {error}", flush=True)
+        sys.exit(ExitCode.FINAL)
+    with tempfile.TemporaryDirectory(prefix="aerotrain-") as scratch:
+        code = _run(job, given, Path(scratch))
+    if code is ExitCode.OK and given.command == "train":
+        print(f"the trained model is {job.prefix}/model.json", flush=True)
+    sys.exit(code)
+
+
+def _run(job: Job, given: Namespace, scratch: Path) -> ExitCode:
+    if len(list(job.names())) > 1:
+        try:
+            return run_replicas(job, scratch, os.environ)
+        except AerotrainError as error:
+            print(f"error: {error}", flush=True)
+            return ExitCode.TEMPORARY
+
+    def whole(replica: Replica) -> str:
+        rest = dict(job.arguments)
+        source = rest.pop("source")
+        return prepare(job.store, scratch, source, run=job.run, processes=given.processes, **rest)
+
+    replica = Replica(job=job, name=CHIEF, attempt=ATTEMPT, scratch=scratch)
+    return live(replica, whole if given.command == "prepare" else None)
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    """Check that this process is not one of several, which only a launcher can start.
+
+    Raises:
+        SpecError: TF_CONFIG is set.
+    """
+    if environment.get("TF_CONFIG"):
+        raise SpecError(
+            "TF_CONFIG is set in the environment, and a training sets it for each of its replicas "
+            "by itself; unset it"
+        )
+
+
+def _job(given: Namespace) -> Job:
+    """The job that the command line describes.
+
+    Raises:
+        SpecError: it cannot run; the message says why and what to do.
+    """
+    command, values = COMMANDS[given.command], vars(given)
+    arguments = {each.name: values[each.name] for each in fields(command.arguments)}  # type: ignore[arg-type]
+    more: dict[str, Any] = {}
+    if given.command == "train":
+        if given.learning_rate is not None:
+            arguments["hparams"] = {"learning_rate": given.learning_rate, **arguments["hparams"]}
+        more = {
+            "strategy": given.strategy,
+            "deadlines": {"progress_timeout": given.progress_timeout},
+            "replicas": [{"role": role, "count": count} for role, count in _counts(given)],
+        }
+    if given.command == "prepare" and given.processes < 1:
+        raise SpecError(f"processes must be 1 or more, got {given.processes}")
+    command.arguments.of(arguments)
+    return Job.from_dict(
+        {
+            "name": given.command,
+            "module": command.module,
+            "store": given.store,
+            "run": given.run,
+            "task": given.command,
+            "code": str(Path(given.code).resolve()),
+            "arguments": arguments,
+            **more,
+        }
+    )
+
+
+def _counts(given: Namespace) -> Sequence[tuple[Role, int | None]]:
+    """The number of replicas of each role; None is the strategy's default."""
+    return (
+        (Role.CHIEF, 1),
+        (Role.WORKER, given.workers),
+        (Role.PS, given.ps),
+        (Role.INPUT, given.data_workers),
+        (Role.DISPATCHER, int(given.data_workers > 0)),
+        (Role.EVALUATOR, int(given.evaluator)),
+    )
+
+
+class _Parser(ArgumentParser):
+    """A parser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def parse(words: Sequence[str] | None = None) -> Namespace:
+    """The values of the command line; ``command`` is the name of the command."""
+    parser = _Parser(prog="aerotrain", description="Run one step of a pipeline on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    stamp = time.strftime("by-hand-%Y%m%dT%H%M%S")
+    for name, command in COMMANDS.items():
+        added = commands.add_parser(
+            name,
+            help=command.help,
+            description=(inspect.getdoc(command.arguments) or "").partition("\n\nRaises:")[0],
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        added.add_argument("--code", default=os.curdir, help="folder of your modules")
+        added.add_argument(
+            "--store", "--output", required=True, help="URL under which the output goes"
+        )
+        added.add_argument("--run", default=stamp, help="name of this run; the same one goes on")
+        if name == "prepare":
+            _add_prepare_flags(added)
+        if name == "train":
+            _add_train_flags(added)
+        _add_fields(added, command.arguments, leave_out=("source",))
+    return parser.parse_args(words)
+
+
+def _add_prepare_flags(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        type=_source,
+        help='a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}',
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="how many partitions to write at the same time"
+    )
+
+
+def _add_train_flags(parser: ArgumentParser) -> None:
+    parser.add_argument("--strategy", choices=STRATEGIES, default="one_device")
+    parser.add_argument("--workers", type=int, help="replicas that compute, without the chief")
+    parser.add_argument("--ps", type=int, help="replicas that hold variables")
+    parser.add_argument("--data-workers", type=int, default=0, help="replicas that read records")
+    parser.add_argument("--evaluator", action="store_true", help="measure each checkpoint")
+    parser.add_argument("--learning-rate", type=float, help="goes to build_model, in hparams")
+    _add_fields(parser, Deadlines, leave_out=("start", "run"))
+
+
+def _add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str]) -> None:
+    """Add a flag for each field of the dataclass ``owner``."""
+    options = options_of(owner)
+    for each in fields(owner):
+        if each.name not in leave_out:
+            declared = options.get(each.name)
+            flag = _option_flag(declared) if declared else _field_flag(each)
+            parser.add_argument(f"--{each.name.replace('_', '-')}", **flag)
+
+
+def _field_flag(field: Field[Any]) -> dict[str, Any]:
+    """The argparse arguments of a field that is no option; its owner's docstring describes it."""
+    parsers: Mapping[Any, Callable[[str], Any]] = {str: str, int: int, float: float}
+    parse = parsers.get(field.type, _json)
+    flag = {"type": parse, "metavar": "JSON" if parse is _json else parse.__name__.upper()}
+    if field.default_factory is not MISSING:
+        return {**flag, "default": field.default_factory()}
+    if field.default is not MISSING:
+        return {**flag, "default": field.default}
+    return {**flag, "required": True}
+
+
+def _option_flag(declared: Declared) -> dict[str, Any]:
+    """The argparse arguments of an option; the word ``auto`` means null."""
+    option = declared.option
+    flag: dict[str, Any] = {"default": declared.default, "help": option.help.replace("%", "%%")}
+    if option.kind is Kind.BOOLEAN:
+        return {**flag, "action": BooleanOptionalAction}
+    if option.choices:
+        return {**flag, "choices": option.choices}
+    parse = _PARSERS[option.kind]
+    metavar = "JSON" if option.kind is Kind.OBJECT else option.kind.value.upper()
+    if not option.optional:
+        return {**flag, "type": parse, "metavar": metavar}
+    return {
+        **flag,
+        "type": lambda text: None if text == "auto" else parse(text),
+        "metavar": f"{metavar}|auto",
+    }
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+
+
+def _source(text: str) -> Any:
+    """A source's description; a word without braces is the name of a user's module."""
+    return _json(text) if text.startswith("{") else {"kind": "python", "module": text}
+
+
+#: The parser of an option's value, by kind.
+_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
+    Kind.INTEGER: int,
+    Kind.NUMBER: float,
+    Kind.STRING: str,
+    Kind.OBJECT: _json,
+}

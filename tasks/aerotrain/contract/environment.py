@@ -1,0 +1,101 @@
+"""The environment of a replica: what its launcher sets, and what TensorFlow reads.
+
+A launcher gives every replica of a job the same cluster. The replica adds its own role and index
+to it, so that a launcher can share one object between all replicas. The entry of the replica's
+process reads these variables, once, and passes their values on.
+"""
+
+import json
+from collections.abc import Mapping, MutableMapping
+from enum import StrEnum
+
+from aerotrain.contract.job import CLUSTERED, Job, ReplicaName, Role
+
+
+class Variable(StrEnum):
+    """The variables of a replica."""
+
+    JOB = "AEROTRAIN_JOB"  # as JSON
+    CLUSTER = "AEROTRAIN_CLUSTER"  # as JSON
+    ROLE = "AEROTRAIN_ROLE"
+    INDEX = "AEROTRAIN_INDEX"
+    ATTEMPT = "AEROTRAIN_ATTEMPT"
+    RESTARTS = "AEROTRAIN_GENERATION"  # running images read the restart count by this name
+    HEARTBEAT = "AEROTRAIN_HEARTBEAT"  # the file that the replica touches while it is alive
+    TERMINATION_LOG = "AEROTRAIN_TERMINATION_LOG"  # the file of its termination message
+    GRACE = "AEROTRAIN_GRACE"  # seconds that it may take to save after it was preempted
+
+
+#: DTensor reads these, and not TF_CONFIG: all addresses, a name for all, and the own index.
+_DTENSOR = ("DTENSOR_JOBS", "DTENSOR_JOB_NAME", "DTENSOR_CLIENT_ID")
+
+Addresses = Mapping[ReplicaName, str]
+
+#: The addresses of replicas by role, in the order of their indices. Empty if a replica runs alone.
+Cluster = Mapping[str, list[str]]
+
+
+def cluster_of(job: Job, addresses: Addresses) -> Cluster:
+    """The cluster of a job, from the ``host:port`` of each replica.
+
+    The evaluator receives the cluster but is not a member of it, as in TensorFlow's estimators:
+    https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver/TFConfigClusterResolver
+    """
+    cluster: dict[str, list[str]] = {}
+    if job.count(Role.WORKER) or job.count(Role.INPUT):
+        for name in job.names():
+            if name.role is not Role.EVALUATOR:
+                cluster.setdefault(name.role.value, []).append(addresses[name])
+    return cluster
+
+
+def replica_environment(
+    job: Job, replica: ReplicaName, addresses: Addresses, attempt: str, restarts: int = 0
+) -> dict[str, str]:
+    """The variables that describe a replica; a launcher adds credentials to them.
+
+    A launcher may add HEARTBEAT, whose default is ``heartbeat`` in the working directory, and
+    TERMINATION_LOG, whose default is the file that Kubernetes reads.
+    """
+    return {
+        **job.replica(replica.role).environment,
+        Variable.JOB: job.to_json(),
+        Variable.CLUSTER: json.dumps(cluster_of(job, addresses), sort_keys=True),
+        Variable.ROLE: replica.role.value,
+        Variable.INDEX: str(replica.index),
+        Variable.ATTEMPT: attempt,
+        Variable.RESTARTS: str(restarts),
+    }
+
+
+def replica_of(environment: Mapping[str, str]) -> ReplicaName:
+    """The replica that a launcher's variables describe."""
+    return ReplicaName(Role(environment[Variable.ROLE]), int(environment[Variable.INDEX]))
+
+
+def tf_config(cluster: Cluster, replica: ReplicaName) -> str | None:
+    """The TF_CONFIG of one replica, or None if the replica is not part of a TensorFlow cluster."""
+    members = {role.value: cluster[role] for role in CLUSTERED if role in cluster}
+    if Role.WORKER not in members or replica.role in (Role.INPUT, Role.DISPATCHER):
+        return None
+    task = {"type": replica.role.value, "index": replica.index}
+    return json.dumps({"cluster": members, "task": task}, sort_keys=True)
+
+
+def set_tensorflow_variables(environment: MutableMapping[str, str]) -> None:
+    """Set what TensorFlow reads from a launcher's variables, and replace existing values.
+
+    Call this before TensorFlow builds a strategy.
+    """
+    cluster, replica = json.loads(environment[Variable.CLUSTER]), replica_of(environment)
+    clients = [*cluster.get(Role.CHIEF, []), *cluster.get(Role.WORKER, [])]
+    config = tf_config(cluster, replica)
+    variables = {"TF_CONFIG": config, **dict.fromkeys(_DTENSOR)}
+    if config is not None and replica.role in (Role.CHIEF, Role.WORKER):
+        client = replica.index + (replica.role is Role.WORKER)
+        variables |= zip(_DTENSOR, (",".join(clients), "worker", str(client)), strict=True)
+    for name, value in variables.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
