@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.environment import replica_environment
-from aerotrain.contract.job import Job, Replica, Role
+from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.status import Progress
 from aerotrain.standalone import prepare
 from benchmarks.report import print_report
@@ -109,7 +109,7 @@ def _row(
             **arguments,
         },
         strategy="multi_worker_mirrored",
-        replicas=(Replica(role=Role.CHIEF), Replica(role=Role.WORKER)),
+        replicas=(ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER)),
     )
     first, *_, last = _marks(folder, job, megabits)
     done, seconds = last.step - first.step, last.seconds - first.seconds

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.job import Job, Replica, Role
+from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.standalone import prepare
 
@@ -66,9 +66,9 @@ class Jobs:
         if workload.module not in self._data:
             self._data[workload.module] = self._prepared(workload.module)
         rules = STRATEGIES[strategy]
-        replicas = [Replica(role=Role.CHIEF)]
+        replicas = [ReplicaSpec(role=Role.CHIEF)]
         for role, count in ((Role.WORKER, rules.workers), (Role.PS, rules.ps)):
-            replicas += [Replica(role=role, count=count)] if count else []
+            replicas += [ReplicaSpec(role=role, count=count)] if count else []
         self._runs += 1
         arguments = {
             "model": workload.module,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aerotrain.contract.job import Deadlines, Job, Restarts, Role
-from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.job import Deadlines, Job, ReplicaSpec, Restarts, Role
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain.user_code import publish_code
@@ -18,14 +17,14 @@ from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 from benchmarks.mishaps import ROOT, Training
 
-REPLICAS: Mapping[str, tuple[Copies, ...]] = {
-    "one_device": (Copies(role=Role.CHIEF),),
+REPLICAS: Mapping[str, tuple[ReplicaSpec, ...]] = {
+    "one_device": (ReplicaSpec(role=Role.CHIEF),),
     "parameter_server": (
-        Copies(role=Role.CHIEF),
-        Copies(role=Role.WORKER, count=2),
-        Copies(role=Role.PS),
+        ReplicaSpec(role=Role.CHIEF),
+        ReplicaSpec(role=Role.WORKER, count=2),
+        ReplicaSpec(role=Role.PS),
     ),
-    "multi_worker_mirrored": (Copies(role=Role.CHIEF), Copies(role=Role.WORKER)),
+    "multi_worker_mirrored": (ReplicaSpec(role=Role.CHIEF), ReplicaSpec(role=Role.WORKER)),
 }
 
 
@@ -97,7 +96,7 @@ class Workshop:
         module: str,
         arguments: Mapping[str, Any],
         strategy: str,
-        replicas: tuple[Copies, ...],
+        replicas: tuple[ReplicaSpec, ...],
         **more: Any,
     ) -> Job:
         return Job(

@@ -59,7 +59,7 @@ def test_tensorflow_alone_trains_by_hand(
     python = install("tensorflow")
     options = ["--model", "digits", "--code", str(DIGITS), "--data", digits.data]
     where = ["--store", (tmp_path / "store").as_uri(), "--epochs", "1", "--run", "by-hand"]
-    said = _run(python, "-m", "aerotrain", "train", *options, *where)
+    said = _run(python.with_name("aerotrain"), "train", *options, *where)
     assert f"the trained model is {(tmp_path / 'store').as_uri()}/runs/by-hand/train" in said
     assert not _has(python, "airflow")
 

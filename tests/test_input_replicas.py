@@ -6,8 +6,7 @@ import pytest
 
 from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import Replica as Copies
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.job import ReplicaName, ReplicaSpec, Role
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.servers import serve
@@ -15,7 +14,7 @@ from support.training_fixtures import free_addresses
 
 pytestmark = pytest.mark.process
 
-FED = tuple(Copies(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DISPATCHER))
+FED = tuple(ReplicaSpec(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DISPATCHER))
 
 
 @pytest.mark.parametrize("role", [Role.DISPATCHER, Role.INPUT])

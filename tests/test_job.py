@@ -13,7 +13,7 @@ from aerotrain.contract.environment import (
     tf_config,
 )
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Replica, ReplicaName, Role
+from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Role
 from aerotrain.contract.steps import ARGUMENTS, PlanArguments, TrainArguments
 
 
@@ -246,4 +246,4 @@ def test_the_default_splits_add_up() -> None:
 
 def test_an_unknown_role_has_no_count() -> None:
     assert job(strategy="one_device", replicas=[{"role": "chief"}]).count(Role.EVALUATOR) == 0
-    assert Replica(role=Role.PS).count == 1
+    assert ReplicaSpec(role=Role.PS).count == 1

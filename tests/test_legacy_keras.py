@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.job import ReplicaSpec, Role
 from support.training_fixtures import CHIEF, MODELS, start, steps_of_replicas
 
 pytestmark = pytest.mark.process
@@ -45,9 +45,9 @@ def steps_of(digits):
 
     def run(strategy, devices=1, workers=0, **arguments):
         common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}
-        replicas = [Replica(role=Role.CHIEF)]
+        replicas = [ReplicaSpec(role=Role.CHIEF)]
         if workers:
-            replicas.append(Replica(role=Role.WORKER, count=workers))
+            replicas.append(ReplicaSpec(role=Role.WORKER, count=workers))
         job = digits.job(
             "train", "legacy", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
         )

@@ -101,9 +101,11 @@ def test_an_unresponsive_replica_is_ended_and_restarted(
     live.until_all_run()
     os.kill(live.pid("worker-1"), signal.SIGSTOP)
     assert live.end.result(60).state is State.SUCCEEDED
-    [loss] = [each for each in live.launcher.events(live.address) if each.event is EventType.DETECT]
-    assert (loss.replica, loss.kind) == ("worker-1", "hang")
-    assert loss.because == "had no heartbeat for 6 s, and was ended"
+    [failure] = [
+        each for each in live.launcher.events(live.address) if each.event is EventType.DETECT
+    ]
+    assert (failure.replica, failure.kind) == ("worker-1", "hang")
+    assert failure.because == "had no heartbeat for 6 s, and was ended"
 
 
 def test_a_killed_supervisor_is_replaced_and_all_its_replicas_restarted(

@@ -10,7 +10,7 @@ import pytest
 
 from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
-from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.job import ReplicaSpec, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.strategy_checks import check_divisible, check_exchanged
@@ -29,9 +29,9 @@ def steps_of(digits):
 
     def run(strategy, devices=1, workers=0, model="plain", steps=STEPS, **arguments):
         common = {"model": model, "data": digits.data, "steps_per_execution": 1}
-        replicas = [Replica(role=Role.CHIEF)]
+        replicas = [ReplicaSpec(role=Role.CHIEF)]
         if workers:
-            replicas.append(Replica(role=Role.WORKER, count=workers))
+            replicas.append(ReplicaSpec(role=Role.WORKER, count=workers))
         job = digits.job(
             "train", "steps", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
         )

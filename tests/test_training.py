@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.job import Replica, Role
+from aerotrain.contract.job import ReplicaSpec, Role
 from aerotrain.contract.status import Progress
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
@@ -243,9 +243,9 @@ def test_fewer_shards_than_workers_are_refused_before_anything_starts(digits):
         replica.job.arguments,
         strategy="parameter_server",
         replicas=(
-            Replica(role=Role.CHIEF),
-            Replica(role=Role.WORKER, count=9),
-            Replica(role=Role.PS),
+            ReplicaSpec(role=Role.CHIEF),
+            ReplicaSpec(role=Role.WORKER, count=9),
+            ReplicaSpec(role=Role.PS),
         ),
     )
     with pytest.raises(FinalError, match="4 shards cannot be shared by 9 readers"):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import Job, Role
-from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.status import Progress, State
 from aerotrain.training.model_manifest import ModelManifest
 from support.live_sets import Live
@@ -19,10 +18,10 @@ from support.training_fixtures import Pipeline
 
 pytestmark = pytest.mark.process
 
-CHIEF = Copies(role=Role.CHIEF)
-FED = (Copies(role=Role.INPUT), Copies(role=Role.DISPATCHER))
-SERVED = (CHIEF, Copies(role=Role.WORKER, count=2), Copies(role=Role.PS), *FED)
-GANG = (CHIEF, Copies(role=Role.WORKER), *FED)
+CHIEF = ReplicaSpec(role=Role.CHIEF)
+FED = (ReplicaSpec(role=Role.INPUT), ReplicaSpec(role=Role.DISPATCHER))
+SERVED = (CHIEF, ReplicaSpec(role=Role.WORKER, count=2), ReplicaSpec(role=Role.PS), *FED)
+GANG = (CHIEF, ReplicaSpec(role=Role.WORKER), *FED)
 ALONE = (CHIEF, *FED)
 
 #: Timeout in seconds for several processes to import TensorFlow at once, on two cores.
@@ -71,7 +70,7 @@ def training(
 ) -> Callable[..., Training]:
     """Starts a training under a strategy with those replicas, and waits until it trains."""
 
-    def start(strategy: str, replicas: tuple[Copies, ...]) -> Training:
+    def start(strategy: str, replicas: tuple[ReplicaSpec, ...]) -> Training:
         stop_file = tmp_path / "enough"
         started = Training(watched(_job(digits, strategy, replicas, stop_file)), stop_file)
         started.until_it_trains()
@@ -80,7 +79,9 @@ def training(
     return start
 
 
-def _job(digits: Pipeline, strategy: str, replicas: tuple[Copies, ...], stop_file: Path) -> Job:
+def _job(
+    digits: Pipeline, strategy: str, replicas: tuple[ReplicaSpec, ...], stop_file: Path
+) -> Job:
     arguments = {
         "model": "stoppable",
         "hparams": {"stop_file": str(stop_file)},
@@ -135,7 +136,7 @@ def steps_of(lines: list[str]) -> list[int]:
 def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     training: Callable[..., Training],
     strategy: str,
-    replicas: tuple[Copies, ...],
+    replicas: tuple[ReplicaSpec, ...],
     harm: dict[str, set[str]],
     digits: Pipeline,
 ) -> None:

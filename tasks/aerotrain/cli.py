@@ -120,6 +120,8 @@ def _job(given: Namespace) -> Job:
             "deadlines": {"progress_timeout": given.progress_timeout},
             "replicas": [{"role": role, "count": count} for role, count in _counts(given)],
         }
+    if given.command == "prepare" and given.processes < 1:
+        raise SpecError(f"processes must be 1 or more, got {given.processes}")
     command.arguments.of(arguments)
     return Job.from_dict(
         {

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.environment import replica_environment
-from aerotrain.contract.job import Job, Role
-from aerotrain.contract.job import Replica as Copies
+from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.dataset import Dataset
@@ -87,7 +86,7 @@ class Pipeline:
         peers.
         """
         peers = STRATEGIES[strategy].peers
-        workers = Copies(role=Role.WORKER, count=1 if peers else 2)
+        workers = ReplicaSpec(role=Role.WORKER, count=1 if peers else 2)
         job = self.job(
             "train",
             run,
@@ -95,10 +94,10 @@ class Pipeline:
             strategy=strategy,
             code=code,
             replicas=(
-                Copies(role=Role.CHIEF),
+                ReplicaSpec(role=Role.CHIEF),
                 workers,
-                *([] if peers else [Copies(role=Role.PS, count=ps)]),
-                *([Copies(role=Role.EVALUATOR)] if evaluator else []),
+                *([] if peers else [ReplicaSpec(role=Role.PS, count=ps)]),
+                *([ReplicaSpec(role=Role.EVALUATOR)] if evaluator else []),
             ),
         )
         self.started.append(run)

@@ -1,7 +1,7 @@
 """Final and temporary errors, and how a replica reports them: exit code and termination message."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
@@ -18,6 +18,13 @@ class FinalError(AerotrainError):
 
 class TemporaryError(AerotrainError):
     """A retry may succeed: an external service was unavailable, slow, or disconnected."""
+
+
+def backoff(first: float, longest: float) -> Iterator[float]:
+    """Seconds to wait between tries of what fails temporarily: twice as long after each try."""
+    while True:
+        yield first
+        first = min(2 * first, longest)
 
 
 class SpecError(FinalError):

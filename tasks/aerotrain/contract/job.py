@@ -78,7 +78,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replica:
+class ReplicaSpec:
     """One role of a job, and the number of its replicas.
 
     ``pod`` is a Kubernetes pod template for this role. Only a launcher of pods uses it.
@@ -204,7 +204,9 @@ class Job:
         kind=Kind.INTEGER,
         minimum=0,
     )
-    replicas: tuple[Replica, ...] = field(default_factory=lambda: (Replica(role=Role.CHIEF),))
+    replicas: tuple[ReplicaSpec, ...] = field(
+        default_factory=lambda: (ReplicaSpec(role=Role.CHIEF),)
+    )
     arguments: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -319,7 +321,7 @@ class Job:
             for index in range(replica.count):
                 yield ReplicaName(replica.role, index)
 
-    def replica(self, role: Role) -> Replica:
+    def replica(self, role: Role) -> ReplicaSpec:
         """The description of that role."""
         return next(replica for replica in self.replicas if replica.role is role)
 
@@ -367,8 +369,8 @@ def _counted(replica: Mapping[str, Any], rules: StrategyRules) -> Mapping[str, A
     return {**replica, "count": default.get(replica.get("role", ""), 1)}
 
 
-def _replica(data: Mapping[str, Any]) -> Replica:
-    values = known(Replica, data)
+def _replica(data: Mapping[str, Any]) -> ReplicaSpec:
+    values = known(ReplicaSpec, data)
     role = values.get("role", "")
     try:
         values["role"] = Role(role)
@@ -378,7 +380,7 @@ def _replica(data: Mapping[str, Any]) -> Replica:
         ) from None
     if "resources" in values:
         values["resources"] = Resources(**known(Resources, values["resources"]))
-    return Replica(**values)
+    return ReplicaSpec(**values)
 
 
 def _plain(value: object) -> Any:

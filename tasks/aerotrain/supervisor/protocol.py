@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.status import Loss, Observation, State, observed_exit
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
 
 #: Files in a job's folder: the supervisor's last record, and the lock that it holds.
 STATUS, LOCK = "status.json", "supervisor.lock"
@@ -53,14 +53,14 @@ def observation_of(record: Mapping[str, Any] | None, *, supervised: bool = True)
     """
     if record is None:
         reason = "is gone: its supervisor has no record of it"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=None)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=None)
     restarts, code = record["restarts"], record["exit_code"]
     if record["running"] and supervised:
         age = record["heartbeat_age"]
         return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
     if code is None:
         reason = "is gone without an exit code"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=restarts)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=restarts)
     return replace(observed_exit(code, record["message"]), restarts=restarts)
 
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, Replica, ReplicaName, Resources, Role
+from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain_airflow.backends.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,
@@ -72,7 +73,7 @@ class PodSettings:
     queue: str = ""
 
 
-def role_pod(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The part that the pods of a role share: all but their names and indices.
 
     Raises:
@@ -110,10 +111,10 @@ def replica_pod(
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = f"{job}-{name}"
     metadata["labels"][INDEX_LABEL] = str(name.index)
-    own = {"AEROTRAIN_INDEX": str(name.index)}
+    own = {Variable.INDEX.value: str(name.index)}
     if restarts:
         metadata.setdefault("annotations", {})[RESTARTS] = str(restarts)
-        own["AEROTRAIN_GENERATION"] = str(restarts)
+        own[Variable.RESTARTS.value] = str(restarts)
     pod["spec"] = spec = {"hostname": str(name), "subdomain": job} | spec
     spec["hostname"] = str(name)  # also if ``pod`` is that of another replica
     container = spec["containers"][0]
@@ -147,7 +148,7 @@ def _more(quantity: str, factor: float) -> str:
     return f"{int(amount)}{unit}"
 
 
-def _defaults(job: Job, replica: Replica, settings: PodSettings) -> Manifest:
+def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest:
     """What a template may change: the restricted pod standard, a scratch disk, and spreading.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/
@@ -203,7 +204,7 @@ def _liveness(job: Job) -> dict[str, Any]:
     }
 
 
-def _apart(job: Job, replica: Replica) -> dict[str, Any]:
+def _apart(job: Job, replica: ReplicaSpec) -> dict[str, Any]:
     """Spread replicas that compute or read over the nodes; put each ps on its own if possible."""
     same = {"matchLabels": {JOB_LABEL: job.name, ROLE_LABEL: replica.role.value}}
     node = "kubernetes.io/hostname"
@@ -223,7 +224,7 @@ def _apart(job: Job, replica: Replica) -> dict[str, Any]:
     return {}
 
 
-def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Manifest:
+def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -> Manifest:
     """The fields that come from the job, or that the group depends on; no template changes them."""
     queue = Queue.parse(settings.queue)
     spec: dict[str, Any] = {
@@ -244,7 +245,9 @@ def _ours(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> Ma
     return {"metadata": metadata, "spec": spec}
 
 
-def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) -> dict[str, Any]:
+def _container(
+    job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
+) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
@@ -253,10 +256,10 @@ def _container(job: Job, replica: Replica, attempt: str, settings: PodSettings) 
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
-            _from_owner("AEROTRAIN_JOB", job, "job.json"),
-            _from_owner("AEROTRAIN_CLUSTER", job, "cluster.json"),
-            {"name": "AEROTRAIN_ROLE", "value": replica.role.value},
-            {"name": "AEROTRAIN_ATTEMPT", "value": attempt},
+            _from_owner(Variable.JOB.value, job, "job.json"),
+            _from_owner(Variable.CLUSTER.value, job, "cluster.json"),
+            {"name": Variable.ROLE.value, "value": replica.role.value},
+            {"name": Variable.ATTEMPT.value, "value": attempt},
             *(
                 # Kubernetes would replace $(NAME) by another variable.
                 {"name": name, "value": value.replace("$", "$$")}

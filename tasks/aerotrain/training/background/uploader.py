@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import TemporaryError, backoff
 from aerotrain.store import StoreRefused
 
 #: Seconds between two attempts; they double after each failure.
@@ -73,21 +73,20 @@ class Uploader:
         return next(late, None)
 
     def _work(self) -> None:
-        pause = _FIRST_PAUSE
+        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             name, upload = self._next()
             try:
                 upload()
             except (TemporaryError, StoreRefused, OSError) as error:
-                self._again(name, upload, error, pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                self._again(name, upload, error, next(pauses))
             except BaseException as error:  # noqa: BLE001 -- the training's thread raises it
                 with self._change:
                     self._running, self._final = None, error
                     self._change.notify_all()
                 return
             else:
-                pause = _FIRST_PAUSE
+                pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                 with self._change:
                     self._running = None
                     if self._failing.pop(name, None) and not self._failing:
