@@ -104,7 +104,7 @@ bench: $(READY) ## measure, and write the tables to benchmarks/results/
 	done
 
 docs: $(READY) ## docs/options.md, generated from the options that the code declares
-	$(BIN)/python -m aerotrain_airflow.params > docs/options.md
+	$(BIN)/python -m devtools.options_page > docs/options.md
 
 lock: | $(UV) ## every requirements.lock, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \

@@ -52,7 +52,7 @@ class Training:
         self.lines: list[tuple[float, str]] = []
         self.marks: list[Mark] = []
         self.harmed = 0.0  # when the fault struck
-        self.address = launcher.start(launcher.plan(job, attempt))
+        self.handle = launcher.start(launcher.plan(job, attempt))
         self._thread = ThreadPoolExecutor(1)
         self.end: Future[Ended] = self._thread.submit(self._watch)
 
@@ -60,11 +60,11 @@ class Training:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.launcher.stop(self.address)
+        self.launcher.stop(self.handle)
         self._thread.shutdown()
 
     def _watch(self) -> Ended:
-        ended = self.launcher.watch(self.address, self._take, until=None)
+        ended = self.launcher.watch(self.handle, self._take, until=None)
         assert ended is not None  # it is watched without a time limit
         return ended
 
@@ -94,10 +94,10 @@ class Training:
 
     def process(self, name: str) -> psutil.Process:
         """The process of a replica."""
-        return psutil.Process(replica_pid(self.address, name))
+        return psutil.Process(replica_pid(self.handle, name))
 
     def ledger(self) -> list[Event]:
-        return self.launcher.events(self.address)
+        return self.launcher.events(self.handle)
 
     def account(self) -> Goodput | None:
         """The goodput of its closed event log, once it has ended."""
@@ -211,8 +211,8 @@ def _steps_lost(marks: Sequence[Mark]) -> int:
 
 def left_behind(training: Training) -> list[str]:
     """Processes and files of a stopped replica group."""
-    folder = Path(training.address)
-    processes = [f"process {pid}" for pid in processes_of(training.address)]
+    folder = Path(training.handle)
+    processes = [f"process {pid}" for pid in processes_of(training.handle)]
     return processes + [str(folder)] * folder.exists()
 
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.prepare.memory import keep_freed_memory
+from aerotrain.data.prepare.partition import keep_freed_memory
 from aerotrain.data.records import encoded_frames
 from aerotrain.data.sources import open_source
 from benchmarks.beam import make_environment

@@ -175,8 +175,8 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
     def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
-        address = f"default/train-{number}/try-1"
-        return asyncio.create_task(_first_event(JobTrigger(address, CONN_ID, "try-1")))
+        handle = f"default/train-{number}/try-1"
+        return asyncio.create_task(_first_event(JobTrigger(handle, CONN_ID, "try-1")))
 
     async def watching(count: int) -> None:
         while await asyncio.to_thread(double.do, "watching") < count:

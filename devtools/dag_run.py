@@ -12,7 +12,7 @@ from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
 from devtools.display import Display, display, in_order, task_rows
 from devtools.home import Home
-from devtools.report import keep
+from devtools.report import collect
 from devtools.stack import Stack
 
 #: Seconds between two requests for the state of a run. The API takes about 20 ms for one.
@@ -39,7 +39,7 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
         print(_why_failed(api, dag, run))
         print(f"{dag} failed; `make up` shows all of it in Airflow's UI", flush=True)
         return False
-    report = keep(
+    report = collect(
         api,
         stack.s3,
         home,

@@ -57,7 +57,7 @@ def _snippet(model: Path) -> list[str]:
     ]
 
 
-def keep(
+def collect(
     api: AirflowApi,
     s3: S3Server,
     home: Home,

@@ -7,7 +7,7 @@ pytest_plugins = [
     "support.training_fixtures",
     "support.store_fixtures",
     "support.kubernetes_worlds",
-    "support.imagined_sets",
+    "support.imagined_groups",
     "support.live_sets",
 ]
 

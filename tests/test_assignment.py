@@ -5,17 +5,18 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from aerotrain.data.prepare.assignment import (
-    hashes_of,
-    order_of,
-    shard_name,
-    shards_per_partition,
-    split_of,
-)
+from aerotrain.data.hashing import hashes_of, shuffle_keys
+from aerotrain.data.prepare.layout import shard_key
+from aerotrain.data.prepare.plan import shards_per_partition
 from aerotrain.data.prepare.shards import shard_numbers
+from aerotrain.data.prepare.splitting import splits_of
 
 KEYS = [f"record-{number}" for number in range(10_000)]
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
+
+
+def split_of(key: str, splits: dict[str, float]) -> str:
+    return sorted(splits)[splits_of(hashes_of([key]), splits)[0]]
 
 
 def test_each_split_gets_its_share() -> None:
@@ -43,14 +44,14 @@ def test_shares_that_add_up_to_a_little_less_than_one_still_hold_every_key() -> 
 
 def test_the_records_of_a_split_are_spread_over_all_shards() -> None:
     test = hashes_of([key for key in KEYS if split_of(key, SPLITS) == "test"])
-    eighths = np.bincount((order_of(test, 0) >> np.uint64(61)).astype(int))
+    eighths = np.bincount((shuffle_keys(test, 0) >> np.uint64(61)).astype(int))
     assert len(eighths) == 8
     assert eighths.min() > 0.7 * eighths.max()
 
 
 def test_another_seed_gives_another_order() -> None:
     hashes = hashes_of(KEYS)
-    orders = [np.argsort(order_of(hashes, seed)) for seed in (0, 1)]
+    orders = [np.argsort(shuffle_keys(hashes, seed)) for seed in (0, 1)]
     assert abs(np.corrcoef(*orders)[0, 1]) < 0.05
 
 
@@ -85,4 +86,4 @@ def test_the_partitions_write_at_least_the_requested_shards(
 
 
 def test_a_shard_is_named_after_its_split_partition_and_number() -> None:
-    assert shard_name("train", 3, 1) == "train-00003-001.tfrecord"
+    assert shard_key("train", 3, 1) == "train-00003-001.tfrecord"

@@ -7,9 +7,9 @@ import pytest
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Deadlines, ReplicaName
-from aerotrain.contract.status import Loss, Observation, State
+from aerotrain.contract.status import Failure, Observation, State
 from aerotrain_airflow.controller.controller import Controller
-from aerotrain_airflow.controller.decision import Ended, Look, Progress, Restart, Wait
+from aerotrain_airflow.controller.decision import Ended, LastStep, Look, Restart, Wait
 from aerotrain_airflow.controller.history import compacted, size_of
 from aerotrain_airflow.controller.restart_policy import RULES, SETTLE, SETTLE_PREEMPTED
 from test_recovery_matrix import GANG, SERVED, job
@@ -20,9 +20,12 @@ FULL = Observation(state=State.PENDING, reason="waits for a node: Insufficient c
 
 
 def lost(
-    loss: Loss = Loss.CRASH, reason: str = "was ended by signal 11", code: int = 139, **more: Any
+    kind: Failure = Failure.CRASH,
+    reason: str = "was ended by signal 11",
+    code: int = 139,
+    **more: Any,
 ) -> Observation:
-    return Observation(state=State.LOST, exit_code=code, reason=reason, loss=loss, **more)
+    return Observation(state=State.LOST, exit_code=code, reason=reason, failure=kind, **more)
 
 
 class Group:
@@ -57,8 +60,8 @@ class Group:
         }
         progress = None
         if step is not None:
-            # Progress after everything that has happened: the job trains.
-            progress = Progress(step, self.now + 0.1 if trained is None else trained)
+            # LastStep after everything that has happened: the job trains.
+            progress = LastStep(step, self.now + 0.1 if trained is None else trained)
         look = Look(counted, self.now if looked is None else looked)
         decision = self.controller.decide(self.events, look, self.now, progress)
         self.events += decision.events
@@ -89,7 +92,7 @@ def names_of(decision: Restart) -> str:
 
 
 def test_every_failure_kind_has_a_rule() -> None:
-    assert RULES.keys() == set(Loss)
+    assert RULES.keys() == set(Failure)
 
 
 def test_while_all_replicas_run_the_controller_waits_for_the_deadline() -> None:
@@ -97,34 +100,34 @@ def test_while_all_replicas_run_the_controller_waits_for_the_deadline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "says", "avoids", "memory", "force"),
+    ("kind", "says", "avoids", "memory", "force"),
     [
-        (Loss.CRASH, "it is restarted (1 of 3 crashes)", False, 1.0, False),
+        (Failure.CRASH, "it is restarted (1 of 3 crashes)", False, 1.0, False),
         (
-            Loss.PREEMPTED,
+            Failure.PREEMPTED,
             f"{ELSEWHERE} (1 of 100 preemptions)",
             True,
             1.0,
             False,
         ),
         (
-            Loss.NODE,
+            Failure.NODE,
             f"{ELSEWHERE} (1 of 100 preemptions)",
             True,
             1.0,
             True,
         ),
-        (Loss.MEMORY, "it is restarted with more memory (1 of 2 memory)", False, 1.5, False),
-        (Loss.HANG, f"{ELSEWHERE} (1 of 3 hangs)", True, 1.0, False),
-        (Loss.START, f"{ELSEWHERE} (1 of 3 starts)", True, 1.0, False),
+        (Failure.MEMORY, "it is restarted with more memory (1 of 2 memory)", False, 1.5, False),
+        (Failure.HANG, f"{ELSEWHERE} (1 of 3 hangs)", True, 1.0, False),
+        (Failure.START, f"{ELSEWHERE} (1 of 3 starts)", True, 1.0, False),
     ],
 )
 def test_a_failed_worker_is_restarted_alone_at_once(
-    loss: Loss, says: str, avoids: bool, memory: float, force: bool
+    kind: Failure, says: str, avoids: bool, memory: float, force: bool
 ) -> None:
     of = Group()
     worker = of.names["worker-1"]
-    assert of.sees(worker_1=lost(loss, "was lost", node="node-3")) == Restart(
+    assert of.sees(worker_1=lost(kind, "was lost", node="node-3")) == Restart(
         counts={worker: 1},
         because=f"worker-1 was lost; {says}",
         avoid={worker: "node-3"} if avoids else {},
@@ -141,7 +144,7 @@ def test_a_failure_without_a_kind_counts_as_a_crash() -> None:
 
 def test_a_chief_that_failed_because_of_its_ps_is_restarted_but_is_not_the_cause() -> None:
     decision = Group().restarts(
-        ps_0=lost(), chief=lost(Loss.TEMPORARY, "exited with 75: a process was lost", 75)
+        ps_0=lost(), chief=lost(Failure.TEMPORARY, "exited with 75: a process was lost", 75)
     )
     assert names_of(decision) == "chief ps-0 ps-1"
     assert "chief" not in decision.because
@@ -149,7 +152,7 @@ def test_a_chief_that_failed_because_of_its_ps_is_restarted_but_is_not_the_cause
 
 def test_a_failure_without_a_cause_is_decided_after_a_short_wait_for_the_cause() -> None:
     of = Group()
-    missing = lost(Loss.TEMPORARY, "exited with 75: a process was lost", 75)
+    missing = lost(Failure.TEMPORARY, "exited with 75: a process was lost", 75)
     early = of.sees(chief=missing)
     assert isinstance(early, Wait)
     assert of.now < early.until < of.now + 2
@@ -165,7 +168,7 @@ def test_a_gang_restarts_once_all_members_have_ended_or_their_time_is_over() -> 
     of = Group("multi_worker_mirrored")
     assert of.sees(worker_1=lost()) == Wait(of.now + SETTLE)
     of.now += 1
-    gone = lost(Loss.TEMPORARY, "exited with 75", 75)
+    gone = lost(Failure.TEMPORARY, "exited with 75", 75)
     all_gone = of.sees(worker_1=lost(), worker_0=gone, chief=gone)
     assert isinstance(all_gone, Restart)
     assert names_of(all_gone) == "chief worker-0 worker-1"
@@ -173,16 +176,16 @@ def test_a_gang_restarts_once_all_members_have_ended_or_their_time_is_over() -> 
 
 def test_a_preempted_gang_may_save_a_checkpoint_before_its_restart() -> None:
     of = Group("multi_worker_mirrored")
-    preempted = lost(Loss.PREEMPTED, "was ended by signal 15", 143)
+    preempted = lost(Failure.PREEMPTED, "was ended by signal 15", 143)
     assert of.sees(worker_1=preempted) == Wait(of.now + SETTLE_PREEMPTED)
 
 
 def test_preemptions_do_not_count_against_the_budget_of_crashes() -> None:
     of = Group(crashes=1, preemptions=3)
     for _ in range(3):
-        of.restarts(chief=lost(Loss.PREEMPTED, "was evicted", 143))
+        of.restarts(chief=lost(Failure.PREEMPTED, "was evicted", 143))
     assert "1 of 1 crashes" in of.restarts(chief=lost()).because
-    ended = of.due(chief=lost(Loss.PREEMPTED, "was evicted", 143))
+    ended = of.due(chief=lost(Failure.PREEMPTED, "was evicted", 143))
     assert isinstance(ended, Ended)
     assert ended.state is State.LOST
     assert (
@@ -258,10 +261,10 @@ def test_a_failure_is_recorded_once_however_often_it_is_observed() -> None:
 def test_a_restart_that_was_recorded_and_not_carried_out_is_carried_out_as_recorded() -> None:
     of = Group()
     worker = of.names["worker-1"]
-    first = of.sees(worker_1=lost(Loss.NODE, "is gone", node="node-3"))
+    first = of.sees(worker_1=lost(Failure.NODE, "is gone", node="node-3"))
     recorded = len(of.events)
     of.now += 5
-    again = of.sees(worker_1=lost(Loss.NODE, "is gone", node="node-3"))
+    again = of.sees(worker_1=lost(Failure.NODE, "is gone", node="node-3"))
     assert again == first
     assert again == of.sees(worker_1=Observation(state=State.LOST, restarts=None))
     assert len(of.events) == recorded
@@ -271,7 +274,7 @@ def test_a_restart_that_was_recorded_and_not_carried_out_is_carried_out_as_recor
 
 def test_a_replica_that_has_run_and_no_longer_exists_has_failed() -> None:
     of = Group()
-    gone = Observation(state=State.LOST, loss=Loss.NODE, reason="is gone", restarts=None)
+    gone = Observation(state=State.LOST, failure=Failure.NODE, reason="is gone", restarts=None)
     assert isinstance(of.sees(worker_1=gone), Restart)
 
 
@@ -287,14 +290,14 @@ def test_a_recorded_failure_stands_although_the_replica_responds_again() -> None
 
 def test_only_the_latest_failure_decides_which_node_to_avoid() -> None:
     of = Group()
-    preempted = lost(Loss.PREEMPTED, "was evicted", 143, node="node-1")
+    preempted = lost(Failure.PREEMPTED, "was evicted", 143, node="node-1")
     assert of.restarts(worker_1=preempted).avoid
     assert not of.restarts(worker_1=lost(node="node-2")).avoid
 
 
 def test_memory_grows_with_each_time_that_it_ran_out_and_never_shrinks_again() -> None:
     of = Group(memory=3)
-    memory = [of.restarts(worker_1=lost(Loss.MEMORY, "ran out of memory", 137)) for _ in "12"]
+    memory = [of.restarts(worker_1=lost(Failure.MEMORY, "ran out of memory", 137)) for _ in "12"]
     crash = of.restarts(worker_1=lost())
     worker = of.names["worker-1"]
     assert [each.memory[worker] for each in (*memory, crash)] == [1.5, 2.25, 2.25]
@@ -334,7 +337,7 @@ def test_a_worker_of_parameter_servers_has_the_progress_timeout_from_its_start()
 
 def test_a_permanent_failure_takes_precedence_over_the_failures_that_it_caused() -> None:
     failed = Observation(state=State.FAILED, exit_code=65, reason="exited with 65: a bug")
-    ended = Group().sees(worker_0=failed, chief=lost(Loss.TEMPORARY, "exited with 75", 75))
+    ended = Group().sees(worker_0=failed, chief=lost(Failure.TEMPORARY, "exited with 75", 75))
     assert isinstance(ended, Ended)
     assert (ended.state, ended.reason) == (State.FAILED, "worker-0 exited with 65: a bug")
 
@@ -357,7 +360,7 @@ def test_a_replica_unresponsive_to_the_chief_is_restarted_with_it_on_another_nod
     silent: list[str], back: str
 ) -> None:
     of = Group()
-    hung = lost(Loss.HANG, "exited with 76: no progress", 76, unresponsive=frozenset(silent))
+    hung = lost(Failure.HANG, "exited with 76: no progress", 76, unresponsive=frozenset(silent))
     there = replace(RUNNING, node="node-3")
     decision = of.sees(chief=hung, worker_0=there, worker_1=there)
     assert isinstance(decision, Restart), "what is silent is not waited for"
@@ -368,7 +371,7 @@ def test_a_replica_unresponsive_to_the_chief_is_restarted_with_it_on_another_nod
 
 
 def test_a_peer_named_by_a_replica_that_did_not_hang_is_not_restarted() -> None:
-    crashed = lost(Loss.CRASH, "raised OSError", 1, unresponsive=frozenset({"worker-0"}))
+    crashed = lost(Failure.CRASH, "raised OSError", 1, unresponsive=frozenset({"worker-0"}))
     assert names_of(Group().restarts(chief=crashed)) == "chief"
 
 
@@ -484,7 +487,7 @@ def test_a_log_of_any_number_of_restarts_is_bounded_without_changing_decisions()
     of = Group("multi_worker_mirrored", preemptions=10_000, crashes=3)
     of.restarts(worker_0=lost(reason="a crash " * 50))
     for step in range(300):
-        of.restarts(step=step, worker_0=lost(Loss.PREEMPTED, "was evicted " * 20, 143))
+        of.restarts(step=step, worker_0=lost(Failure.PREEMPTED, "was evicted " * 20, 143))
     whole = list(of.events)
     assert size_of(whole) > 200_000
     of.events = list(compacted(whole, limit=20_000))

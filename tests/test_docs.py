@@ -7,10 +7,13 @@ Each test fails with the document and what is missing. ``docs/options.md`` is ge
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from aerotrain_airflow.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,7 +34,10 @@ TEXTS = sorted(
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 #: The folders of this repository, and where Python finds its packages.
-FOLDERS = ("benchmarks", "dags", "deploy", "docs", "images", "plugins", "tasks", "tests")
+FOLDERS = (
+    *("benchmarks", "dags", "deploy", "devtools", "docs"),
+    *("images", "plugins", "tasks", "tests"),
+)
 IMPORTED_FROM = (ROOT, ROOT / "tasks", ROOT / "plugins", ROOT / "tests")
 
 #: Folders of the store or of the machine, which the documentation writes like those of the code.
@@ -156,7 +162,7 @@ def is_defined(dotted: str) -> bool:
 
 @per_page(CURRENT)
 def test_every_module_in_a_page_exists(page: Path) -> None:
-    pattern = r"(?<![\w./\-])(?:aerotrain|aerotrain_airflow|benchmarks)(?:\.\w+)+(?![\w/])"
+    pattern = r"(?<![\w./\-])(?:aerotrain|aerotrain_airflow|benchmarks|devtools)(?:\.\w+)+(?![\w/])"
     found = {each for span in spans(page) for each in re.findall(pattern, span)}
     missing = [each for each in sorted(found) if not each.isupper() and not is_defined(each)]
     missing = [each for each in missing if not each.endswith(".NAME")]
@@ -204,8 +210,8 @@ def test_every_identifier_in_a_page_occurs_in_the_code(page: Path) -> None:
 
 @per_page([*CURRENT, *TEXTS])
 def test_every_setting_exists(page: Path) -> None:
-    settings = (ROOT / "plugins" / "aerotrain_airflow" / "settings.py").read_text()
+    settings = {each.name for each in fields(Settings)}
     found = re.findall(r"AIRFLOW__AEROTRAIN__([A-Z_]+)", page.read_text())
     found += re.findall(r"\[aerotrain\] ([a-z]+_[a-z_]+|\w+(?= =))", page.read_text())
-    missing = [each for each in found if f"``{each.lower()}``" not in settings]
+    missing = [each for each in found if each.lower() not in settings]
     assert not missing, f"{name_of(page)} names settings that do not exist: {missing}"

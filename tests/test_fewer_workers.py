@@ -6,7 +6,7 @@ import pytest
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Role
-from aerotrain.contract.status import Loss
+from aerotrain.contract.status import Failure
 from aerotrain_airflow.controller.history import with_fewer_workers
 from test_recovery_matrix import SERVED, job
 
@@ -15,8 +15,8 @@ START = Event(event=EventType.START, at=0)
 CHIEFS_START = Event(event=EventType.START, at=1, replica="chief")
 
 
-def without_place(replica: str, loss: Loss = Loss.START) -> Event:
-    return Event(event=EventType.DETECT, at=2, replica=replica, kind=loss.value)
+def without_place(replica: str, kind: Failure = Failure.START) -> Event:
+    return Event(event=EventType.DETECT, at=2, replica=replica, kind=kind.value)
 
 
 def back(replica: str) -> Event:
@@ -29,9 +29,9 @@ def back(replica: str) -> Event:
         ([], 4),
         ([START, CHIEFS_START], 4),
         ([START, without_place("worker-3")], 3),
-        ([START, without_place("worker-0", Loss.NODE), without_place("worker-3")], 2),
+        ([START, without_place("worker-0", Failure.NODE), without_place("worker-3")], 2),
         ([START, without_place("worker-3"), back("worker-3")], 4),
-        ([START, without_place("worker-3", Loss.CRASH)], 4),
+        ([START, without_place("worker-3", Failure.CRASH)], 4),
         ([START, without_place("ps-0"), without_place("chief")], 4),
         # Each group has fewer workers: its worker-0 is not the worker-0 of the group before.
         ([START, without_place("worker-0"), START, without_place("worker-0")], 2),

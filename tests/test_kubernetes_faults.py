@@ -13,7 +13,7 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
-from support.imagined_sets import ImaginedSet
+from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import ALONE, CONN_ID, described
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def followed(own: KubernetesDouble) -> ImaginedSet:
-    return ImaginedSet(own).followed()
+def followed(own: KubernetesDouble) -> ImaginedGroup:
+    return ImaginedGroup(own).followed()
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -31,7 +31,7 @@ def test_a_request_to_a_busy_api_is_repeated(own: KubernetesDouble, status: int)
     own.fail(status, verb="create", resource="pods")
     own.fail(status, verb="list")
     own.fail(status, verb="watch")
-    followed = ImaginedSet(own).followed()
+    followed = ImaginedGroup(own).followed()
     followed.become(statuses.exited(0))
     assert followed.end().state is State.SUCCEEDED
 
@@ -39,22 +39,22 @@ def test_a_request_to_a_busy_api_is_repeated(own: KubernetesDouble, status: int)
 def test_a_creation_whose_response_was_lost_makes_no_duplicate(own: KubernetesDouble) -> None:
     own.fail(503, verb="create", resource="configmaps", done=True)
     own.fail(503, verb="create", resource="pods", done=True)
-    followed = ImaginedSet(own).followed()
-    assert followed.address.endswith("/try-1")
+    followed = ImaginedGroup(own).followed()
+    assert followed.handle.endswith("/try-1")
     assert len(own.all("pods", followed.namespace)) == 1
     followed.become(statuses.exited(0))
     assert followed.end().state is State.SUCCEEDED
 
 
 @pytest.mark.parametrize("trouble", ["cut_watches", "expire_watches"])
-def test_a_broken_watch_is_resumed(followed: ImaginedSet, trouble: str) -> None:
+def test_a_broken_watch_is_resumed(followed: ImaginedGroup, trouble: str) -> None:
     getattr(followed.double, trouble)()
     followed.become(statuses.exited(65, message="the label 7 is outside 0 to 3"))
     ended = followed.end()
     assert (ended.state, "the label 7" in ended.reason) == (State.FAILED, True)
 
 
-def test_changes_during_an_api_outage_are_seen_after_it(followed: ImaginedSet) -> None:
+def test_changes_during_an_api_outage_are_seen_after_it(followed: ImaginedGroup) -> None:
     followed.say("before")
     followed.hears("before")
     with followed.double.away():
@@ -65,7 +65,7 @@ def test_changes_during_an_api_outage_are_seen_after_it(followed: ImaginedSet) -
     assert followed.end().state is State.SUCCEEDED
 
 
-def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: ImaginedSet) -> None:
+def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: ImaginedGroup) -> None:
     followed.say("one", "two")
     followed.hears("one", "two")
     followed.double.cut_logs()
@@ -76,7 +76,7 @@ def test_each_line_is_passed_on_once_although_its_stream_is_cut(followed: Imagin
     assert followed.lines == ["one", "two", "three"]
 
 
-def test_reading_continues_after_a_log_is_rotated(followed: ImaginedSet) -> None:
+def test_reading_continues_after_a_log_is_rotated(followed: ImaginedGroup) -> None:
     followed.say("one")
     followed.hears("one")
     followed.double.rotate_log("job-chief", namespace=followed.namespace)
@@ -85,7 +85,7 @@ def test_reading_continues_after_a_log_is_rotated(followed: ImaginedSet) -> None
 
 
 def test_a_line_that_is_too_long_is_cut_and_later_lines_are_passed_on_once(
-    followed: ImaginedSet,
+    followed: ImaginedGroup,
 ) -> None:
     followed.say("before", "x" * (5 << 20), "after")
     followed.double.wait_for(lambda: "after" in followed.lines or followed.has_ended(), "the lines")
@@ -98,7 +98,7 @@ def test_a_line_that_is_too_long_is_cut_and_later_lines_are_passed_on_once(
     assert long == "x" * LONGEST + f" [{(5 << 20) - LONGEST} more bytes of this line were cut]"
 
 
-def test_a_credential_that_is_renewed_during_a_job_is_used(followed: ImaginedSet) -> None:
+def test_a_credential_that_is_renewed_during_a_job_is_used(followed: ImaginedGroup) -> None:
     followed.say("one")
     followed.hears("one")
     followed.double.rotate_token("second")
@@ -111,7 +111,7 @@ def test_a_credential_that_is_renewed_during_a_job_is_used(followed: ImaginedSet
 
 
 def test_events_of_kubernetes_about_a_failure_are_reported(
-    followed: ImaginedSet, caplog: pytest.LogCaptureFixture
+    followed: ImaginedGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     namespace = followed.namespace
@@ -127,7 +127,7 @@ def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
     """Sixty times as fast: a watch of one second, and a list of all pods every five."""
     monkeypatch.setattr(group, "WATCH_SECONDS", 1)
     monkeypatch.setattr(group, "RESYNC_SECONDS", 5)
-    followed = ImaginedSet(own).followed()
+    followed = ImaginedGroup(own).followed()
     began = len(own.requests)
 
     def six_minutes() -> bool:
@@ -140,15 +140,15 @@ def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
 
 
 def test_a_pod_on_an_unresponsive_node_does_not_delay_the_next_try(
-    followed: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+    followed: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
     followed.double.hold("job-chief", followed.namespace)
     followed.double.delete("pods", "job-chief", followed.namespace)
     second = followed.launcher_of("try-2")
     another = replace(followed.job, arguments={"another": "job"})  # one that adopts nothing
-    address = second.start(second.plan(another, "try-2"))
-    assert address.endswith("/try-2")
+    handle = second.start(second.plan(another, "try-2"))
+    assert handle.endswith("/try-2")
     assert followed.end().state is State.LOST
 
 

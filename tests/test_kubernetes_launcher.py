@@ -21,16 +21,16 @@ from support.kubernetes_worlds import ALONE, SECRET, World
 SECONDS = 60.0
 
 
-def watched(launcher: Launcher[Any], address: str) -> tuple[Ended, list[str]]:
+def watched(launcher: Launcher[Any], handle: str) -> tuple[Ended, list[str]]:
     """The end of the replica group, and every line that was passed on."""
     lines: list[str] = []
-    ended = launcher.watch(address, lambda line: lines.append(str(line)), until=None)
+    ended = launcher.watch(handle, lambda line: lines.append(str(line)), until=None)
     return ended, lines
 
 
-def ended_by(launcher: Launcher[Any], address: str) -> Ended:
-    ended, _ = watched(launcher, address)
-    launcher.stop(address)
+def ended_by(launcher: Launcher[Any], handle: str) -> Ended:
+    ended, _ = watched(launcher, handle)
+    launcher.stop(handle)
     return ended
 
 
@@ -47,22 +47,22 @@ def eventually(what: Callable[[], Any]) -> Any:
 def running(world: World) -> Iterator[tuple[Launcher[Any], str]]:
     """A replica group whose replicas all run, and would for long."""
     launcher = world.launcher()
-    address = launcher.start(launcher.plan(world.job(), "try-1"))
+    handle = launcher.start(launcher.plan(world.job(), "try-1"))
     eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
-    yield launcher, address
-    launcher.stop(address)
+    yield launcher, handle
+    launcher.stop(handle)
 
 
 def test_replicas_find_each_other_and_the_job_leaves_nothing_but_its_result(world: World) -> None:
     launcher = world.launcher()
     job = world.job(arguments={"chief": "meet"})
-    address = launcher.start(launcher.plan(job, "try-1"))
-    ended, lines = watched(launcher, address)
+    handle = launcher.start(launcher.plan(job, "try-1"))
+    ended, lines = watched(launcher, handle)
     assert ended.state is State.SUCCEEDED, (ended, lines)
     assert "[chief] met ps-0, worker-0, worker-1" in lines
     assert {"[worker-1] hello from worker-1", "[ps-0] hello from ps-0"} <= set(lines)
     assert len(lines) == len(set(lines))
-    launcher.stop(address)
+    launcher.stop(handle)
     eventually(lambda: not world.pods())
     for left in (
         world.core.list_namespaced_service(world.namespace).items,
@@ -95,31 +95,31 @@ def test_the_end_of_a_failed_replica_has_its_reason(
 def test_a_second_try_adopts_a_running_group_and_the_first_can_no_longer_end_it(
     world: World, running: tuple[Launcher[Any], str]
 ) -> None:
-    first, address = running
+    first, handle = running
     uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
     second = world.launcher("try-2")
-    assert second.start(second.plan(world.job(), "try-2")) == address
-    first.stop(address)
+    assert second.start(second.plan(world.job(), "try-2")) == handle
+    first.stop(handle)
     assert {name: pod.metadata.uid for name, pod in world.pods().items()} == uids
-    second.stop(address)
+    second.stop(handle)
     eventually(lambda: not world.pods())
 
 
 def test_a_group_with_a_failed_replica_is_adopted_and_the_replica_restarted(
     world: World, running: tuple[Launcher[Any], str]
 ) -> None:
-    _, address = running
+    _, handle = running
     before = world.pods()
     world.core.delete_namespaced_pod("job-worker-1", world.namespace)
     eventually(lambda: "job-worker-1" not in world.pods())
     second = world.launcher("try-2")
-    assert second.start(second.plan(world.job(), "try-2")) == address
+    assert second.start(second.plan(world.job(), "try-2")) == handle
     with ThreadPoolExecutor(1) as thread:
-        end = thread.submit(watched, second, address)
+        end = thread.submit(watched, second, handle)
         eventually(lambda: "job-worker-1" in world.pods())
         after = world.pods()
         assert after["job-chief"].metadata.uid == before["job-chief"].metadata.uid
-        second.stop(address)
+        second.stop(handle)
         assert end.result(SECONDS)[0].state is State.LOST
 
 
@@ -131,21 +131,21 @@ def test_a_group_with_more_failures_than_its_budget_is_launched_again(world: Wor
     before = world.pods()
     world.core.delete_namespaced_pod("job-worker-1", world.namespace)
     eventually(lambda: "job-worker-1" not in world.pods())
-    address = second.start(second.plan(job, "try-2"))
-    assert address.endswith("/try-2")
+    handle = second.start(second.plan(job, "try-2"))
+    assert handle.endswith("/try-2")
     after = world.pods()
     assert after.keys() == before.keys()
     assert after["job-chief"].metadata.uid != before["job-chief"].metadata.uid
-    second.stop(address)
+    second.stop(handle)
 
 
 @pytest.mark.usefixtures("running")
 def test_another_description_under_the_same_name_replaces_the_group(world: World) -> None:
     second = world.launcher("try-2")
     changed = world.job(arguments={"chief": "serve"})
-    address = second.start(second.plan(changed, "try-2"))
-    assert address.endswith("/try-2")
-    second.stop(address)
+    handle = second.start(second.plan(changed, "try-2"))
+    assert handle.endswith("/try-2")
+    second.stop(handle)
 
 
 @pytest.mark.parametrize("victim", ["pod", "owner"])
@@ -153,13 +153,13 @@ def test_a_pod_deleted_by_hand_is_a_failure_that_names_the_deletion(
     world: World, victim: str
 ) -> None:
     launcher = world.launcher()
-    address = launcher.start(launcher.plan(world.job(restarts={"preemptions": 0}), "try-1"))
+    handle = launcher.start(launcher.plan(world.job(restarts={"preemptions": 0}), "try-1"))
     eventually(lambda: [pod.status.phase for pod in world.pods().values()] == ["Running"] * 4)
     if victim == "pod":
         world.core.delete_namespaced_pod("job-worker-1", world.namespace)
     else:
         world.core.delete_namespaced_config_map("job", world.namespace)
-    ended, _ = watched(launcher, address)
+    ended, _ = watched(launcher, handle)
     assert ended.state is State.LOST
     assert "deleted" in ended.reason
 
@@ -167,7 +167,7 @@ def test_a_pod_deleted_by_hand_is_a_failure_that_names_the_deletion(
 def test_every_line_is_passed_on_once_although_the_follower_is_replaced(world: World) -> None:
     launcher = world.launcher()
     job = world.job(replicas=ALONE, arguments={"chief": "count", "lines": 80})
-    address = launcher.start(launcher.plan(job, "try-1"))
+    handle = launcher.start(launcher.plan(job, "try-1"))
     told: list[str] = []
 
     def tell(line: Any) -> None:
@@ -176,9 +176,9 @@ def test_every_line_is_passed_on_once_although_the_follower_is_replaced(world: W
         told.append(str(line))
 
     with pytest.raises(InterruptedError):
-        launcher.watch(address, tell, until=None)
-    ended = launcher.watch(address, lambda line: told.append(str(line)), until=None)
-    launcher.stop(address)
+        launcher.watch(handle, tell, until=None)
+    ended = launcher.watch(handle, lambda line: told.append(str(line)), until=None)
+    launcher.stop(handle)
     assert ended.state is State.SUCCEEDED
     lines = [each for each in told if "line" in each]
     assert lines == [f"[chief] line {number}" for number in range(80)]
@@ -260,11 +260,11 @@ class TestWhatCannotStart:
             deadlines={"start": 5},
             min_workers=1,
         )
-        address = launcher.start(launcher.plan(job, "try-1"))
-        watched(launcher, address)
-        ledger = launcher.events(address)
-        launcher.stop(address)
-        assert with_fewer_workers(job, ledger).count(Role.WORKER) == 1
+        handle = launcher.start(launcher.plan(job, "try-1"))
+        watched(launcher, handle)
+        events = launcher.events(handle)
+        launcher.stop(handle)
+        assert with_fewer_workers(job, events).count(Role.WORKER) == 1
 
     def test_a_secret_that_does_not_exist(self, world: World) -> None:
         launcher = world.launcher(store_secret="forgotten")

@@ -14,7 +14,7 @@ from aerotrain_airflow.backends.kubernetes.cluster import ApiError
 from aerotrain_airflow.backends.kubernetes.identity import restarts_of
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.pod import replica_pod
-from support.imagined_sets import ImaginedSet
+from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import World, described
 from test_kubernetes_launcher import eventually
@@ -40,11 +40,11 @@ def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
         replicas=replicas,
         arguments={**does, "awaited": dict.fromkeys(back, 1)},
     )
-    address = launcher.start(launcher.plan(job, "try-1"))
+    handle = launcher.start(launcher.plan(job, "try-1"))
     lines: list[str] = []
     with ThreadPoolExecutor(1) as thread:
         end = thread.submit(
-            launcher.watch, address, lambda line: lines.append(str(line)), until=None
+            launcher.watch, handle, lambda line: lines.append(str(line)), until=None
         )
         eventually(lambda: len([each for each in lines if "hello" in each]) == len(world.pods()))
         before = {name: pod.metadata.uid for name, pod in world.pods().items()}
@@ -52,18 +52,18 @@ def test_a_deleted_replica_is_restarted_with_those_it_needs_and_no_others(
         assert end.result(120).state is State.SUCCEEDED, lines
     after = {name: pod.metadata.uid for name, pod in world.pods().items()}
     assert {name.removeprefix("job-") for name in after if after[name] != before[name]} == back
-    ledger = launcher.events(address)
-    assert {each.replica for each in ledger if each.event is EventType.RESTART} == back
-    launcher.stop(address)
+    events = launcher.events(handle)
+    assert {each.replica for each in events if each.event is EventType.RESTART} == back
+    launcher.stop(handle)
 
 
 @pytest.fixture
-def imagined(own: KubernetesDouble) -> ImaginedSet:
-    return ImaginedSet(own).followed()
+def imagined(own: KubernetesDouble) -> ImaginedGroup:
+    return ImaginedGroup(own).followed()
 
 
 @pytest.mark.process
-def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedSet) -> None:
+def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedGroup) -> None:
     for life in (1, 2, 3):
         imagined.become(statuses.exited(130 + life))
         imagined.until_restarted(life)
@@ -75,7 +75,7 @@ def test_pods_are_restarted_until_their_budget_is_used_up(imagined: ImaginedSet)
 
 @pytest.mark.process
 def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
-    imagined: ImaginedSet,
+    imagined: ImaginedGroup,
 ) -> None:
     imagined.double.fail(403, verb="create", resource="pods", message="not now")
     imagined.become(statuses.exited(139))
@@ -86,7 +86,7 @@ def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
     imagined.until_restarted(1)
     imagined.become(statuses.exited(0))
     assert end.result(30).state is State.SUCCEEDED
-    entries = imagined.launcher.events(imagined.address)
+    entries = imagined.launcher.events(imagined.handle)
     assert [each.event for each in entries] == [
         EventType.START,
         EventType.DETECT,
@@ -95,7 +95,7 @@ def test_a_recovery_that_one_follower_began_is_finished_by_the_next(
 
 
 @pytest.mark.process
-def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedSet) -> None:
+def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedGroup) -> None:
     other = imagined.follow()
     imagined.double.wait_for(lambda: imagined.double.watching > 1, "another watch")
     for life in (1, 2):
@@ -104,13 +104,13 @@ def test_only_one_of_two_followers_restarts_a_replica(imagined: ImaginedSet) -> 
     imagined.become(statuses.exited(0))
     assert imagined.end().state is State.SUCCEEDED
     assert other.result(30).state is State.SUCCEEDED
-    entries = imagined.launcher.events(imagined.address)
+    entries = imagined.launcher.events(imagined.handle)
     assert [each.restarts for each in entries if each.event is EventType.RESTART] == [1, 2]
 
 
 @pytest.mark.process
 def test_a_pod_on_an_unresponsive_node_is_replaced_without_waiting(
-    imagined: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+    imagined: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
     imagined.double.hold("job-chief", imagined.namespace)

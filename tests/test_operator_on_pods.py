@@ -104,10 +104,10 @@ def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_
 ) -> None:
     settings = PodSettings(namespace=namespace, image="imagined:1")
     launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
-    address = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
-    asyncio.run(JobTrigger(address, "kubernetes_default", "try-1").on_kill())
+    handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
+    asyncio.run(JobTrigger(handle, "kubernetes_default", "try-1").on_kill())
     double.wait_for(lambda: len(double.all("pods", namespace)) == left)
-    launcher.stop(address)
+    launcher.stop(handle)
 
 
 def test_a_dry_run_shows_everything_and_makes_nothing(

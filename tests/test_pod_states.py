@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from aerotrain.contract.errors import FinalError, TerminationMessage
-from aerotrain.contract.status import Loss, Observation, State
+from aerotrain.contract.status import Failure, Observation, State
 from aerotrain_airflow.backends.kubernetes.reasons import TABLE, Place
 from aerotrain_airflow.backends.kubernetes.states import observe_pod
 
@@ -23,14 +23,14 @@ def test_the_status_of_a_pod_is_interpreted_as_in_the_table(row: dict[str, Any])
         state=State(row["state"]),
         exit_code=row.get("exit_code"),
         reason=row.get("reason", ""),
-        loss=Loss(row["loss"]) if "loss" in row else None,
+        failure=Failure(row["failure"]) if "failure" in row else None,
     )
 
 
 def test_a_pod_that_no_longer_exists_has_failed() -> None:
     seen = observe_pod(None)
     assert seen.state is State.LOST
-    assert "deleted its pod" in seen.reason
+    assert "its pod was deleted" in seen.reason
 
 
 def test_an_unknown_phase_is_an_error() -> None:
@@ -59,7 +59,7 @@ def test_every_reason_of_the_table_is_recognized_in_its_field(row: Any) -> None:
         state = "waiting" if row.place is Place.WAITING else "terminated"
         status["containerStatuses"] = [{"name": "replica", "state": {state: container}}]
     seen = observe_pod({"metadata": {"name": "x"}, "status": status})
-    assert (seen.state, seen.loss) == (row.state, row.loss)
+    assert (seen.state, seen.failure) == (row.state, row.failure)
     assert seen.reason.startswith(f"{row.what} ({row.reason})")
     assert seen.reason.endswith(row.todo)
 
@@ -69,5 +69,5 @@ def test_unresponsive_peers_are_read_from_the_termination_message() -> None:
     ended = {"terminated": {"exitCode": 76, "message": said.to_text()}}
     status = {"phase": "Failed", "containerStatuses": [{"name": "replica", "state": ended}]}
     seen = observe_pod({"metadata": {"name": "train-chief"}, "status": status})
-    assert (seen.loss, seen.unresponsive) == (Loss.HANG, {"ps-0"})
+    assert (seen.failure, seen.unresponsive) == (Failure.HANG, {"ps-0"})
     assert seen.reason == "exited with 76: no progress for 61 s"

@@ -100,11 +100,11 @@ def test_the_first_observed_end_is_kept_until_the_replica_restarts(seen: Seen) -
 def test_a_pod_that_is_being_created_does_not_count_as_missing(seen: Seen) -> None:
     seen.lists(1.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     seen.restarts[WORKER] = 1
-    seen.making({WORKER: 1}, 10.0)
+    seen.creating({WORKER: 1}, 10.0)
     seen.lists(11.0, pod(CHIEF, statuses.running()), pod(WORKER, statuses.exited(139)))
     assert seen.states() == ["running", "pending"]
     assert seen.seen[WORKER].waits_since == 10.0
-    seen.made([WORKER], 12.0)
+    seen.created([WORKER], 12.0)
     seen.lists(11.5, pod(CHIEF, statuses.running()))  # requested before, answered after
     assert seen.states() == ["running", "pending"]
     seen.lists(13.0, pod(CHIEF, statuses.running()))

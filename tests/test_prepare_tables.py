@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.data import hashing
 from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.data.prepare import assignment, batch_writer, duplicates
-from aerotrain.data.prepare.assignment import Hashes
-from aerotrain.data.prepare.grouping import grouped
+from aerotrain.data.hashing import Hashes
+from aerotrain.data.prepare import batch_writer, duplicates
+from aerotrain.data.prepare.plan import group_fragments
 from aerotrain.data.records import column_of, encode, framed, read_frames
 from aerotrain.data.sources import Fragment, SourceError
-from aerotrain.data.sources.examples import _parsed
+from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
 
@@ -53,7 +54,7 @@ def records(url: str, split: str) -> list[dict[str, Any]]:
     store = open_store(url)
     for shard in load_dataset(url).splits[split].shards:
         for _, record in read_frames(io.BytesIO(store.get(shard.file))):
-            found.append({name: values[0] for name, (_, values) in _parsed(record).items()})
+            found.append({name: values[0] for name, (_, values) in features_of(record).items()})
     return found
 
 
@@ -123,14 +124,14 @@ def test_fragments_are_grouped_by_size_in_an_order_of_the_seed() -> None:
         Fragment(name=f"{number}", fingerprint=f"{number}", bytes=10, description={})
         for number in range(100)
     ]
-    groups = list(grouped(fragments, 95, seed=0))
+    groups = list(group_fragments(fragments, 95, seed=0))
     assert [len(group) for group in groups] == [9] * 11 + [1]
     assert sorted(fragment.name for group in groups for fragment in group) == sorted(
         fragment.name for fragment in fragments
     )
-    assert groups != list(grouped(fragments, 95, seed=1))
+    assert groups != list(group_fragments(fragments, 95, seed=1))
     unknown = [Fragment(name="x", fingerprint="x", bytes=None, description={})] * 3
-    assert [len(group) for group in grouped(unknown, 95, seed=0)] == [1, 1, 1]
+    assert [len(group) for group in group_fragments(unknown, 95, seed=0)] == [1, 1, 1]
 
 
 # --- splits
@@ -339,7 +340,7 @@ def test_different_keys_with_equal_hashes_are_not_duplicates(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def four(keys: Sequence[str | bytes]) -> Hashes:
-        return assignment.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
+        return hashing.hashes_of(keys) >> np.uint64(62) << np.uint64(62)
 
     monkeypatch.setattr(batch_writer, "hashes_of", four)
     monkeypatch.setattr(duplicates, "hashes_of", four)

@@ -14,7 +14,7 @@ import pytest
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.status import Loss, Observation, State, job_state
+from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
 from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
 from support.waiting import wait_for
@@ -185,7 +185,7 @@ def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     reaper.kill()
     psutil.wait_procs([replica], timeout=10)
     seen = launcher.observe(address)[WORKER]
-    assert (seen.state, seen.loss) == (State.LOST, Loss.NODE)
+    assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
 
 
 def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
@@ -198,7 +198,7 @@ def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
     os.kill(json.loads((Path(address) / "status.json").read_text())["pid"], signal.SIGKILL)
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in found if _is_alive(pid)], 10)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
-    assert {each.loss for each in launcher.observe(address).values()} == {Loss.NODE}
+    assert {each.failure for each in launcher.observe(address).values()} == {Failure.NODE}
 
 
 def test_a_folder_of_another_version_is_not_read_but_removed_once_nothing_runs_in_it(

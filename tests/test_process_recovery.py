@@ -101,9 +101,11 @@ def test_an_unresponsive_replica_is_ended_and_restarted(
     live.until_all_run()
     os.kill(live.pid("worker-1"), signal.SIGSTOP)
     assert live.end.result(60).state is State.SUCCEEDED
-    [loss] = [each for each in live.launcher.events(live.address) if each.event is EventType.DETECT]
-    assert (loss.replica, loss.kind) == ("worker-1", "hang")
-    assert loss.because == "had no heartbeat for 6 s, and was ended"
+    [failure] = [
+        each for each in live.launcher.events(live.address) if each.event is EventType.DETECT
+    ]
+    assert (failure.replica, failure.kind) == ("worker-1", "hang")
+    assert failure.because == "had no heartbeat for 6 s, and was ended"
 
 
 def test_a_killed_supervisor_is_replaced_and_all_its_replicas_restarted(
@@ -127,7 +129,7 @@ def test_a_used_up_restart_budget_ends_the_job_with_that_reason(
     ended = live.end.result(60)
     assert ended.state is State.LOST
     assert ended.reason == (
-        "chief was ended by signal 9; it came back 1 times, and restarts.crashes is 1"
+        "chief was ended by signal 9; it was restarted 1 times, and restarts.crashes is 1"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import Job, Role
-from aerotrain.contract.recovery import MATRIX, replicas_to_restart
+from aerotrain_airflow.controller.restart_policy import MATRIX, replicas_to_restart
 
 SERVED = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "ps", "count": 2}]
 GANG = [{"role": "chief"}, {"role": "worker", "count": 2}, {"role": "evaluator"}]
@@ -67,11 +67,9 @@ def test_each_failure_restarts_the_replicas_of_the_matrix(
 def test_the_documentation_names_the_replicas_that_are_restarted() -> None:
     page = (Path(__file__).parent.parent / "docs" / "recovery.md").read_text()
     for row in MATRIX:
-        if row.role is None:
-            continue
-        every = ", ".join(f"`{role}`" for role in Role if role is row.role or role in row.brings)
-        restarted = f"all of {every}" if row.brings else "that replica alone"
-        cells = f"| {row.formation} | `{row.role}` | {restarted} |"
+        every = ", ".join(f"`{role}`" for role in Role if role is row.role or role in row.together)
+        restarted = f"all of {every}" if row.together else "that replica alone"
+        cells = f"| {row.topology} | `{row.role}` | {restarted} |"
         assert cells in page, f"docs/recovery.md has no row that begins with {cells}"
 
 

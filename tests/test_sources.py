@@ -350,6 +350,15 @@ def test_the_whole_records_of_a_truncated_tfrecord_file_are_read(tmp_path: Path)
     assert "truncated" in rejected[0].reason
 
 
+def test_a_record_that_is_not_an_example_is_rejected_even_as_the_first(tmp_path: Path) -> None:
+    records = [b"text", *encode({"x": column_of("x", np.arange(2))}).to_pylist(), b"\xff"]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(framed(pa.array(records, pa.large_binary())).content)
+    columns, rejected = read({"kind": "tfrecord", "url": path.as_uri()})
+    assert columns == {"x": [0, 1]}
+    assert [each.reason for each in rejected] == ["it is not a tf.train.Example"] * 2
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("place", [0, 12], ids=["length", "data"])
 def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(

@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.data.prepare.assignment import hashes_of
+from aerotrain.data.dataset import PAGE, SCHEMA, Feature, load_dataset, load_statistics
+from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Column, column_of
-from aerotrain.data.statistics.dataset import Statistics
+from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes
 from aerotrain.data.statistics.page import page
-from aerotrain.data.statistics.summary import PAGE, SCHEMA, load_statistics
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
 

@@ -5,7 +5,7 @@ import pytest
 from aerotrain.contract.errors import LIMIT, ExitCode, TerminationMessage
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import (
-    Loss,
+    Failure,
     Observation,
     Progress,
     Result,
@@ -20,23 +20,23 @@ PS = ReplicaName(Role.PS, 0)
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "state", "loss", "reason"),
+    ("exit_code", "state", "kind", "reason"),
     [
         (0, State.SUCCEEDED, None, "exited with 0"),
         (65, State.FAILED, None, "exited with 65"),
-        (75, State.LOST, Loss.TEMPORARY, "exited with 75"),
-        (76, State.LOST, Loss.HANG, "exited with 76"),
+        (75, State.LOST, Failure.TEMPORARY, "exited with 75"),
+        (76, State.LOST, Failure.HANG, "exited with 76"),
         (77, State.FAILED, None, "exited with 77"),
-        (1, State.LOST, Loss.CRASH, "exited with 1"),
-        (137, State.LOST, Loss.CRASH, "was ended by signal 9"),
-        (143, State.LOST, Loss.PREEMPTED, "was ended by signal 15"),
-        (139, State.LOST, Loss.CRASH, "was ended by signal 11"),
+        (1, State.LOST, Failure.CRASH, "exited with 1"),
+        (137, State.LOST, Failure.CRASH, "was ended by signal 9"),
+        (143, State.LOST, Failure.PREEMPTED, "was ended by signal 15"),
+        (139, State.LOST, Failure.CRASH, "was ended by signal 11"),
     ],
 )
 def test_an_exit_code_determines_whether_a_retry_can_help(
-    exit_code: int, state: State, loss: Loss | None, reason: str
+    exit_code: int, state: State, kind: Failure | None, reason: str
 ) -> None:
-    expected = Observation(state=state, exit_code=exit_code, reason=reason, loss=loss)
+    expected = Observation(state=state, exit_code=exit_code, reason=reason, failure=kind)
     assert observed_exit(exit_code) == expected
 
 

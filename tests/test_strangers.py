@@ -16,7 +16,7 @@ from aerotrain.contract.status import State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.kubernetes import lifecycle
 from aerotrain_airflow.backends.kubernetes.identity import HOLDER, JOB_LABEL, Handle
-from support.imagined_sets import ImaginedSet
+from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import ALONE, World
 from test_kubernetes_launcher import eventually
@@ -38,7 +38,7 @@ def test_foreign_pods_end_no_training_whatever_their_labels(world: World) -> Non
     job = world.job(replicas=ALONE, arguments=arguments)
     plan = launcher.plan(job, "try-1")
     [chief] = [each for each in plan.others if each["kind"] == "Pod"]
-    address = launcher.start(plan)
+    handle = launcher.start(plan)
     owner = world.core.read_namespaced_config_map("job", world.namespace)
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "job", "uid": owner.metadata.uid}
     copied, adopted = (looks_like(chief, name, "true") for name in ("copy", "adopted"))
@@ -46,7 +46,7 @@ def test_foreign_pods_end_no_training_whatever_their_labels(world: World) -> Non
     labelled = looks_like(chief, "labelled", "true")
     labelled["metadata"]["labels"] = LABELS
     with ThreadPoolExecutor(1) as thread:
-        end = thread.submit(launcher.watch, address, lambda line: None, until=None)
+        end = thread.submit(launcher.watch, handle, lambda line: None, until=None)
         for each in (copied, adopted, labelled):
             world.core.create_namespaced_pod(world.namespace, each)
         eventually(lambda: phases(world, "copy", "adopted", "labelled") == ["Succeeded"] * 3)
@@ -55,7 +55,7 @@ def test_foreign_pods_end_no_training_whatever_their_labels(world: World) -> Non
         assert end.result(120).state is State.SUCCEEDED
     assert open_store(job.prefix).get("result.json")
     assert world.pods()["job-chief"].metadata.uid == uid
-    launcher.stop(address)
+    launcher.stop(handle)
     eventually(lambda: world.pods().keys() == {"copy", "labelled"})
 
 
@@ -88,10 +88,10 @@ def test_a_foreign_object_with_the_name_of_a_job_is_kept_and_named_in_the_error(
 @pytest.mark.process
 class TestUnderOurNames:
     @pytest.fixture
-    def ours(self, own: KubernetesDouble) -> ImaginedSet:
-        return ImaginedSet(own)
+    def ours(self, own: KubernetesDouble) -> ImaginedGroup:
+        return ImaginedGroup(own)
 
-    def stranger(self, of: ImaginedSet, name: str) -> str:
+    def stranger(self, of: ImaginedGroup, name: str) -> str:
         """A foreign pod that has everything that our chief has, except its owner."""
         pod = of.pod()
         for field in ("uid", "resourceVersion", "creationTimestamp", "ownerReferences"):
@@ -102,7 +102,7 @@ class TestUnderOurNames:
         return uid
 
     def test_a_foreign_pod_with_the_name_of_a_failed_replica_is_not_deleted(
-        self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+        self, ours: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
         pod = ours.pod()
@@ -116,38 +116,38 @@ class TestUnderOurNames:
         assert ours.pod()["metadata"]["uid"] == theirs
 
     def test_the_next_try_deletes_only_objects_of_the_previous_one(
-        self, ours: ImaginedSet, monkeypatch: pytest.MonkeyPatch
+        self, ours: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
         ours.double.hold("job-chief", ours.namespace)  # so that pods are deleted by force
         theirs = self.stranger(ours, "theirs")
-        another = ImaginedSet.job_of(arguments={"another": "job"})
+        another = ImaginedGroup.job_of(arguments={"another": "job"})
         second = ours.launcher_of("try-2")
         second.start(second.plan(another, "try-2"))
         assert ours.uids()["theirs"] == theirs
 
-    def test_an_owner_restored_from_a_copy_is_foreign(self, ours: ImaginedSet) -> None:
+    def test_an_owner_restored_from_a_copy_is_foreign(self, ours: ImaginedGroup) -> None:
         owner = ours.double.find("configmaps", "job", ours.namespace)
         assert owner
         ours.double.delete("configmaps", "job", ours.namespace)
         for field in ("uid", "resourceVersion", "creationTimestamp"):
             del owner["metadata"][field]
         ours.double.create(owner, ours.namespace)
-        assert ours.launcher.events(ours.address) == []
+        assert ours.launcher.events(ours.handle) == []
         ended = ours.followed().end()
         assert (ended.state, "is gone" in ended.reason) == (State.LOST, True)
-        ours.launcher.stop(ours.address)
+        ours.launcher.stop(ours.handle)
         assert ours.double.find("configmaps", "job", ours.namespace)
 
-    def test_a_group_without_a_known_uid_is_found_by_its_launch(self, ours: ImaginedSet) -> None:
+    def test_a_group_without_a_known_uid_is_found_by_its_launch(self, ours: ImaginedGroup) -> None:
         """As when a task is killed while it creates its replica group."""
-        named = Handle.parse(ours.address)
+        named = Handle.parse(ours.handle)
         assert named.uid
         ours.launcher.stop(str(Handle(named.namespace, named.name, named.attempt)))
         ours.double.wait_for(lambda: not ours.double.all("pods", ours.namespace), "its end")
 
     def test_events_of_an_earlier_pod_of_the_same_name_are_not_reported(
-        self, ours: ImaginedSet, caplog: pytest.LogCaptureFixture
+        self, ours: ImaginedGroup, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.INFO)
         ours.double.tell("job-chief", "FailedMount", "an old story", namespace=ours.namespace)

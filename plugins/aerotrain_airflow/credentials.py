@@ -1,7 +1,6 @@
 """Turns an Airflow connection into the environment variables by which a replica uses the store."""
 
 import os
-from collections.abc import Mapping
 
 from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
 
@@ -50,8 +49,5 @@ def store_of(url: str, settings: Settings) -> Store:
 
 def replica_base_environment(settings: Settings) -> dict[str, str]:
     """The base environment of local replicas: this process's, without Airflow's secrets."""
-    return _public(os.environ) | store_environment(settings)
-
-
-def _public(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(_PRIVATE)}
+    public = {name: each for name, each in os.environ.items() if not name.startswith(_PRIVATE)}
+    return public | store_environment(settings)

@@ -9,7 +9,6 @@ A DAG file passes their values to a step as ``RunParam("epochs")``, a template w
 Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -18,11 +17,11 @@ from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts, Role
-from aerotrain.contract.options import Kind, Option, Section, option, options_of
+from aerotrain.contract.options import Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain_airflow.settings import LAUNCHERS, Settings
+from aerotrain_airflow.settings import LAUNCHERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,57 +178,3 @@ class RunSwitch(RunParam):
 
     def resolve(self, context: Context) -> int:
         return int(bool(super().resolve(context)))
-
-
-def reference() -> str:
-    """The text of docs/options.md: every option and setting, with its default and its meaning."""
-    lines = [
-        "# Options",
-        "",
-        "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
-        "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
-        "marked † are not: they are flags of `aerotrain prepare` and `aerotrain train` alone.",
-        "`make docs` writes this page.",
-    ]
-    for section in Section:
-        lines += [
-            "",
-            f"## {section}",
-            "",
-            "| option | type | default | meaning |",
-            "|---|---|---|---|",
-        ]
-        for name, each in OPTIONS.items():
-            if each.option.section is section:
-                mark = "" if each.option.in_form else " †"
-                default = json.dumps(each.default, ensure_ascii=False)
-                help_ = each.option.help.replace("\n", "<br>").replace("|", "\\|")
-                lines.append(f"| `{name}`{mark} | {_values(each.option)} | `{default}` | {help_} |")
-    lines += [
-        "",
-        "## Settings",
-        "",
-        "Of the administrator, in the section `[aerotrain]` of `airflow.cfg` or as environment",
-        "variables `AIRFLOW__AEROTRAIN__STORE` and so on. Some concern one launcher only.",
-        "",
-        "| setting | default | meaning |",
-        "|---|---|---|",
-    ]
-    for each in fields(Settings):
-        default = each.metadata["default"]
-        shown = "" if callable(default) else f"`{json.dumps(default)}`"
-        lines.append(f"| `{each.name}` | {shown} | {each.metadata['description']} |")
-    return "\n".join(lines) + "\n"
-
-
-def _values(option: Option) -> str:
-    """The type of an option's value, and its bounds."""
-    if option.choices:
-        return ", ".join(f"`{each}`" for each in option.choices)
-    bounds = {"≥": option.minimum, ">": option.above, "≤": option.maximum}
-    said = [f"{sign} {value:g}" for sign, value in bounds.items() if value is not None]
-    return ", ".join([option.kind.value, *said, *(["or null"] if option.optional else [])])
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

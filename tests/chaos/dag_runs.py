@@ -145,9 +145,9 @@ class DagTraining:
         """Read the chief's new lines, wherever its replica group is."""
         time.sleep(_LOOK_EVERY)
         for started in self.scratch.glob(f"{TASK}-*/*/started"):
-            self.address = str(started.parent)
+            self.handle = str(started.parent)
         try:
-            said = (Path(self.address) / "chief" / "log").read_text()
+            said = (Path(self.handle) / "chief" / "log").read_text()
         except FileNotFoundError:
             return  # not there yet, or removed already
         whole = said[: said.rfind("\n") + 1]
@@ -212,5 +212,5 @@ def kill_in_turn(training: DagTraining) -> None:
 
 
 def _adoptions(training: DagTraining) -> int:
-    ledger = (Path(training.address) / "ledger.jsonl").read_text().splitlines()
+    ledger = (Path(training.handle) / "ledger.jsonl").read_text().splitlines()
     return sum(each.event is EventType.ADOPT for each in read(ledger))

@@ -119,7 +119,7 @@ def _disk_full(seconds: float, _: Training, scene: Scene) -> None:
 def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
     """Drop all packets from and to its port until that is detected."""
     assert scene.network is not None
-    address = JobFolder(Path(training.address)).addresses()[name]
+    address = JobFolder(Path(training.handle)).addresses()[name]
     scene.network.drop(int(address.rpartition(":")[2]))
     try:
         training.until(lambda: any(each.event is EventType.DETECT for each in training.ledger()))

@@ -78,7 +78,7 @@ def wrong_line(training: Training) -> list[str]:
     found = unlike(published(training), names, TrainArguments(model="", data="").keep)
     if not json.loads(store.get("model.json"))["checkpoint"].endswith(f"/{names[-1]}"):
         found.append("model.json names another checkpoint than the last")
-    if json.loads(store.get("result.json"))["attempt"] != training.address.rpartition("/")[2]:
+    if json.loads(store.get("result.json"))["attempt"] != training.handle.rpartition("/")[2]:
         found.append("result.json is of another launch")
     if (lease := json.loads(store.get("lease.json")))["token"] != names[-1].token:
         found.append(f"the lease has token {lease['token']}")

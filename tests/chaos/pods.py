@@ -90,7 +90,7 @@ class Pods:
         ]
 
     def _pod(self, replica: str, training: Training) -> str:
-        return f"{Handle.parse(training.address).name}-{replica}"
+        return f"{Handle.parse(training.handle).name}-{replica}"
 
 
 @dataclass(frozen=True)

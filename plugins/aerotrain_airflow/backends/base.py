@@ -51,7 +51,7 @@ class NoRoomError(TemporaryError):
     """A resource is used up, such as disk space; it may become free again."""
 
 
-class Plan(Protocol):
+class LaunchPlan(Protocol):
     """What a backend would start; ``str()`` formats it for the user."""
 
     @property
@@ -62,7 +62,7 @@ class Plan(Protocol):
         """The handle that the group will have; it ends in the attempt."""
 
 
-PlanT = TypeVar("PlanT", bound=Plan)
+PlanT = TypeVar("PlanT", bound=LaunchPlan)
 
 
 @dataclass(frozen=True, kw_only=True)

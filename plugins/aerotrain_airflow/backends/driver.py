@@ -5,8 +5,7 @@ from contextlib import suppress
 from logging import getLogger
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.status import Progress as ProgressLine
-from aerotrain.contract.status import State
+from aerotrain.contract.status import Progress, State
 from aerotrain_airflow.backends.base import (
     Backend,
     Emit,
@@ -18,7 +17,7 @@ from aerotrain_airflow.backends.base import (
     Say,
 )
 from aerotrain_airflow.controller.controller import Controller
-from aerotrain_airflow.controller.decision import Decision, Ended, Progress, Restart, Wait
+from aerotrain_airflow.controller.decision import Decision, Ended, LastStep, Restart, Wait
 
 #: Seconds until a restart is repeated that failed for lack of a resource.
 ROOM_EVERY = 2.0
@@ -73,12 +72,12 @@ class _Listener:
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self.progress: Progress | None = None
+        self.last_step: LastStep | None = None
 
     def emit(self, line: LogLine) -> None:
-        found = ProgressLine.parse(line.text)
+        found = Progress.parse(line.text)
         if found is not None:
-            self.progress = Progress(found.step, time.time())
+            self.last_step = LastStep(found.step, time.time())
         self._emit(line)
 
 
@@ -95,7 +94,7 @@ class _Following:
         while True:
             look = await self._group.observe(wait, look_again=look_again)
             decision = self._controller.decide(
-                self._group.events, look, time.time(), self._listener.progress
+                self._group.events, look, time.time(), self._listener.last_step
             )
             if isinstance(decision.action, Ended):
                 with suppress(GoneError, NoRoomError):  # the job has ended in any case

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.recovery import replicas_to_restart
-from aerotrain.contract.status import Loss, Observation, State, job_state
+from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain_airflow.controller.deadlines import (
     Deadline,
     deadlines,
@@ -21,8 +20,8 @@ from aerotrain_airflow.controller.deadlines import (
 from aerotrain_airflow.controller.decision import (
     Decision,
     Ended,
+    LastStep,
     Look,
-    Progress,
     Restart,
     Seen,
     Wait,
@@ -35,6 +34,7 @@ from aerotrain_airflow.controller.restart_policy import (
     kind_of,
     memory_factor,
     not_before,
+    replicas_to_restart,
 )
 
 Histories = Mapping[ReplicaName, History]
@@ -52,7 +52,7 @@ class Controller:
     until: float | None = None
 
     def decide(
-        self, events: Sequence[Event], look: Look, now: float, progress: Progress | None = None
+        self, events: Sequence[Event], look: Look, now: float, last_step: LastStep | None = None
     ) -> Decision:
         """What to do about a group with these ``events`` and this observation.
 
@@ -61,10 +61,10 @@ class Controller:
         """
         history = self._history(events)
         late = _not_carried_out(look.seen, history)
-        seen = self._combined(look.seen, history, late, progress)
+        seen = self._combined(look.seen, history, late, last_step)
         if job_state(seen) in (State.SUCCEEDED, State.FAILED):
             return Decision(action=Ended.of(seen))
-        step = progress.step if progress else None
+        step = last_step.step if last_step else None
         failed = _Failures(job=self.job, seen=seen, history=history, now=now, step=step)
         ended = failed.end_of_job()
         if ended is not None:
@@ -76,7 +76,7 @@ class Controller:
             return Decision(action=ended, events=failed.new + failed.not_started(deadline))
         if late:
             return Decision(action=Restart.of(late), events=failed.new)
-        wait = self._wait(limits, seen, now, progress)
+        wait = self._wait(limits, seen, now, last_step)
         if not failed.events:
             return Decision(action=wait)
         due = failed.restart_due()
@@ -101,7 +101,7 @@ class Controller:
         seen: Seen,
         history: Histories,
         late: Mapping[ReplicaName, Event],
-        progress: Progress | None,
+        last_step: LastStep | None,
     ) -> Seen:
         """The observations, combined with what the event log says of each replica.
 
@@ -110,7 +110,7 @@ class Controller:
         """
         found: dict[ReplicaName, Observation] = {}
         for name, each in seen.items():
-            failure, allowed = history[name].failure, self._allowed(history[name], progress)
+            failure, allowed = history[name].failure, self._allowed(history[name], last_step)
             if name in late:
                 found[name] = Observation(
                     state=State.PENDING, reason="waits to be restarted", waits_since=late[name].at
@@ -121,22 +121,22 @@ class Controller:
                 found[name] = _as_recorded(each, failure)
             elif each.state is State.RUNNING and (each.heartbeat_age or 0.0) > allowed:
                 reason = f"had no heartbeat for {allowed:.0f} s, and was ended"
-                found[name] = replace(each, state=State.LOST, reason=reason, loss=Loss.HANG)
+                found[name] = replace(each, state=State.LOST, reason=reason, failure=Failure.HANG)
             else:
                 found[name] = each
         return found
 
-    def _allowed(self, history: History, progress: Progress | None) -> float:
+    def _allowed(self, history: History, last_step: LastStep | None) -> float:
         """The heartbeat timeout of this replica: longer until it has trained."""
         since = history.last_restart.at if history.last_restart else self.created
-        return heartbeat_timeout(self.job, trains=progress is not None and progress.at > since)
+        return heartbeat_timeout(self.job, trains=last_step is not None and last_step.at > since)
 
     def _wait(
-        self, limits: Sequence[Deadline], seen: Seen, now: float, progress: Progress | None
+        self, limits: Sequence[Deadline], seen: Seen, now: float, last_step: LastStep | None
     ) -> Wait:
         """Wait until a deadline passes, or until a replica could first count as unresponsive."""
         ages = [each.heartbeat_age for each in seen.values() if each.heartbeat_age is not None]
-        allowed = heartbeat_timeout(self.job, trains=progress is not None)
+        allowed = heartbeat_timeout(self.job, trains=last_step is not None)
         no_heartbeat = now + max(0.0, allowed - max(ages)) if ages else float("inf")
         until = min((each.at for each in limits if each.at > now), default=float("inf"))
         return Wait(min(until, no_heartbeat), look_again=any(each.at <= now for each in limits))
@@ -159,7 +159,7 @@ class _Failures:
         A replica that only reports a missing peer failed because of that peer, and is left out.
         """
         lost = {name: each for name, each in self.seen.items() if each.state is State.LOST}
-        causes = {name for name, each in lost.items() if kind_of(each) is not Loss.TEMPORARY}
+        causes = {name for name, each in lost.items() if kind_of(each) is not Failure.TEMPORARY}
         return {
             name: self.history[name].failure or self._detected(name, kind_of(each), self.step)
             for name, each in lost.items()
@@ -194,12 +194,12 @@ class _Failures:
 
     def not_started(self, deadline: Deadline) -> tuple[Event, ...]:
         """The replicas not started by this deadline, as events: the next attempt may omit them."""
-        return tuple(self._detected(name, Loss.START, None) for name in deadline.waiting)
+        return tuple(self._detected(name, Failure.START, None) for name in deadline.waiting)
 
     @cached_property
     def unresponsive(self) -> frozenset[ReplicaName]:
         """Replicas that seem to run, but that a peer reported as unresponsive when it ended."""
-        hung = [self.seen[name] for name in self.events if kind_of(self.seen[name]) is Loss.HANG]
+        hung = [self.seen[name] for name in self.events if kind_of(self.seen[name]) is Failure.HANG]
         reported = frozenset[str]().union(*(each.unresponsive for each in hung))
         return frozenset(
             name
@@ -236,10 +236,10 @@ class _Failures:
             because=because,
             node=self.seen[name].node if is_moved else "",
             memory=memory_factor([*self.history[name].earlier, *([failure] if failure else [])]),
-            force=name in self.unresponsive or kind_of(self.seen[name]) is Loss.NODE,
+            force=name in self.unresponsive or kind_of(self.seen[name]) is Failure.NODE,
         )
 
-    def _detected(self, name: ReplicaName, kind: Loss, step: int | None) -> Event:
+    def _detected(self, name: ReplicaName, kind: Failure, step: int | None) -> Event:
         seen = self.seen[name]
         return Event(
             event=EventType.DETECT,
@@ -270,7 +270,7 @@ def _as_recorded(seen: Observation, failure: Event) -> Observation:
         seen,
         state=State.LOST,
         reason=failure.because,
-        loss=Loss(failure.kind),
+        failure=Failure(failure.kind),
         node=failure.node or seen.node,
         unresponsive=frozenset(failure.unresponsive),
     )

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.recovery import Topology
 from aerotrain.contract.status import State
 from aerotrain_airflow.controller.decision import Seen
+from aerotrain_airflow.controller.restart_policy import Topology
 
 #: The number of replicas whose reasons for waiting are in the message.
 _NAMED = 3
@@ -45,7 +45,7 @@ def _deadlines(job: Job, seen: Seen, created: float, until: float | None) -> Ite
     yield Deadline(
         created + job.deadlines.run,
         f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; "
-        "allow it more, or give it more replicas",
+        "increase deadlines.run, or use more replicas",
     )
     if until is not None:
         yield Deadline(until, f"{job.name} ran for longer than its task's execution_timeout")

@@ -22,8 +22,8 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The last progress line: its global step, and its time by ``time.time()``."""
+class LastStep:
+    """The global step of the last progress line, and its time by ``time.time()``."""
 
     step: int
     at: float

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.status import Loss
+from aerotrain.contract.status import Failure
 
 #: The failures of each replica that are kept individually: more than any decision needs.
 _KEPT = 8
@@ -18,7 +18,7 @@ _KEPT = 8
 _REASON = 200
 
 #: The failure kinds for which the cluster, and not the replica, is the cause.
-_NO_PLACE = frozenset({Loss.START, Loss.NODE})
+_NO_PLACE = frozenset({Failure.START, Failure.NODE})
 
 
 @dataclass(frozen=True)
@@ -102,25 +102,25 @@ def is_alike(event: Event, reason: str, step: int | None) -> bool:
     return event.step == step and event.because[:_REASON] == reason[:_REASON]
 
 
-def with_fewer_workers(job: Job, ledger: Iterable[Event]) -> Job:
+def with_fewer_workers(job: Job, events: Iterable[Event]) -> Job:
     """The job without the workers that could not be placed at the ends of earlier attempts.
 
-    ``ledger`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
+    ``events`` is the event log of all earlier attempts. At least ``job.min_workers`` remain; the
     job is unchanged if that is None.
     """
     if job.min_workers is None:
         return job
-    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(ledger))
+    workers = max(job.min_workers, job.count(Role.WORKER) - _without_place(events))
     replicas = (
         replace(each, count=workers) if each.role is Role.WORKER else each for each in job.replicas
     )
     return replace(job, replicas=tuple(replicas))
 
 
-def _without_place(ledger: Iterable[Event]) -> int:
+def _without_place(events: Iterable[Event]) -> int:
     """How many workers each replica group was missing at its end, summed over all groups."""
     missing: list[set[str]] = [set()]
-    for entry in ledger:
+    for entry in events:
         if entry.event is EventType.START and not entry.replica:
             missing.append(set())
         elif entry.event is EventType.RESTART:

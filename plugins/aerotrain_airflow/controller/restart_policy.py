@@ -1,17 +1,17 @@
-"""The restart policy: whether a replica is restarted after a failure, how, and when.
+"""The restart policy: whether a replica is restarted after a failure, with which others, and when.
 
 Airflow's retries are the outer layer. What is final here would fail the same way there; if only the
 restart budget is used up, another attempt may help.
 """
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import ReplicaName, Restarts
-from aerotrain.contract.status import Loss, Observation
+from aerotrain.contract.job import Job, ReplicaName, Restarts, Role
+from aerotrain.contract.status import Failure, Observation
 from aerotrain_airflow.controller.history import is_alike
 
 #: The number of failures in a row with the same message at the same step after which the program
@@ -39,14 +39,14 @@ class Rule:
 
 
 # One row per failure kind.
-RULES: Mapping[Loss, Rule] = {
-    Loss.CRASH: Rule(Remedy.RESTART, "crashes", may_be_a_bug=True),
-    Loss.TEMPORARY: Rule(Remedy.RESTART, "crashes"),
-    Loss.HANG: Rule(Remedy.OTHER_NODE, "hangs", may_be_a_bug=True),
-    Loss.MEMORY: Rule(Remedy.MORE_MEMORY, "memory"),
-    Loss.PREEMPTED: Rule(Remedy.OTHER_NODE, "preemptions"),
-    Loss.NODE: Rule(Remedy.OTHER_NODE, "preemptions"),
-    Loss.START: Rule(Remedy.OTHER_NODE, "starts"),
+RULES: Mapping[Failure, Rule] = {
+    Failure.CRASH: Rule(Remedy.RESTART, "crashes", may_be_a_bug=True),
+    Failure.TEMPORARY: Rule(Remedy.RESTART, "crashes"),
+    Failure.HANG: Rule(Remedy.OTHER_NODE, "hangs", may_be_a_bug=True),
+    Failure.MEMORY: Rule(Remedy.MORE_MEMORY, "memory"),
+    Failure.PREEMPTED: Rule(Remedy.OTHER_NODE, "preemptions"),
+    Failure.NODE: Rule(Remedy.OTHER_NODE, "preemptions"),
+    Failure.START: Rule(Remedy.OTHER_NODE, "starts"),
 }
 
 #: Exit codes of signals from outside, which do not point to the program as the cause.
@@ -65,9 +65,9 @@ class Verdict:
         return self.remedy not in (Remedy.RETRY, Remedy.NONE)
 
 
-def kind_of(seen: Observation) -> Loss:
+def kind_of(seen: Observation) -> Failure:
     """The failure kind; a failure without an explanation is a crash."""
-    return seen.loss or Loss.CRASH
+    return seen.failure or Failure.CRASH
 
 
 def judge(
@@ -83,7 +83,7 @@ def judge(
                 Remedy.NONE, f"{seen.reason}: {ALIKE} times {where}, so it would fail again"
             )
     budget = getattr(budgets, rule.budget)
-    spent = sum(each.times for each in earlier if RULES[Loss(each.kind)].budget == rule.budget)
+    spent = sum(each.times for each in earlier if RULES[Failure(each.kind)].budget == rule.budget)
     if spent >= budget:
         used = f"it was restarted {spent} times, and restarts.{rule.budget} is {budget}"
         return Verdict(Remedy.RETRY, f"{seen.reason}; {used}")
@@ -123,8 +123,8 @@ def not_before(
     times = [event.at + _pause(event, earlier) for event, earlier in failures.values()]
     kinds = {event.kind for event in events}
     if not all_ended:
-        times.append(first + (SETTLE_PREEMPTED if Loss.PREEMPTED in kinds else SETTLE))
-    if kinds == {Loss.TEMPORARY}:
+        times.append(first + (SETTLE_PREEMPTED if Failure.PREEMPTED in kinds else SETTLE))
+    if kinds == {Failure.TEMPORARY}:
         times.append(first + CAUSE_SHOWS)
     return max(times)
 
@@ -142,4 +142,55 @@ def _pause(failure: Event, earlier: Sequence[Event]) -> float:
 
 def memory_factor(failures: Iterable[Event]) -> float:
     """The factor for the memory of a replica after these failures."""
-    return _MORE_MEMORY ** sum(each.times for each in failures if each.kind == Loss.MEMORY)
+    return _MORE_MEMORY ** sum(each.times for each in failures if each.kind == Failure.MEMORY)
+
+
+class Topology(StrEnum):
+    """How the replicas of a job depend on each other, in the words of the documentation."""
+
+    SERVED = "`parameter_server`"
+    GANG = "`multi_worker_mirrored`, `dtensor` over processes"
+    ALONE = "any of one process"
+    ANY = "any"
+
+    @classmethod
+    def of(cls, job: Job) -> "Topology":
+        """The topology of a job, without its evaluator and its input."""
+        if job.rules.ps:
+            return cls.SERVED
+        return cls.GANG if job.rules.peers and job.count(Role.WORKER) else cls.ALONE
+
+
+@dataclass(frozen=True)
+class Row:
+    """If a replica of ``role`` fails, all those of the roles ``together`` restart with it."""
+
+    topology: Topology
+    role: Role
+    together: tuple[Role, ...] = ()
+
+
+#: The replicas that are restarted after a failure; docs/recovery.md has the same table. Those that
+#: are not named continue.
+MATRIX: tuple[Row, ...] = (
+    Row(Topology.SERVED, Role.WORKER),
+    Row(Topology.SERVED, Role.PS, (Role.PS, Role.CHIEF)),
+    Row(Topology.SERVED, Role.CHIEF),
+    Row(Topology.GANG, Role.CHIEF, (Role.CHIEF, Role.WORKER)),
+    Row(Topology.GANG, Role.WORKER, (Role.CHIEF, Role.WORKER)),
+    Row(Topology.ALONE, Role.CHIEF),
+    Row(Topology.ANY, Role.EVALUATOR),
+    Row(Topology.ANY, Role.INPUT),
+    Row(Topology.ANY, Role.DISPATCHER, (Role.CHIEF, Role.WORKER, Role.INPUT)),
+)
+
+
+def replicas_to_restart(job: Job, failed: Collection[ReplicaName]) -> frozenset[ReplicaName]:
+    """The replicas to restart if these failed; those that still run are ended first."""
+    together = {role for name in failed for role in _row_of(job, name.role).together}
+    return frozenset(failed) | {name for name in job.names() if name.role in together}
+
+
+def _row_of(job: Job, role: Role) -> Row:
+    topologies = (Topology.of(job), Topology.ANY)
+    return next(row for row in MATRIX if row.role is role and row.topology in topologies)

@@ -25,7 +25,7 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.LOST)
 
 
-class Loss(StrEnum):
+class Failure(StrEnum):
     """The failure kind of a replica, as far as it matters for a restart."""
 
     CRASH = "crash"  # its own fault: a signal, or an unknown exit code
@@ -41,7 +41,7 @@ class Loss(StrEnum):
 class Observation:
     """What a backend observed of one replica. ``exit_code`` is None while it runs, or if unknown.
 
-    ``loss`` belongs to the state LOST; LOST without it counts as a crash. ``restarts`` is the
+    ``failure`` belongs to the state LOST; LOST without it counts as a crash. ``restarts`` is the
     restart count at the time of the observation; None if the replica is gone and the count is
     unknown. ``node`` is the replica's machine. ``heartbeat_age`` is the seconds since the last
     heartbeat, None if the backend sees none. ``waits_since`` is since when the replica has been
@@ -52,7 +52,7 @@ class Observation:
     state: State
     exit_code: int | None = None
     reason: str = ""
-    loss: Loss | None = None
+    failure: Failure | None = None
     restarts: int | None = 0
     node: str = ""
     heartbeat_age: float | None = None
@@ -61,19 +61,19 @@ class Observation:
 
 
 #: What an exit code means for a replica. Every code that is not here is a crash.
-OF_EXIT: Mapping[int, tuple[State, Loss | None]] = {
+OF_EXIT: Mapping[int, tuple[State, Failure | None]] = {
     ExitCode.OK: (State.SUCCEEDED, None),
     ExitCode.FINAL: (State.FAILED, None),
-    ExitCode.TEMPORARY: (State.LOST, Loss.TEMPORARY),
-    ExitCode.FROZEN: (State.LOST, Loss.HANG),
+    ExitCode.TEMPORARY: (State.LOST, Failure.TEMPORARY),
+    ExitCode.FROZEN: (State.LOST, Failure.HANG),
     ExitCode.SUPERSEDED: (State.FAILED, None),
-    ExitCode.TERMINATED: (State.LOST, Loss.PREEMPTED),
+    ExitCode.TERMINATED: (State.LOST, Failure.PREEMPTED),
 }
 
 
 def observed_exit(exit_code: int, message: str = "") -> Observation:
     """The observation of a replica that ended with ``exit_code`` and that termination message."""
-    state, loss = OF_EXIT.get(exit_code, (State.LOST, Loss.CRASH))
+    state, failure = OF_EXIT.get(exit_code, (State.LOST, Failure.CRASH))
     if exit_code > 128:
         reason = f"was ended by signal {exit_code - 128}"
     else:
@@ -83,7 +83,7 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
         state=state,
         exit_code=exit_code,
         reason=f"{reason}: {said.reason}" if said.reason else reason,
-        loss=loss,
+        failure=failure,
         unresponsive=said.unresponsive,
     )
 

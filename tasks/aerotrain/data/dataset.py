@@ -1,4 +1,4 @@
-"""The manifest of a data set, which is what its readers see: schema, splits and shards."""
+"""What readers of a data set see: its manifest with schema, splits and shards, its statistics."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,11 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.store import MANIFEST, MissingError, open_store
 
 VERSION = 1
+
+#: The files of a data set's statistics.
+STATISTICS = "statistics.json"
+PAGE = "statistics.html"
+SCHEMA = "schema.json"
 
 
 @dataclass(frozen=True)
@@ -145,3 +150,17 @@ def load_dataset(url: str) -> Dataset:
         raise MissingError(
             f"there is no finished data set at {url}; run its prepare to the end first"
         ) from error
+
+
+def load_statistics(url: str) -> dict[str, dict[str, Any]]:
+    """The summary of each column of the data set at ``url``; empty if it has none.
+
+    Each has ``missing`` and ``distinct``; numbers have ``min``, ``max``, ``mean``, ``std`` and
+    ``quantiles`` too. ``vocabulary`` holds the values of a categorical column with their counts,
+    most frequent first.
+    """
+    try:
+        data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))
+    except MissingError:
+        return {}
+    return data

@@ -32,6 +32,6 @@ namespace: SIGTERM ends it even where it has no handler for it.
 from support.kubernetes_double import statuses
 from support.kubernetes_double.double import KubernetesDouble
 from support.kubernetes_double.faults import Fault, Request
-from support.kubernetes_double.tempo import Tempo
+from support.kubernetes_double.nodes import Tempo
 
 __all__ = ["Fault", "KubernetesDouble", "Request", "Tempo", "statuses"]

@@ -9,9 +9,8 @@ from typing import Any
 from support.kubernetes_double import admission, answers
 from support.kubernetes_double.access import Access
 from support.kubernetes_double.deletion import Deletion
-from support.kubernetes_double.kinds import PODS, REVIEWS, Kind, read_fields, read_selector
+from support.kubernetes_double.kinds import PODS, REVIEWS, Kind, Target, read_fields, read_selector
 from support.kubernetes_double.objects import Manifest, Objects, Stored
-from support.kubernetes_double.paths import Target
 from support.kubernetes_double.watches import fields_match
 
 #: Code and body of a response.

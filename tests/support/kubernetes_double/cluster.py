@@ -16,10 +16,10 @@ from support.kubernetes_double.deletion import Deletion
 from support.kubernetes_double.kinds import KINDS, NAMESPACES, PODS, VOLCANO, Kind
 from support.kubernetes_double.kubelet import Kubelet
 from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.nodes import Tempo
 from support.kubernetes_double.objects import Manifest, Objects, Stored
 from support.kubernetes_double.server import Control, Server
 from support.kubernetes_double.statuses import Edit
-from support.kubernetes_double.tempo import Tempo
 from support.kubernetes_double.watches import Watches
 
 T = TypeVar("T")

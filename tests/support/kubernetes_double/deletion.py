@@ -8,8 +8,8 @@ from typing import Any
 from support.kubernetes_double import answers
 from support.kubernetes_double.admission import timestamp
 from support.kubernetes_double.kinds import NAMESPACES, PODS, Kind
+from support.kubernetes_double.nodes import Tempo
 from support.kubernetes_double.objects import Event, Manifest, Objects, Stored
-from support.kubernetes_double.tempo import Tempo
 
 FOREGROUND = "foregroundDeletion"
 

@@ -9,11 +9,11 @@ from support.kubernetes_double import statuses
 from support.kubernetes_double.admission import timestamp
 from support.kubernetes_double.kinds import EVENTS
 from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.nodes import Tempo
 from support.kubernetes_double.objects import Manifest, Objects, Stored
 from support.kubernetes_double.pods import ProcessPod
 from support.kubernetes_double.statuses import Edit
 from support.kubernetes_double.surroundings import Addresses
-from support.kubernetes_double.tempo import Tempo
 
 
 class Kubelet:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from support.kubernetes_double import answers
-from support.kubernetes_double.kinds import PODS
+from support.kubernetes_double.kinds import PODS, is_true
 from support.kubernetes_double.objects import Manifest, Objects
-from support.kubernetes_double.paths import is_true
 from support.kubernetes_double.watches import CUT
 
 

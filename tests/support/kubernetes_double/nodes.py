@@ -1,7 +1,8 @@
-"""The resources of the double's only node, and the images that it can pull."""
+"""The double's only node: its resources, the images that it can pull, and how long things take."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from support.kubernetes_double.objects import Manifest
 
@@ -14,6 +15,19 @@ _FACTORS: Mapping[str, float] = {
     **{unit: 1000.0 ** (index + 1) for index, unit in enumerate("kMGTPE")},
     **{f"{unit}i": 1024.0 ** (index + 1) for index, unit in enumerate("KMGTPE")},
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tempo:
+    """Seconds that parts of the cluster take: those of a real Kubernetes 1.36, by about five."""
+
+    schedule: float = 0.01  # until the scheduler has found a node
+    create: float = 0.03  # until the kubelet has made the containers
+    notice: float = 0.05  # from a container's end to `terminated` in its status
+    phase: float = 0.2  # from there to the pod's phase
+    collect: float = 0.05  # from the end of an owner to the deletion of its dependants
+    removal: float = 0.05  # from the end of a deleted pod's containers to the end of the object
+    bookmark: float = 10.0  # from one bookmark to the next; a real one: 60
 
 
 def what_is_short(pod: Manifest) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 from support.kubernetes_double import nodes, statuses
 from support.kubernetes_double.containers import Container
 from support.kubernetes_double.logs import Logs
+from support.kubernetes_double.nodes import Tempo
 from support.kubernetes_double.objects import Manifest, Objects, Stored
 from support.kubernetes_double.statuses import Edit
 from support.kubernetes_double.surroundings import Addresses, ConfigError, Surroundings
-from support.kubernetes_double.tempo import Tempo
 
 #: Writes an event of this pod: type, reason, message.
 Tell = Callable[[str, str, str], None]

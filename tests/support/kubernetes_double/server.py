@@ -13,10 +13,17 @@ from support.kubernetes_double import answers
 from support.kubernetes_double.access import Access
 from support.kubernetes_double.api import Api
 from support.kubernetes_double.faults import Fault, Faults, Request
-from support.kubernetes_double.kinds import Kind, read_fields, read_selector
+from support.kubernetes_double.kinds import (
+    Kind,
+    Target,
+    discovery,
+    is_true,
+    read_fields,
+    read_path,
+    read_selector,
+)
 from support.kubernetes_double.logs import Logs
-from support.kubernetes_double.paths import Target, discovery, is_true, read_path
-from support.kubernetes_double.tempo import Tempo
+from support.kubernetes_double.nodes import Tempo
 from support.kubernetes_double.watches import CUT, Watch, Watches
 
 #: A real server chooses between half an hour and an hour.

@@ -315,7 +315,7 @@ class Cluster:
                     self._client = await self._clients.enter_async_context(connection)
                 except ConfigException as error:
                     raise FinalError(
-                        f"there is no Kubernetes to talk to: {error}; make an Airflow connection "
+                        f"no Kubernetes can be reached: {error}; create an Airflow connection "
                         "of type kubernetes (with in_cluster where Airflow runs in the cluster), "
                         "and name it in [aerotrain] kubernetes_conn_id"
                     ) from error

@@ -101,12 +101,12 @@ class PodGroup:
     async def restart(self, restart: Restart) -> None:
         """Restart the pods of these replicas with these restart counts."""
         # Before the first await: another follower may be faster, and its pods already running then.
-        self._observed.making(restart.counts, time.time())
+        self._observed.creating(restart.counts, time.time())
         await self._logs.restart(restart.counts)
         await together(
             restart_pod(self._cluster, self._handle, name, restart) for name in restart.counts
         )
-        self._observed.made(restart.counts, time.time())
+        self._observed.created(restart.counts, time.time())
 
     async def finish(self, ended: Ended) -> None:
         """Emit the last lines, and the cluster's messages on the replicas that failed."""

@@ -129,6 +129,6 @@ def in_the_way(manifest: Manifest, namespace: str) -> str:
     """The error message for a foreign object that has one of the group's names."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     return (
-        f"there is a {kind} {name} in {namespace} that is not of this job's making; delete it or "
-        "give it another name, if you know whose it is"
+        f"there is a {kind} {name} in {namespace} that is not one of this job's objects; delete "
+        "or rename it, if it is yours"
     )

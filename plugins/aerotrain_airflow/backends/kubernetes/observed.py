@@ -80,7 +80,9 @@ class ObservedGroup:
         self._pods = {handle.pod(name): name for name in names}
         self._uid = handle.uid
         self._restarts = restarts
-        self._made: dict[ReplicaName, float] = {}  # when its pod was created; infinite until then
+        self._created_at: dict[
+            ReplicaName, float
+        ] = {}  # when its pod was created; infinite until then
         #: The state of each replica that was observed, or that is missing.
         self.replicas: dict[ReplicaName, ReplicaStatus] = {}
         #: When the last list of all pods began; None before the first one.
@@ -131,18 +133,18 @@ class ObservedGroup:
         """
         for name in set(self._pods.values()) - set(there):
             before = self.replicas.get(name)
-            if self._made.get(name, 0.0) >= began or (before and before.seen.state.ended):
+            if self._created_at.get(name, 0.0) >= began or (before and before.seen.state.ended):
                 continue
             last = before or ReplicaStatus(seen=_MISSING, created=began, restarts=None)
             self.replicas[name] = replace(last, seen=_MISSING)
         self.looked = began
 
-    def making(self, counts: Mapping[ReplicaName, int], now: float) -> None:
+    def creating(self, counts: Mapping[ReplicaName, int], now: float) -> None:
         """New pods are being created for these from ``now`` on; they do not count as missing."""
         for name, count in counts.items():
-            self._made[name] = float("inf")
+            self._created_at[name] = float("inf")
             self.replicas[name] = ReplicaStatus(seen=_REQUESTED, created=now, restarts=count)
 
-    def made(self, names: Iterable[ReplicaName], now: float) -> None:
+    def created(self, names: Iterable[ReplicaName], now: float) -> None:
         """The pods were created: a list that begins later must include them."""
-        self._made.update(dict.fromkeys(names, now))
+        self._created_at.update(dict.fromkeys(names, now))

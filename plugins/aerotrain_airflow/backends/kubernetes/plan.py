@@ -114,19 +114,19 @@ def _check(job: Job, settings: PodSettings) -> None:
 def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
     queue = Queue.parse(settings.queue)
     several = len(list(job.names())) > 1
-    made = [_owner(job)]
+    manifests = [_owner(job)]
     if several:
-        made.append(_service(job))
-    made.append(_network_policy(job, several=several))
+        manifests.append(_service(job))
+    manifests.append(_network_policy(job, several=several))
     if queue.system == "volcano":
-        made.append(_pod_group(job, queue))
-    made += _pods(job, attempt, settings)
+        manifests.append(_pod_group(job, queue))
+    manifests += _pods(job, attempt, settings)
     labels = {
         "app.kubernetes.io/name": "aerotrain",
         "app.kubernetes.io/managed-by": "aerotrain",
         JOB_LABEL: job.name,
     }
-    for manifest in made:
+    for manifest in manifests:
         metadata = manifest["metadata"]
         manifest["metadata"] = {
             "name": job.name,
@@ -134,7 +134,7 @@ def _manifests(job: Job, attempt: str, settings: PodSettings) -> list[Manifest]:
             **metadata,
             "labels": {**labels, **metadata.get("labels", {})},
         }
-    return made
+    return manifests
 
 
 def _owner(job: Job) -> Manifest:

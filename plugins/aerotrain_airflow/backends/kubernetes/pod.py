@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain_airflow.backends.kubernetes.identity import (
@@ -110,10 +111,10 @@ def replica_pod(
     metadata, spec = pod["metadata"], pod["spec"]
     metadata["name"] = f"{job}-{name}"
     metadata["labels"][INDEX_LABEL] = str(name.index)
-    own = {"AEROTRAIN_INDEX": str(name.index)}
+    own = {Variable.INDEX.value: str(name.index)}
     if restarts:
         metadata.setdefault("annotations", {})[RESTARTS] = str(restarts)
-        own["AEROTRAIN_GENERATION"] = str(restarts)
+        own[Variable.RESTARTS.value] = str(restarts)
     pod["spec"] = spec = {"hostname": str(name), "subdomain": job} | spec
     spec["hostname"] = str(name)  # also if ``pod`` is that of another replica
     container = spec["containers"][0]
@@ -255,10 +256,10 @@ def _container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
         "env": [
-            _from_owner("AEROTRAIN_JOB", job, "job.json"),
-            _from_owner("AEROTRAIN_CLUSTER", job, "cluster.json"),
-            {"name": "AEROTRAIN_ROLE", "value": replica.role.value},
-            {"name": "AEROTRAIN_ATTEMPT", "value": attempt},
+            _from_owner(Variable.JOB.value, job, "job.json"),
+            _from_owner(Variable.CLUSTER.value, job, "cluster.json"),
+            {"name": Variable.ROLE.value, "value": replica.role.value},
+            {"name": Variable.ATTEMPT.value, "value": attempt},
             *(
                 # Kubernetes would replace $(NAME) by another variable.
                 {"name": name, "value": value.replace("$", "$$")}

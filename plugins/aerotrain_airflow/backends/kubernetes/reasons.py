@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from aerotrain.contract.status import Loss, State
+from aerotrain.contract.status import Failure, State
 
 
 class Place(StrEnum):
@@ -23,79 +23,85 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One reason: the state it means, what happened, and what to do about it."""
+    """One reason: what it means, a sentence for the user, and what to do about it.
+
+    ``means`` is the state of the replica, or the failure by which it is LOST.
+    """
 
     place: Place
     reason: str
-    state: State
+    means: State | Failure
     what: str
     todo: str = ""
-    loss: Loss | None = None
+
+    @property
+    def state(self) -> State:
+        return self.means if isinstance(self.means, State) else State.LOST
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.means if isinstance(self.means, Failure) else None
 
 
 _AGAIN = "another try may find a better node"
-_IMAGE = "see to its image and its command"
+_IMAGE = "check its image and its command"
 
 # A table, a row or two a reason.
 # fmt: off
 TABLE: tuple[Row, ...] = (
     # The end of a container. The kernel may kill a child of the replica, which then exits by
     # itself: the reason is OOMKilled with any exit code, including 0.
-    Row(Place.TERMINATED, "OOMKilled", State.LOST, "ran out of memory", "ask for more memory",
-        loss=Loss.MEMORY),
+    Row(Place.TERMINATED, "OOMKilled", Failure.MEMORY, "ran out of memory", "ask for more memory"),
     Row(Place.TERMINATED, "StartError", State.FAILED, "cannot be started", _IMAGE),
     Row(Place.TERMINATED, "ContainerCannotRun", State.FAILED, "cannot be started", _IMAGE),
-    Row(Place.TERMINATED, "ContainerStatusUnknown", State.LOST, "was lost with its node", _AGAIN,
-        loss=Loss.NODE),
+    Row(Place.TERMINATED, "ContainerStatusUnknown", Failure.NODE, "was lost with its node", _AGAIN),
 
     # The end of a pod that its containers do not show, written by its node or by a controller.
-    Row(Place.POD, "DeadlineExceeded", State.LOST, "outlived the deadline of its job",
-        "allow it more, or give it more replicas", loss=Loss.TEMPORARY),
-    Row(Place.POD, "Evicted", State.LOST, "was evicted by its node",
-        "ask for as much memory and disk as it uses", loss=Loss.PREEMPTED),
-    Row(Place.POD, "Preempting", State.LOST, "made room for a critical pod", _AGAIN,
-        loss=Loss.PREEMPTED),
-    Row(Place.POD, "NodeLost", State.LOST, "was lost with its node", _AGAIN, loss=Loss.NODE),
-    Row(Place.POD, "NodeShutdown", State.LOST, "went down with its node", _AGAIN, loss=Loss.NODE),
-    Row(Place.POD, "Shutdown", State.LOST, "went down with its node", _AGAIN, loss=Loss.NODE),
-    Row(Place.POD, "Terminated", State.LOST, "went down with its node", _AGAIN, loss=Loss.NODE),
-    Row(Place.POD, "NodeAffinity", State.LOST, "was refused by its node, whose labels changed",
-        _AGAIN, loss=Loss.NODE),
-    Row(Place.POD, "UnexpectedAdmissionError", State.LOST,
-        "was refused by its node, as when a device has failed", _AGAIN, loss=Loss.START),
-    Row(Place.POD, "TopologyAffinityError", State.LOST, "was refused by its node",
-        "ask for less on one node, or for a node that offers it", loss=Loss.START),
-    Row(Place.POD, "OutOfcpu", State.LOST, "was refused by its node, which was full", _AGAIN,
-        loss=Loss.START),
-    Row(Place.POD, "OutOfmemory", State.LOST, "was refused by its node, which was full", _AGAIN,
-        loss=Loss.START),
-    Row(Place.POD, "OutOfpods", State.LOST, "was refused by its node, which was full", _AGAIN,
-        loss=Loss.START),
+    Row(Place.POD, "DeadlineExceeded", Failure.TEMPORARY,
+        "ran for longer than the deadline of its job",
+        "increase deadlines.run, or use more replicas"),
+    Row(Place.POD, "Evicted", Failure.PREEMPTED, "was evicted by its node",
+        "ask for as much memory and disk as it uses"),
+    Row(Place.POD, "Preempting", Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),
+    Row(Place.POD, "NodeLost", Failure.NODE, "was lost with its node", _AGAIN),
+    Row(Place.POD, "NodeShutdown", Failure.NODE, "went down with its node", _AGAIN),
+    Row(Place.POD, "Shutdown", Failure.NODE, "went down with its node", _AGAIN),
+    Row(Place.POD, "Terminated", Failure.NODE, "went down with its node", _AGAIN),
+    Row(Place.POD, "NodeAffinity", Failure.NODE, "was rejected by its node, whose labels changed",
+        _AGAIN),
+    Row(Place.POD, "UnexpectedAdmissionError", Failure.START,
+        "was rejected by its node, as when a device has failed", _AGAIN),
+    Row(Place.POD, "TopologyAffinityError", Failure.START, "was rejected by its node",
+        "ask for less on one node, or for a node that offers it"),
+    Row(Place.POD, "OutOfcpu", Failure.START, "was rejected by its node, which was full", _AGAIN),
+    Row(Place.POD, "OutOfmemory", Failure.START, "was rejected by its node, which was full",
+        _AGAIN),
+    Row(Place.POD, "OutOfpods", Failure.START, "was rejected by its node, which was full", _AGAIN),
 
     # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-    Row(Place.DISRUPTION, "PreemptionByScheduler", State.LOST,
-        "was preempted by a pod of higher priority", "give it a priority class, or try again",
-        loss=Loss.PREEMPTED),
-    Row(Place.DISRUPTION, "DeletionByTaintManager", State.LOST,
-        "was driven from its node by a taint", _AGAIN, loss=Loss.PREEMPTED),
-    Row(Place.DISRUPTION, "EvictionByEvictionAPI", State.LOST,
-        "was evicted, as when a node is drained", _AGAIN, loss=Loss.PREEMPTED),
-    Row(Place.DISRUPTION, "DeletionByPodGC", State.LOST, "was lost with its node", _AGAIN,
-        loss=Loss.NODE),
-    Row(Place.DISRUPTION, "TerminationByKubelet", State.LOST,
-        "was ended by its node, for want of resources or a shutdown", _AGAIN, loss=Loss.PREEMPTED),
+    Row(Place.DISRUPTION, "PreemptionByScheduler", Failure.PREEMPTED,
+        "was preempted by a pod of higher priority", "give it a priority class, or try again"),
+    Row(Place.DISRUPTION, "DeletionByTaintManager", Failure.PREEMPTED,
+        "was evicted from its node by a taint", _AGAIN),
+    Row(Place.DISRUPTION, "EvictionByEvictionAPI", Failure.PREEMPTED,
+        "was evicted, as when a node is drained", _AGAIN),
+    Row(Place.DISRUPTION, "DeletionByPodGC", Failure.NODE, "was lost with its node", _AGAIN),
+    Row(Place.DISRUPTION, "TerminationByKubelet", Failure.PREEMPTED,
+        "was ended by its node, for lack of resources or a shutdown", _AGAIN),
 
     # Not scheduled on a node.
-    Row(Place.SCHEDULED, "Unschedulable", State.PENDING, "waits, for no node can take it",
+    Row(Place.SCHEDULED, "Unschedulable", State.PENDING, "waits because no node can take it",
         "ask for less, or change what it asks of nodes and volumes"),
     Row(Place.SCHEDULED, "SchedulingGated", State.PENDING, "waits until its queue admits it"),
-    Row(Place.SCHEDULED, "SchedulerError", State.PENDING, "waits, for the scheduler has trouble"),
+    Row(Place.SCHEDULED, "SchedulerError", State.PENDING,
+        "waits because the scheduler reports an error"),
 
     # Scheduled, and not running. Networks and registries recover; a wrong name does not.
     Row(Place.WAITING, "ContainerCreating", State.PENDING, "waits for its image and volumes"),
     Row(Place.WAITING, "PodInitializing", State.PENDING, "waits for its init containers"),
-    Row(Place.WAITING, "ErrImagePull", State.PENDING, "waits, for its image cannot be pulled"),
-    Row(Place.WAITING, "ImagePullBackOff", State.PENDING, "waits, for its image cannot be pulled"),
+    Row(Place.WAITING, "ErrImagePull", State.PENDING, "waits because its image cannot be pulled"),
+    Row(Place.WAITING, "ImagePullBackOff", State.PENDING,
+        "waits because its image cannot be pulled"),
     Row(Place.WAITING, "RegistryUnavailable", State.PENDING, "waits for its image's registry"),
     Row(Place.WAITING, "InvalidImageName", State.FAILED, "has an image with no valid name",
         "correct it"),
@@ -103,26 +109,28 @@ TABLE: tuple[Row, ...] = (
         "may not pull its image, and its node does not have it",
         "load the image onto the nodes, or change imagePullPolicy"),
     Row(Place.WAITING, "SignatureValidationFailed", State.FAILED,
-        "has an image whose signature is refused", "have it signed"),
-    Row(Place.WAITING, "CreateContainerConfigError", State.FAILED, "cannot be made as described",
-        "make the Secret or ConfigMap that it names, or an image whose user is a number above 0"),
-    Row(Place.WAITING, "CreateContainerError", State.PENDING, "waits, for it cannot be made"),
-    Row(Place.WAITING, "RunContainerError", State.PENDING, "waits, for it cannot be started"),
+        "has an image whose signature is not valid", "have it signed"),
+    Row(Place.WAITING, "CreateContainerConfigError", State.FAILED, "cannot be created as described",
+        "create the Secret or ConfigMap that it names, or use an image whose user is a number "
+        "above 0"),
+    Row(Place.WAITING, "CreateContainerError", State.PENDING,
+        "waits because its container cannot be created"),
+    Row(Place.WAITING, "RunContainerError", State.PENDING,
+        "waits because its container cannot be started"),
     Row(Place.WAITING, "CrashLoopBackOff", State.PENDING, "waits for a side-car that crashes"),
 )
 # fmt: on
 
 _ROWS: Mapping[tuple[Place, str], Row] = {(row.place, row.reason): row for row in TABLE}
 
-#: Reasons that are not in the table: an end counts as a crash, as an unknown exit code does, and a
-#: wait as a wait.
+#: Reasons that are not in the table. The end of a container is then explained by its exit code.
 _OTHERS: Mapping[Place, Row] = {
     Place.DISRUPTION: Row(
-        Place.DISRUPTION, "", State.LOST, "was ended by the cluster", _AGAIN, Loss.PREEMPTED
+        Place.DISRUPTION, "", Failure.PREEMPTED, "was ended by the cluster", _AGAIN
     ),
     Place.SCHEDULED: Row(Place.SCHEDULED, "", State.PENDING, "waits to be placed on a node"),
     Place.WAITING: Row(Place.WAITING, "", State.PENDING, "waits"),
-    Place.POD: Row(Place.POD, "", State.LOST, "was ended by its node", _AGAIN, Loss.NODE),
+    Place.POD: Row(Place.POD, "", Failure.NODE, "was ended by its node", _AGAIN),
 }
 
 #: An image that does not exist or may not be pulled, in the words of docker, containerd and CRI-O.

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.status import Loss, Observation, State, observed_exit
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
 
@@ -19,9 +19,9 @@ Part = Mapping[str, Any]
 
 #: Messages of Python or the kernel for an image that can run no replica, at any exit code.
 _WRONG_IMAGE = {
-    "No module named aerotrain": "there is no aerotrain in its image; see images/training",
-    "No module named 'aerotrain'": "there is no aerotrain in its image; see images/training",
-    "exec format error": "its image is built for another kind of processor",
+    "No module named aerotrain": "aerotrain is not installed in its image; see images/training",
+    "No module named 'aerotrain'": "aerotrain is not installed in its image; see images/training",
+    "exec format error": "its image is built for another processor architecture",
 }
 
 #: The exit codes that a replica itself chooses.
@@ -44,8 +44,8 @@ def observe_pod(pod: Part | None) -> Observation:
         FinalError: the phase of the pod is unknown to this version.
     """
     if pod is None:
-        reason = "is gone: somebody else deleted its pod, or its node left"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
+        reason = "is gone: its pod was deleted from outside, or its node left"
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE)
     status = pod.get("status") or {}
     own, others = _containers(status)
     phase = status.get("phase", "Pending")
@@ -58,15 +58,15 @@ def observe_pod(pod: Part | None) -> Observation:
         return _taken_down(status) or _failed_side_car(others) or _failed_somehow(status)
     if phase == "Unknown":
         reason = "was lost: its node no longer answers"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE)
     if phase not in ("Pending", "Running"):
         raise FinalError(
             f"the pod {pod['metadata']['name']} is in phase {phase!r}; this aerotrain knows "
             "Pending, Running, Succeeded, Failed and Unknown: use a later one"
         )
     if deleted or status.get("reason") == "NodeLost":
-        reason = "is being deleted by somebody else"
-        by_hand = Observation(state=State.LOST, reason=reason, loss=Loss.PREEMPTED)
+        reason = "is being deleted from outside"
+        by_hand = Observation(state=State.LOST, reason=reason, failure=Failure.PREEMPTED)
         return _taken_down(status) or by_hand
     side_car = _failed_side_car(others)
     if side_car is not None:
@@ -113,8 +113,10 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
         if taken is not None:
             return taken
         if deleted and code in _DELETED:
-            reason = "was deleted by somebody else"
-            return Observation(state=State.LOST, exit_code=code, reason=reason, loss=Loss.PREEMPTED)
+            reason = "was deleted from outside"
+            return Observation(
+                state=State.LOST, exit_code=code, reason=reason, failure=Failure.PREEMPTED
+            )
     return known or _exit(code, _message(ended))
 
 
@@ -162,7 +164,7 @@ def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:
             seen = _known_end(ended) or _exit(ended["exitCode"], _message(ended))
             if seen.state is not State.SUCCEEDED:
                 reason = f"ended with its container {name!r}, which {seen.reason}"
-                return Observation(state=seen.state, reason=reason, loss=seen.loss)
+                return Observation(state=seen.state, reason=reason, failure=seen.failure)
     return None
 
 
@@ -212,4 +214,4 @@ def _observation(row: Row, reason: str, message: str, code: int | None = None) -
     said = ": ".join(filter(None, (reason, message)))
     what = f"{row.what} ({said})" if said else row.what
     todo = f"; {row.todo}" if row.todo else ""
-    return Observation(state=row.state, exit_code=code, reason=what + todo, loss=row.loss)
+    return Observation(state=row.state, exit_code=code, reason=what + todo, failure=row.failure)

@@ -44,7 +44,7 @@ _OWNED_BY_POD: Mapping[tuple[str, ...], str] = {
     ("metadata", "name"): _NAMES,
     ("metadata", "namespace"): "is set in [aerotrain] namespace; leave it out",
     ("metadata", "generateName"): _NAMES,
-    ("metadata", "ownerReferences"): "is how the pods go with their job; leave it out",
+    ("metadata", "ownerReferences"): "ties the pods to their job; leave it out",
     ("metadata", "finalizers"): "would keep pods after their job; leave it out",
     ("spec", "hostname"): _NAMES,
     ("spec", "subdomain"): _NAMES,

@@ -11,7 +11,7 @@ from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.status import Loss, Observation, State, observed_exit
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.ports import Port, hold, release
@@ -159,12 +159,12 @@ def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observat
     """The observation that the supervisor's record of a replica stands for."""
     if record is None:
         reason = "is gone: its supervisor has no record of it"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=None)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=None)
     restarts, code = record["restarts"], record["exit_code"]
     if record["running"] and supervised:
         age = record["heartbeat_age"]
         return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
     if code is None:
         reason = "is gone without an exit code"
-        return Observation(state=State.LOST, reason=reason, loss=Loss.NODE, restarts=restarts)
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=restarts)
     return replace(observed_exit(code, record["message"]), restarts=restarts)

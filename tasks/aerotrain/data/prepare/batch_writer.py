@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Schema
-from aerotrain.data.prepare.assignment import Hashes, content_hashes, hashes_of, position_hashes
+from aerotrain.data.hashing import Hashes, content_hashes, hashes_of, position_hashes
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.external_shuffle import ExternalShuffle, Facts
-from aerotrain.data.prepare.plan import check_columns
+from aerotrain.data.prepare.plan import check_rules
 from aerotrain.data.prepare.quarantine import Quarantine
+from aerotrain.data.prepare.shards import Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
 from aerotrain.data.records import Columns, Frames, encoded_frames
 from aerotrain.data.records.encoding import lengths_of
-from aerotrain.data.sources import Batch, Rejected
-from aerotrain.data.statistics.dataset import Statistics
+from aerotrain.data.sources import Batch
+from aerotrain.data.statistics.column import Statistics
 
 #: Separates the values of a key of several columns; no text contains it.
 _BETWEEN = pa.scalar(b"\0", pa.large_binary())
@@ -52,11 +52,10 @@ class BatchWriter:
         lengths = lengths_of(frames.rows)
         keys = key_texts(batch, fit, self._rules)
         hashes = content_hashes(frames.checksums, lengths) if keys is None else hashes_of(keys)
-        splits = assign_splits(fit.columns, batch.file, hashes, self._rules)
-        facts = Facts(
+        attributes = Attributes(
             hashes=hashes,
             lengths=lengths,
-            splits=splits,
+            splits=assign_splits(fit.columns, batch.file, hashes, self._rules),
             labels=self._labels(fit.columns),
             strata=self._strata(fit.columns),
         )
@@ -64,36 +63,36 @@ class BatchWriter:
         sampled = (
             hashes if keys is not None else position_hashes(batch.file, batch.offsets[fit.rows])
         )
-        self._add(batch, fit, frames, facts, sampled)
+        self._add(batch, fit, frames, attributes, sampled)
 
     def _add(
-        self, batch: Batch, fit: CastBatch, frames: Frames, facts: Facts, sampled: Hashes
+        self,
+        batch: Batch,
+        fit: CastBatch,
+        frames: Frames,
+        attributes: Attributes,
+        sampled: Hashes,
     ) -> None:
         """Add the records that have a split and fit into a shard to the shuffle."""
         columns = fit.columns
-        most = self._rules.shard_bytes
-        wrong = (facts.splits == NO_SPLIT) | (facts.lengths > most)
+        wrong = attributes.splits == NO_SPLIT
+        wrong |= attributes.lengths > self._rules.shard_bytes
         if wrong.any():
             self._quarantine.add(
                 [
-                    Rejected(
-                        batch.file,
-                        int(batch.offsets[fit.rows[row]]),
-                        batch.unit,
-                        self._why(int(facts.lengths[row])),
-                    )
+                    batch.reject(fit.rows[row], self._why_rejected(attributes.lengths[row]))
                     for row in np.flatnonzero(wrong)
                 ]
             )
             kept = np.flatnonzero(~wrong)
             frames = Frames(frames.rows.take(pa.array(kept)), frames.checksums[kept])
-            facts, sampled = facts.take(kept), sampled[kept]
+            attributes, sampled = attributes.take(kept), sampled[kept]
             columns = {name: column.take(kept) for name, column in columns.items()}
-        if len(facts.hashes):
-            self._shuffle.add(frames, facts)
+        if len(attributes.hashes):
+            self._shuffle.add(frames, attributes)
             self.statistics.add(columns, fit.missing, sampled)
 
-    def _why(self, length: int) -> str:
+    def _why_rejected(self, length: np.int64) -> str:
         if length > self._rules.shard_bytes:
             return (
                 f"its {length} bytes are more than a whole shard takes, shard_bytes is "
@@ -129,5 +128,5 @@ def key_texts(
 def schema_of_columns(batch: Batch, rules: PlanArguments) -> Schema:
     """The schema by the first batch, for sources that do not know it earlier."""
     schema = {name: column.feature for name, column in batch.columns.items()}
-    check_columns(rules, schema)
+    check_rules(rules, schema)
     return schema

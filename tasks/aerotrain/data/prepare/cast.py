@@ -87,11 +87,7 @@ class _Rejections:
         return np.delete(np.arange(len(self._batch)), list(self._reasons))
 
     def rejected(self) -> list[Rejected]:
-        batch = self._batch
-        return [
-            Rejected(batch.file, int(batch.offsets[row]), batch.unit, self._reasons[row])
-            for row in sorted(self._reasons)
-        ]
+        return [self._batch.reject(row, self._reasons[row]) for row in sorted(self._reasons)]
 
 
 def _values(batch: Batch, name: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.prepare.assignment import Hashes, hashes_of
+from aerotrain.data.hashing import Hashes, hashes_of
 from aerotrain.data.prepare.batch_writer import key_texts, schema_of_columns
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key

@@ -6,22 +6,30 @@ from collections.abc import Mapping, Sequence
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import FinalizeArguments
-from aerotrain.data.dataset import Dataset, Schema, Split
+from aerotrain.data.dataset import (
+    PAGE,
+    SCHEMA,
+    STATISTICS,
+    Dataset,
+    Schema,
+    Split,
+    load_statistics,
+    schema_to_dict,
+)
 from aerotrain.data.prepare.duplicates import check_unique_across
-from aerotrain.data.prepare.latest import set_latest
 from aerotrain.data.prepare.layout import (
     Plan,
     WrittenPartition,
     folder_of,
     partition_key,
     partition_statistics_key,
+    set_latest,
 )
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.data.sources import Rejected
-from aerotrain.data.statistics.dataset import Statistics, schema_text
+from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes, check_changes
 from aerotrain.data.statistics.page import page
-from aerotrain.data.statistics.summary import PAGE, SCHEMA, STATISTICS, load_statistics
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
@@ -44,12 +52,12 @@ def run(replica: Replica) -> str:
         print(f"already finalized: {store.url}")
         return store.url
     partitions = _written_partitions(store, len(plan.partitions))
-    dataset = merge(plan, partitions)
+    dataset = merge_partitions(plan, partitions)
     check_rejected(*_rejected(partitions), plan.rules.max_rejected)
     check_unique_across(
         store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
     )
-    describe(root, store, plan, dataset)
+    write_statistics(root, store, plan, dataset)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
@@ -57,7 +65,7 @@ def run(replica: Replica) -> str:
     return store.url
 
 
-def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
+def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
     """Write the statistics, unless the data drifted from the last finalized data set.
 
     Raises:
@@ -70,12 +78,13 @@ def describe(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
     if before and not plan.rules.allow_drift:
         check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
-    store.put(SCHEMA, schema_text(statistics.schema()).encode())
+    schema = schema_to_dict(dataset.schema)
+    store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
     store.put(PAGE, page(store.url, summary, dataset.splits).encode())
     store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
 
 
-def merge(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
+def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
     """The data set that consists of these partitions, in the plan's order.
 
     Raises:
@@ -83,9 +92,9 @@ def merge(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:
     """
     shares = plan.rules.splits
     splits = {
-        name: _merged([partition.splits[name] for partition in partitions]) for name in shares
+        name: _merge_splits([partition.splits[name] for partition in partitions]) for name in shares
     }
-    _check_filled(splits, shares)
+    _check_not_empty(splits, shares)
     return Dataset(
         fingerprint=plan.fingerprint,
         source=plan.source,
@@ -101,7 +110,7 @@ def _rejected(partitions: Sequence[WrittenPartition]) -> tuple[int, list[Rejecte
     ][:SHOWN]
 
 
-def _check_filled(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
+def _check_not_empty(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
     """Check that the data set, and each of its splits, has a record."""
     if not any(split.records for split in splits.values()):
         raise FinalError(
@@ -132,7 +141,7 @@ def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
     return written
 
 
-def _merged(splits: Sequence[Split]) -> Split:
+def _merge_splits(splits: Sequence[Split]) -> Split:
     classes: Counter[int] = Counter()
     for split in splits:
         classes.update(split.classes)
@@ -144,19 +153,20 @@ def _merged(splits: Sequence[Split]) -> Split:
 
 def _schema(partitions: Sequence[WrittenPartition]) -> Schema:
     """The schema, which all partitions that have records must share."""
-    first, schema = next(
+    found = [
         (number, partition.schema)
         for number, partition in enumerate(partitions)
         if partition.schema is not None
-    )
-    for number, partition in enumerate(partitions):
-        if partition.schema is not None and partition.schema != schema:
+    ]
+    first, schema = found[0]
+    for number, other in found:
+        if other != schema:
             raise FinalError(
-                f"the records of partition {number} have {_described(partition.schema)}, those of "
-                f"partition {first} have {_described(schema)}; give all records the same features"
+                f"the records of partition {number} have {_features(other)}, those of partition "
+                f"{first} have {_features(schema)}; give all records the same features"
             )
     return schema
 
 
-def _described(schema: Schema) -> str:
+def _features(schema: Schema) -> str:
     return ", ".join(f"{name!r} ({feature})" for name, feature in sorted(schema.items()))

@@ -10,7 +10,6 @@ partition are written, with ``parts/00003.statistics.json``, ``parts/00003.keys`
 The documents keep the names "part" and "piece", for partition and fragment, of earlier versions.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Self
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
+from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
 
@@ -50,6 +50,11 @@ def partition_keys_key(partition: int) -> str:
     return f"parts/{partition:05d}.keys"
 
 
+def shard_key(split: str, partition: int, shard: int) -> str:
+    """The key of a partition's shard, such as ``train-00003-000.tfrecord``."""
+    return f"{split}-{partition:05d}-{shard:03d}.tfrecord"
+
+
 def quarantine_key(partition: int) -> str:
     """The key of the partition's rejected records, as JSON lines."""
     return f"quarantine/{partition:05d}.jsonl"
@@ -60,10 +65,23 @@ def known_partition_key(fingerprint: str) -> str:
     return f"parts/{fingerprint}.json"
 
 
-def fingerprint_of(description: Any) -> str:
-    """A short name for a JSON value: equal values, equal names."""
-    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+def _latest_key(name: str) -> str:
+    return f"latest/{name}.json"
+
+
+def latest_of(root: Store, name: str) -> str | None:
+    """The fingerprint of the data set of that name that was finalized last: the drift baseline."""
+    try:
+        fingerprint: str = json.loads(root.get(_latest_key(name)))["fingerprint"]
+    except MissingError:
+        return None
+    return fingerprint
+
+
+def set_latest(root: Store, name: str, fingerprint: str) -> None:
+    """Make this data set the baseline of later ones."""
+    if latest_of(root, name) != fingerprint:
+        root.put(_latest_key(name), (json.dumps({"fingerprint": fingerprint}) + "\n").encode())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """The second step of ``prepare``: read the fragments of one partition and write its shards."""
 
+import ctypes
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,32 +10,34 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PartitionArguments
-from aerotrain.data.dataset import Split
-from aerotrain.data.prepare.assignment import splits_of
+from aerotrain.data.dataset import STATISTICS, Split
 from aerotrain.data.prepare.batch_writer import BatchWriter, schema_of_columns
 from aerotrain.data.prepare.duplicates import check_unique, write_keys
-from aerotrain.data.prepare.external_shuffle import ExternalShuffle, buckets_for
 from aerotrain.data.prepare.layout import (
     Plan,
     PlannedPartition,
     WrittenPartition,
+    known_partition_key,
     partition_key,
     partition_keys_key,
     partition_statistics_key,
     quarantine_key,
 )
-from aerotrain.data.prepare.memory import keep_freed_memory
 from aerotrain.data.prepare.quarantine import Quarantine
-from aerotrain.data.prepare.reuse import copy_known, remember
-from aerotrain.data.prepare.shards import Cut, write_shards
-from aerotrain.data.prepare.splitting import stratified
+from aerotrain.data.prepare.shards import Attributes, ExternalShuffle, write_shards
+from aerotrain.data.prepare.splitting import splits_of, stratified
 from aerotrain.data.sources import open_source
-from aerotrain.data.statistics.summary import STATISTICS
 from aerotrain.replica import Replica
-from aerotrain.store import Store, open_store
+from aerotrain.store import MissingError, Store, open_store
 
 #: The file of a partition's key hashes in the scratch folder.
-KEYS = "keys"
+_KEYS = "keys"
+
+#: Freed bytes that the process keeps; the arrays of one batch are a few times 4 MiB.
+_KEPT_BYTES = 64 * 2**20
+
+# https://man7.org/linux/man-pages/man3/mallopt.3.html
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def run(replica: Replica) -> dict[str, int]:
@@ -61,13 +65,64 @@ def run(replica: Replica) -> dict[str, int]:
         return {"partition": number, "records": written.records}
     keep_freed_memory()
     root = open_store(replica.job.store)
-    known = copy_known(root, store, plan, number)
+    known = _copy_known(root, store, plan, number)
     written = known or _write(plan, number, store, replica.scratch)
-    remember(root, store, plan, number)
+    _remember(root, store, plan, number)
     store.put(key, written.to_json().encode())
     how = "is copied from an earlier data set" if known else "is written"
     print(f"partition {number} {how}: {written.records} records, {written.rejected} in quarantine")
     return {"partition": number, "records": written.records}
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep freed memory for reuse.
+
+    By default glibc returns arrays of some megabytes to the system at once, and the page faults
+    of the next allocation take a third of the time of encoding.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other C libraries lack it, and keep more by themselves
+        mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def _remember(root: Store, store: Store, plan: Plan, partition: int) -> None:
+    """Record at the top of the store where this partition was written."""
+    where = {"dataset": store.url.rpartition("/")[2], "part": partition}
+    root.put(known_partition_key(plan.partitions[partition]), (json.dumps(where) + "\n").encode())
+
+
+def _copy_known(root: Store, store: Store, plan: Plan, partition: int) -> WrittenPartition | None:
+    """Copy the partition from a data set that has it; None if no data set has all of it.
+
+    The shards are renamed to the number that the partition has in this plan.
+    """
+    try:
+        known = json.loads(root.get(known_partition_key(plan.partitions[partition])))
+        old, number = f"datasets/{known['dataset']}", known["part"]
+        new = f"datasets/{store.url.rpartition('/')[2]}"
+        written = WrittenPartition.from_json(root.get(f"{old}/{partition_key(number)}"))
+        splits = {}
+        for name, split in written.splits.items():
+            shards = []
+            for shard in split.shards:
+                file = shard.file.replace(f"-{number:05d}-", f"-{partition:05d}-", 1)
+                root.copy(f"{old}/{shard.file}", f"{new}/{file}")
+                shards.append(replace(shard, file=file))
+            splits[name] = Split(shards=tuple(shards), classes=split.classes)
+        root.copy(
+            f"{old}/{partition_statistics_key(number)}",
+            f"{new}/{partition_statistics_key(partition)}",
+        )
+        if written.has_keys:
+            root.copy(
+                f"{old}/{partition_keys_key(number)}", f"{new}/{partition_keys_key(partition)}"
+            )
+        if written.rejected:
+            root.copy(f"{old}/{quarantine_key(number)}", f"{new}/{quarantine_key(partition)}")
+    except MissingError:
+        return None  # the earlier data set was deleted, or never completed
+    return replace(written, splits=splits)
 
 
 def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPartition:
@@ -86,7 +141,7 @@ def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenParti
             (scratch / shard.file).unlink()
     store.upload(scratch / STATISTICS, partition_statistics_key(number))
     if written.has_keys:
-        store.upload(scratch / KEYS, partition_keys_key(number))
+        store.upload(scratch / _KEYS, partition_keys_key(number))
     return written
 
 
@@ -100,22 +155,22 @@ def write_partition(
     """
     source = open_source(plan.source)
     schema = plan.schema
-    buckets = buckets_for(planned.bytes)
-    with quarantine, ExternalShuffle(folder, buckets, plan.rules.seed) as shuffle:
+    with quarantine, ExternalShuffle(folder, planned.bytes, plan.rules.seed) as shuffle:
         writer = BatchWriter(plan.rules, shuffle, quarantine)
         for fragment in planned.fragments:
             for batch in source.read(fragment, schema):
                 schema = schema or schema_of_columns(batch, plan.rules)
                 writer.write(batch, schema)
         quarantine.check()
-        has_keys = writer.has_keys and shuffle.facts is not None
-        if has_keys:
-            check_unique(plan, planned, shuffle.hashes)
-            write_keys(shuffle.hashes, folder / KEYS)
-        splits = _cut(plan, number, folder, shuffle, writer)
+        attributes = shuffle.attributes
+        has_keys = writer.has_keys and attributes is not None
+        if attributes is not None and has_keys:
+            check_unique(plan, planned, attributes.hashes)
+            write_keys(attributes.hashes, folder / _KEYS)
+        splits = _write_splits(plan, number, folder, shuffle, attributes, writer)
         (folder / STATISTICS).write_text(writer.statistics.to_json())
     return WrittenPartition(
-        schema=schema if any(split.shards for split in splits.values()) else None,
+        schema=schema if attributes is not None else None,
         splits=splits,
         has_keys=has_keys,
         rejected=quarantine.count,
@@ -123,32 +178,30 @@ def write_partition(
     )
 
 
-def _cut(
-    plan: Plan, number: int, folder: Path, shuffle: ExternalShuffle, writer: BatchWriter
+def _write_splits(
+    plan: Plan,
+    number: int,
+    folder: Path,
+    shuffle: ExternalShuffle,
+    attributes: Attributes | None,
+    writer: BatchWriter,
 ) -> dict[str, Split]:
     """Write the shuffled records into the shards of each split."""
     rules = plan.rules
     names = sorted(rules.splits)
-    facts = shuffle.facts
-    if facts is None:
+    if attributes is None:
         return {name: Split() for name in names}
     if rules.split_by["way"] == "stratified":
         splits = (
-            stratified(facts.strata, facts.hashes, rules.splits, plan.partitions[number])
+            stratified(attributes.strata, attributes.hashes, rules.splits, plan.partitions[number])
             if len(plan.partitions) == 1 or writer.has_keys
             # An equal record in another partition must get the same split.
-            else splits_of(facts.hashes, rules.splits).astype(np.int8)
+            else splits_of(attributes.hashes, rules.splits)
         )
-        facts = replace(facts, splits=splits)
-    cut = Cut(
-        splits=names,
-        partition=number,
-        least=plan.shards_per_partition,
-        shard_bytes=rules.shard_bytes,
-    )
-    shards = write_shards(shuffle, facts, cut, folder)
+        attributes = replace(attributes, splits=splits)
+    shards = write_shards(shuffle, attributes, plan, number, folder)
     classes = {
-        name: _counted(facts.labels[facts.splits == split]) if writer.has_labels else {}
+        name: _counted(attributes.labels[attributes.splits == split]) if writer.has_labels else {}
         for split, name in enumerate(names)
     }
     return {name: Split(shards=tuple(shards[name]), classes=classes[name]) for name in names}

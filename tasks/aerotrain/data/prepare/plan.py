@@ -1,29 +1,25 @@
 """The first step of ``prepare``: list the source, and plan the partitions to write."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import VERSION, Feature, Schema, schema_to_dict
-from aerotrain.data.prepare.assignment import shards_per_partition
-from aerotrain.data.prepare.grouping import grouped
-from aerotrain.data.prepare.latest import latest_of
+from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
+from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.prepare.layout import (
     PLAN,
     Plan,
     PlannedPartition,
     content_rules,
-    fingerprint_of,
     folder_of,
     fragments_key,
+    latest_of,
 )
 from aerotrain.data.sources import Fragment, open_source
-from aerotrain.data.statistics.dataset import feature_of
 from aerotrain.data.statistics.drift import check_changes, schema_changes
-from aerotrain.data.statistics.summary import load_statistics
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store
 
@@ -64,7 +60,7 @@ def run(replica: Replica) -> dict[str, Any]:
 
 def _check_schema(last: str, schema: Schema, drift: float) -> None:
     """Compare the columns with those of the ``last`` data set, before any record is read."""
-    before = {name: feature_of(each) for name, each in load_statistics(last).items()}
+    before = {name: Feature.from_dict(each) for name, each in load_statistics(last).items()}
     if before:
         check_changes(schema_changes(before, schema), drift)
 
@@ -78,7 +74,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
                 f"{path_segment(name)!r}, or another word of letters and digits"
             )
     source = open_source(arguments.source)
-    groups = list(grouped(source.fragments(), arguments.part_bytes, arguments.seed))
+    groups = list(group_fragments(source.fragments(), arguments.part_bytes, arguments.seed))
     if not groups:
         raise FinalError(
             f"the source {dict(arguments.source)} is empty: it lists no fragment; check that "
@@ -86,45 +82,73 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         )
     schema = source.schema()
     if schema is not None:
-        check_columns(arguments, schema)
-    decisive = [
+        check_rules(arguments, schema)
+    inputs = [
         VERSION,
         None if schema is None else schema_to_dict(schema),
         content_rules(arguments),
-        _read_options(source.described()),
+        # The fragments' own fingerprints hold the URL.
+        {name: value for name, value in source.described().items() if name != "url"},
     ]
     if arguments.split_by["way"] == "stratified":
-        decisive.append(len(groups) == 1)  # decides how records without keys are split
+        inputs.append(len(groups) == 1)  # decides how records without keys are split
     per_partition = shards_per_partition(arguments.shards, len(groups))
+    inputs.append(per_partition)
     plan = Plan(
         source=source.described(),
         schema=schema,
         rules=arguments,
-        partitions=tuple(_fingerprint(group, [*decisive, per_partition]) for group in groups),
+        partitions=tuple(
+            fingerprint_of([inputs, [fragment.fingerprint for fragment in group]])
+            for group in groups
+        ),
         shards_per_partition=per_partition,
     )
-    return plan, [_planned(group) for group in groups]
+    return plan, [_planned_partition(group) for group in groups]
 
 
-def _read_options(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the source without its URL, which the fragments' own names hold."""
-    return {name: value for name, value in source.items() if name != "url"}
+def shards_per_partition(shards: int, partitions: int) -> int:
+    """How many shards of a split each partition writes, so that at least ``shards`` exist."""
+    return -(-shards // partitions)
 
 
-def _fingerprint(group: Iterable[Fragment], decisive: Any) -> str:
-    return fingerprint_of([decisive, [fragment.fingerprint for fragment in group]])
+def group_fragments(
+    fragments: Iterable[Fragment], part_bytes: int, seed: int
+) -> Iterator[list[Fragment]]:
+    """The fragments of each partition, about ``part_bytes`` bytes of records together.
+
+    A fragment of unknown size is a partition of its own. The others are sorted by a hash of
+    ``seed`` and their names, so that records of distant files are shuffled together, and a changed
+    fragment changes no partition but its own.
+    """
+    sized: list[Fragment] = []
+    for fragment in fragments:
+        if fragment.bytes is None:
+            yield [fragment]
+        else:
+            sized.append(fragment)
+    sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
+    group: list[Fragment] = []
+    size = 0
+    for fragment in sized:
+        if group and size + (fragment.bytes or 0) > part_bytes:
+            yield group
+            group, size = [], 0
+        group.append(fragment)
+        size += fragment.bytes or 0
+    if group:
+        yield group
 
 
-def _planned(group: list[Fragment]) -> PlannedPartition:
+def _planned_partition(group: list[Fragment]) -> PlannedPartition:
     sizes = [fragment.bytes for fragment in group]
-    known = [size for size in sizes if size is not None]
     return PlannedPartition(
         fragments=[fragment.description for fragment in group],
-        bytes=sum(known) if len(known) == len(sizes) else None,
+        bytes=None if None in sizes else sum(filter(None, sizes)),
     )
 
 
-def check_columns(rules: PlanArguments, schema: Schema) -> None:
+def check_rules(rules: PlanArguments, schema: Schema) -> None:
     """Check that each column that a rule names exists, and has a type that the rule takes.
 
     Raises:

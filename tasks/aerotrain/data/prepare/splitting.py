@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.prepare.assignment import Hashes, hashes_of, mixed, points_of, splits_of
+from aerotrain.data.hashing import Hashes, hashes_of, mixed, uniform
 from aerotrain.data.records import Column, Columns
 from aerotrain.data.sources import SourceError
 
 #: The index of each record's split among the splits sorted by name; -1 if it has none.
-Numbers = NDArray[np.int8]
+SplitNumbers = NDArray[np.int8]
 
 NO_SPLIT = -1
 
 
-def assign_splits(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def assign_splits(
+    columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
+) -> SplitNumbers:
     """The split of each record of one file, by the way that the rules name.
 
     For ``stratified`` it is a placeholder until all records of the partition are read.
@@ -29,17 +31,28 @@ def assign_splits(columns: Columns, file: str, hashes: Hashes, rules: PlanArgume
     return _WAYS[rules.split_by["way"]](columns, file, hashes, rules)
 
 
-def _by_key(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
-    return splits_of(hashes, rules.splits).astype(np.int8)
+def splits_of(hashes: Hashes, splits: Mapping[str, float]) -> SplitNumbers:
+    """The split of each record by its hash.
+
+    The shares of the splits divide [0, 1) into intervals; a record's hash falls into one of them.
+    """
+    ends = np.cumsum([splits[name] for name in sorted(splits)])
+    found = np.searchsorted(ends, uniform(hashes), side="right")
+    # Rounding may let the shares add up to slightly less than 1.
+    return np.minimum(found, len(splits) - 1).astype(np.int8)
 
 
-def _by_column(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def _by_key(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
+    return splits_of(hashes, rules.splits)
+
+
+def _by_column(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
     names = pa.array([name.encode() for name in sorted(rules.splits)], pa.large_binary())
     found = pc.index_in(texts_of(columns[rules.split_by["column"]]), value_set=names)
     return found.fill_null(NO_SPLIT).to_numpy(zero_copy_only=False).astype(np.int8)
 
 
-def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
     folders = file.split("/")[:-1]
     names = [name for name in sorted(rules.splits) if name in folders]
     if len(names) != 1:
@@ -50,7 +63,7 @@ def _by_folder(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
     return np.full(len(hashes), sorted(rules.splits).index(names[0]), np.int8)
 
 
-def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def _by_time(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> SplitNumbers:
     column = columns[rules.split_by["column"]]
     until = rules.split_by["until"]
     ends = sorted((_timestamp(end, column), name) for name, end in until.items() if end is not None)
@@ -79,22 +92,24 @@ def _timestamp(end: Any, column: Column) -> Any:
     return int(moment.timestamp() * 1_000_000)
 
 
-def _deferred(columns: Columns, file: str, hashes: Hashes, rules: PlanArguments) -> Numbers:
+def _decided_later(
+    columns: Columns, file: str, hashes: Hashes, rules: PlanArguments
+) -> SplitNumbers:
     return np.zeros(len(hashes), np.int8)
 
 
-_WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], Numbers]] = {
+_WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], SplitNumbers]] = {
     "key": _by_key,
     "column": _by_column,
     "folder": _by_folder,
     "time": _by_time,
-    "stratified": _deferred,
+    "stratified": _decided_later,
 }
 
 
 def stratified(
     strata: Hashes, hashes: Hashes, splits: Mapping[str, float], partition: str
-) -> Numbers:
+) -> SplitNumbers:
     """The split of each record, so that each class is divided by the shares, to one record.
 
     Within a class, records are ordered by their hashes, and records of one hash stay together.
@@ -105,7 +120,7 @@ def stratified(
     ends = np.cumsum([splits[name] for name in sorted(splits)])
     order = np.lexsort((hashes, strata))
     starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    rounding = points_of(mixed(strata[order[starts]] ^ hashes_of([partition])))
+    rounding = uniform(mixed(strata[order[starts]] ^ hashes_of([partition])))
     for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
         mine = order[start:end]
         cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)

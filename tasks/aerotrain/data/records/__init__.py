@@ -6,11 +6,24 @@ and the framing in https://www.tensorflow.org/tutorials/load_data/tfrecord. The 
 vectorized over many records; no operation on a single record takes a microsecond.
 """
 
-from aerotrain.data.records.columns import Column, Columns, RecordError, column_of
+from aerotrain.data.records.columns import (
+    Column,
+    Columns,
+    RecordError,
+    check_fits,
+    column_of,
+    schema_of,
+    stacked,
+)
 from aerotrain.data.records.encoding import encode
-from aerotrain.data.records.framing import Frames, encoded_frames, framed
-from aerotrain.data.records.reading import Damage, FramingError, read_frames
-from aerotrain.data.records.single import check_fits, schema_of, stacked
+from aerotrain.data.records.framing import (
+    Damage,
+    Frames,
+    FramingError,
+    encoded_frames,
+    framed,
+    read_frames,
+)
 
 __all__ = [
     "Column",

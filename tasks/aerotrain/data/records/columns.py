@@ -1,7 +1,11 @@
-"""Columns: one feature of many records, in the types that a tf.train.Example can hold."""
+"""Columns: one feature of many records, in the types that a tf.train.Example can hold.
 
-from collections.abc import Callable, Mapping
+They are made of a batch's NumPy or Arrow values, or of single records that user code yields.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -11,12 +15,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Feature
+from aerotrain.data.dataset import Feature, Schema
 
 #: The dtypes that fit an int64 list, and uint8, which is stored as raw bytes.
-NUMBERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+_INTEGERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 
-_CAN_BE_HELD = "give integers of at most 64 signed bits, floats, bool, str or bytes"
+_USE_TYPES = "give integers of at most 64 signed bits, floats, bool, str or bytes"
 
 
 class RecordError(FinalError):
@@ -54,11 +58,12 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def stored_dtype(dtype: np.dtype[Any]) -> str | None:
+@cache  # NumPy is slow to build the name of a dtype
+def _stored_dtype(dtype: np.dtype[Any]) -> str | None:
     """The dtype in which numbers of ``dtype`` are stored; None if they cannot be."""
     if dtype.kind == "f":
         return "float32"  # the only float type of an Example
-    return dtype.name if dtype.name in NUMBERS else None
+    return dtype.name if dtype.name in _INTEGERS else None
 
 
 def column_of(name: str, values: Any) -> Column:
@@ -76,48 +81,41 @@ def column_of(name: str, values: Any) -> Column:
     if values.dtype.kind in "OSU":
         texts = pa.array(values.ravel().tolist(), pa.large_binary())
         return Column(Feature("string", values.shape[1:]), texts)
-    dtype = stored_dtype(values.dtype)
+    dtype = _stored_dtype(values.dtype)
     if dtype is None:
         raise RecordError(
             f"the column {name!r} is of dtype {values.dtype}, which no record can hold; "
-            f"{_CAN_BE_HELD}"
+            f"{_USE_TYPES}"
         )
     return Column(Feature(dtype, values.shape[1:]), np.ascontiguousarray(values, dtype))
 
 
 def _of_arrow(name: str, values: pa.Array) -> Column:
-    for applies, convert in _CONVERSIONS:
-        if applies(values.type):
-            return convert(name, values)
+    kind, types = values.type, pa.types
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return column_of(name, values.to_numpy(zero_copy_only=False))
+    if _is_text(kind):
+        return Column(Feature("string"), values.cast(pa.large_binary()))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _of_lists(name, values)
+    if types.is_dictionary(kind):
+        return column_of(name, values.dictionary_decode())
+    if types.is_timestamp(kind):
+        microseconds = values.cast(pa.timestamp("us", kind.tz), safe=False)
+        return column_of(name, microseconds.cast(pa.int64()))
+    if types.is_date(kind):
+        return column_of(name, values.cast(pa.date32()).cast(pa.int32()))
+    if types.is_time(kind) or types.is_duration(kind):
+        return column_of(name, values.cast(pa.int64(), safe=False))
+    if types.is_decimal(kind):
+        return column_of(name, values.cast(pa.float64(), safe=False))
     raise RecordError(
-        f"the column {name!r} is of type {values.type}, which no record can hold; "
-        f"{_CAN_BE_HELD}, or leave it out by naming the other columns in 'columns'"
+        f"the column {name!r} is of type {kind}, which no record can hold; {_USE_TYPES}, or leave "
+        "it out by naming the other columns in 'columns'"
     )
 
 
-def _numbers(name: str, values: pa.Array) -> Column:
-    return column_of(name, values.to_numpy(zero_copy_only=False))
-
-
-def _texts(_name: str, values: pa.Array) -> Column:
-    return Column(Feature("string"), values.cast(pa.large_binary()))
-
-
-def _decoded(name: str, values: pa.Array) -> Column:
-    return column_of(name, values.dictionary_decode())
-
-
-def _as(target: pa.DataType) -> Callable[[str, pa.Array], Column]:
-    return lambda name, values: column_of(name, values.cast(target, safe=False))
-
-
-def _microseconds(name: str, values: pa.Array) -> Column:
-    zone = getattr(values.type, "tz", None)
-    timestamps = values.cast(pa.timestamp("us", zone), safe=False)
-    return column_of(name, timestamps.cast(pa.int64()))
-
-
-def _lists(name: str, values: pa.Array) -> Column:
+def _of_lists(name: str, values: pa.Array) -> Column:
     """Lists of equal length as arrays: a fixed shape is needed to parse an Example."""
     lengths = pc.list_value_length(values).to_numpy(zero_copy_only=False)
     if len(lengths) and (lengths != lengths[0]).any():
@@ -137,26 +135,82 @@ def _lists(name: str, values: pa.Array) -> Column:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
-    more = (pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(check(kind) for check in (*checks, *more))
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(check(kind) for check in checks)
+def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:
+    """The schema of one record.
+
+    Raises:
+        RecordError: it has no feature, or one that cannot be stored; the message names it.
+    """
+    if not record:
+        raise RecordError("it has no feature; give it at least one")
+    return {name: _feature_of(name, value) for name, value in record.items()}
 
 
-#: The conversion of each Arrow type; the first that applies is used.
-_CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.Array], Column]], ...]
-_CONVERSIONS = (
-    (lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind), _numbers),
-    (pa.types.is_boolean, _numbers),
-    (_is_text, _texts),
-    (pa.types.is_dictionary, _decoded),
-    (pa.types.is_timestamp, _microseconds),
-    (pa.types.is_date, lambda name, each: _as(pa.int32())(name, each.cast(pa.date32()))),
-    (lambda kind: pa.types.is_time(kind) or pa.types.is_duration(kind), _as(pa.int64())),
-    (pa.types.is_decimal, _as(pa.float64())),
-    (_is_list, _lists),
-)
+def check_fits(record: Mapping[str, Any], schema: Schema) -> None:
+    """Check that the record has exactly the features of ``schema``.
+
+    Raises:
+        RecordError: a name, dtype or shape differs; the message names the feature.
+    """
+    found = schema_of(record)
+    if found.keys() != schema.keys():
+        raise RecordError(
+            f"its features are {', '.join(sorted(found))}, where the first record has "
+            f"{', '.join(sorted(schema))}; give all records the same features"
+        )
+    for name, feature in found.items():
+        if feature != schema[name]:
+            raise RecordError(
+                f"its feature {name!r} is {feature}, where the first record's is "
+                f"{schema[name]}; give all records the same dtype and shape"
+            )
+
+
+def stacked(records: Sequence[Mapping[str, Any]], schema: Schema) -> Columns:
+    """Stack records that fit ``schema`` into columns."""
+    return {
+        name: _stacked([record[name] for record in records], feature)
+        for name, feature in schema.items()
+    }
+
+
+def _stacked(values: Sequence[Any], feature: Feature) -> Column:
+    if feature.dtype == "string":
+        each = (text for value in values for text in _array(value).flat)
+        encoded = [text.encode() if isinstance(text, str) else text for text in each]
+        return Column(feature, pa.array(encoded, pa.large_binary()))
+    array = np.array([np.asarray(value) for value in values], feature.dtype)
+    return Column(feature, array.reshape(len(values), *feature.shape))
+
+
+def _feature_of(name: str, value: Any) -> Feature:
+    try:
+        array = _array(value)
+    except ValueError as error:  # lists of different lengths
+        raise RecordError(f"its feature {name!r} is not an array: {error}") from error
+    dtype = "string" if _holds_texts(array) else _stored_dtype(array.dtype)
+    if dtype is None:
+        raise RecordError(
+            f"its feature {name!r} is {type(value).__name__} of dtype {array.dtype}, which no "
+            f"record can hold; {_USE_TYPES}"
+        )
+    return Feature(dtype, array.shape)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    array = np.asarray(value)
+    # NumPy's own strings lose trailing zero bytes; object arrays keep them.
+    return np.asarray(value, dtype=object) if array.dtype.kind in "SU" else array
+
+
+def _holds_texts(array: NDArray[Any]) -> bool:
+    return array.dtype.kind == "O" and all(isinstance(each, str | bytes) for each in array.flat)

@@ -20,7 +20,7 @@ from aerotrain.data.records.columns import Column, Columns
 _LENGTH_DELIMITED = 2  # https://protobuf.dev/programming-guides/encoding/#structure
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # field numbers of tensorflow.Feature
 
-_NOTHING = pa.scalar(b"", pa.large_binary())
+_EMPTY = pa.scalar(b"", pa.large_binary())
 
 Block = NDArray[np.uint8]
 Piece: TypeAlias = Block | pa.LargeBinaryArray
@@ -40,8 +40,8 @@ def pieces_of(columns: Columns) -> list[Piece]:
     pieces: list[Piece] = []
     for name in sorted(columns):
         pieces += _feature(name, columns[name])
-    lengths = _summed(pieces, count)
-    return [_headers(lengths, lambda length: _opened(1, length)), *pieces]
+    lengths = _total_lengths(pieces, count)
+    return [_headers(lengths, lambda length: _tag_and_length(1, length)), *pieces]
 
 
 def joined(pieces: list[Piece]) -> pa.LargeBinaryArray:
@@ -49,29 +49,28 @@ def joined(pieces: list[Piece]) -> pa.LargeBinaryArray:
     rows = []
     for is_block, run in groupby(pieces, lambda piece: isinstance(piece, np.ndarray)):
         side_by_side = list(run)
-        rows += [rows_of(np.concatenate(side_by_side, axis=1))] if is_block else side_by_side
-    return rows[0] if len(rows) == 1 else pc.binary_join_element_wise(*rows, _NOTHING)
+        rows += [as_array(np.concatenate(side_by_side, axis=1))] if is_block else side_by_side
+    return rows[0] if len(rows) == 1 else pc.binary_join_element_wise(*rows, _EMPTY)
 
 
-def rows_of(piece: Piece) -> pa.LargeBinaryArray:
+def as_array(piece: Piece) -> pa.LargeBinaryArray:
     """A piece as an Arrow array; the bytes of a block are not copied."""
     if not isinstance(piece, np.ndarray):
         return piece
     count, width = piece.shape
     ends = np.arange(count + 1, dtype=np.int64) * width
-    return texts(ends, np.ascontiguousarray(piece))
+    return binary_array(ends, np.ascontiguousarray(piece))
 
 
 def as_piece(array: pa.LargeBinaryArray) -> Piece:
     """An array as a block if its values have equal lengths, else unchanged."""
-    offsets, content = parts_of(array)
-    widths = np.diff(offsets)
+    widths = lengths_of(array)
     if not len(array) or (widths != widths[0]).any():
         return array
-    return content[offsets[0] : offsets[-1]].reshape(len(array), -1)
+    return content_of(array).reshape(len(array), -1)
 
 
-def texts(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> pa.LargeBinaryArray:
+def binary_array(offsets: NDArray[np.int64], content: NDArray[np.uint8]) -> pa.LargeBinaryArray:
     """The array whose value ``i`` is ``content[offsets[i]:offsets[i + 1]]``."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
@@ -84,7 +83,7 @@ def lengths_of(piece: Piece) -> NDArray[np.int64]:
     return pc.binary_length(piece).to_numpy(zero_copy_only=False)
 
 
-def _summed(pieces: Sequence[Piece], count: int) -> NDArray[np.int64]:
+def _total_lengths(pieces: Sequence[Piece], count: int) -> NDArray[np.int64]:
     return sum((lengths_of(piece) for piece in pieces), np.zeros(count, np.int64))
 
 
@@ -95,11 +94,11 @@ def _feature(name: str, column: Column) -> list[Piece]:
 
     def header(length: int) -> bytes:
         """All bytes that precede ``length`` bytes of a list's content."""
-        opened = _opened(kind, length)
-        feature = _opened(2, len(opened) + length) + opened
-        return _opened(1, len(named) + len(feature) + length) + named + feature
+        opened = _tag_and_length(kind, length)
+        feature = _tag_and_length(2, len(opened) + length) + opened
+        return _tag_and_length(1, len(named) + len(feature) + length) + named + feature
 
-    lengths = _summed(content, len(column))
+    lengths = _total_lengths(content, len(column))
     return [_headers(lengths, header), *content]
 
 
@@ -122,23 +121,29 @@ def _list_of(column: Column) -> tuple[int, *tuple[Piece, ...]]:
 
 def _in_message(values: Piece) -> list[Piece]:
     """The values as field 1: packed numbers, or one string."""
-    return [_headers(lengths_of(values), lambda length: _opened(1, length)), values]
+    return [_headers(lengths_of(values), lambda length: _tag_and_length(1, length)), values]
 
 
 def _regrouped(each: pa.LargeBinaryArray, count: int) -> pa.LargeBinaryArray:
     """Merge the adjacent values of each record into one, without a copy."""
     size = len(each) // count if count else 0
-    offsets, content = parts_of(each)
+    offsets, content = buffers_of(each)
     starts = np.zeros(count + 1, np.int64) if not size else offsets[::size]
-    return texts(np.ascontiguousarray(starts), content)
+    return binary_array(np.ascontiguousarray(starts), content)
 
 
-def parts_of(array: pa.LargeBinaryArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def buffers_of(array: pa.LargeBinaryArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The offsets of an array's values, and the buffer that they index."""
     _, offsets, content = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     empty = np.zeros(0, np.uint8)
     return ends, empty if content is None else np.frombuffer(content, np.uint8)
+
+
+def content_of(array: pa.LargeBinaryArray) -> NDArray[np.uint8]:
+    """The bytes of all values, concatenated, without a copy."""
+    offsets, content = buffers_of(array)
+    return content[offsets[0] : offsets[-1]]
 
 
 def _varints(values: NDArray[np.int64]) -> Piece:
@@ -154,7 +159,7 @@ def _varints(values: NDArray[np.int64]) -> Piece:
     encoded = (digits & np.uint64(0x7F)).astype(np.uint8)
     encoded[..., :-1] |= used[..., 1:].view(np.uint8) << 7  # another byte follows
     lengths = used.sum(axis=(1, 2), dtype=np.int64)
-    return as_piece(texts(np.concatenate([[0], np.cumsum(lengths)]), encoded[used]))
+    return as_piece(binary_array(np.concatenate([[0], np.cumsum(lengths)]), encoded[used]))
 
 
 def _headers(lengths: NDArray[np.int64], header: Callable[[int], bytes]) -> Piece:
@@ -173,10 +178,10 @@ def _headers(lengths: NDArray[np.int64], header: Callable[[int], bytes]) -> Piec
 
 
 def _message(number: int, content: bytes) -> bytes:
-    return _opened(number, len(content)) + content
+    return _tag_and_length(number, len(content)) + content
 
 
-def _opened(number: int, length: int) -> bytes:
+def _tag_and_length(number: int, length: int) -> bytes:
     """The tag and length of a length-delimited field: a message, bytes, or packed numbers."""
     encoded = bytearray((number << 3 | _LENGTH_DELIMITED,))
     while length > 0x7F:

@@ -1,10 +1,47 @@
-"""Sources of raw records: one protocol, and a table of its implementations by kind.
+"""Sources of raw records, by kind: each lists its fragments and reads one as batches of columns.
 
-A source lists its fragments, with sizes and fingerprints, and reads one fragment as batches of
-columns. Splits, shards and serialized records are the concern of ``aerotrain.data.prepare``.
+Splits, shards and serialized records are the concern of ``aerotrain.data.prepare``.
 """
 
-from aerotrain.data.sources.kinds import SOURCES, open_source
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.data.sources.arrays import ArchiveSource, ArraySource
+from aerotrain.data.sources.csv import CsvSource
+from aerotrain.data.sources.images import ImageSource
+from aerotrain.data.sources.jsonl import JsonLinesSource
+from aerotrain.data.sources.parquet import ParquetSource
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, Source, SourceError
+from aerotrain.data.sources.python import PythonSource
+from aerotrain.data.sources.tfrecord import ExampleSource
 
 __all__ = ["SOURCES", "Batch", "Fragment", "Rejected", "Source", "SourceError", "open_source"]
+
+#: The kinds of source.
+SOURCES: Mapping[str, Callable[[Mapping[str, Any]], Source]] = {
+    "parquet": ParquetSource.of,
+    "csv": CsvSource.of,
+    "jsonl": JsonLinesSource.of,
+    "images": ImageSource.of,
+    "npy": ArraySource.of,
+    "npz": ArchiveSource.of,
+    "idx": ArraySource.of,
+    "tfrecord": ExampleSource.of,
+    "python": PythonSource.of,
+}
+
+
+def open_source(description: Mapping[str, Any]) -> Source:
+    """The source that a plan's arguments describe. Nothing is listed or read yet.
+
+    Raises:
+        SpecError: the kind is unknown, or its options are wrong.
+    """
+    kind = description["kind"]
+    if kind not in SOURCES:
+        raise SpecError(
+            f"there is no kind of source {kind!r}{nearest(kind, SOURCES)}; "
+            f"the kinds are {', '.join(SOURCES)}"
+        )
+    return SOURCES[kind](description)

@@ -1,12 +1,13 @@
-"""``.npy`` and IDX files: each holds one array, whose first axis is the record.
+"""``.npy``, ``.npz`` and IDX files: the first axis of each array is the record.
 
 IDX is described at http://yann.lecun.com/exdb/mnist/, ``.npy`` in ``numpy.lib.format``. In both,
 a header holds dtype and shape, and the values follow in C order.
 """
 
 import io
+import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,11 +19,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import column_of
-from aerotrain.data.sources.files import InputFile, files_of
-from aerotrain.data.sources.naming import short_hash
-from aerotrain.data.sources.options import checked
-from aerotrain.data.sources.protocol import Batch, Fragment, SourceError
+from aerotrain.data.sources.files import FileSource, InputFile, file_and_span, files_of
+from aerotrain.data.sources.protocol import Batch, Fragment, SourceError, check_options
 
 #: Bytes of arrays in one fragment, and in one batch.
 FRAGMENT_BYTES = 64 * 2**20
@@ -34,7 +34,7 @@ _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 @dataclass(frozen=True)
-class Header:
+class _Header:
     """The header of an array file: dtype, shape, and the offset of the values in bytes."""
 
     dtype: np.dtype[Any]
@@ -46,7 +46,7 @@ class Header:
         return self.dtype.itemsize * prod(self.shape[1:])
 
 
-def npy_header(stream: IO[bytes]) -> Header:
+def _npy_header(stream: IO[bytes]) -> _Header:
     """The header of a ``.npy`` file. Raises ``ValueError`` if it is not one."""
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -55,19 +55,19 @@ def npy_header(stream: IO[bytes]) -> Header:
         raise ValueError("it holds Python objects; save an array of numbers")
     if fortran and len(shape) > 1:
         raise ValueError("it is in Fortran order; save it with numpy.ascontiguousarray")
-    return Header(dtype, shape, stream.tell())
+    return _Header(dtype, shape, stream.tell())
 
 
-def idx_header(stream: IO[bytes]) -> Header:
+def _idx_header(stream: IO[bytes]) -> _Header:
     """The header of an IDX file. Raises ``ValueError`` if it is not one."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _IDX_DTYPES:
         raise ValueError(f"it begins with {magic!r}, which is not the magic number of IDX")
     sizes = np.frombuffer(stream.read(4 * magic[3]), ">u4")
-    return Header(np.dtype(_IDX_DTYPES[magic[2]]), tuple(map(int, sizes)), stream.tell())
+    return _Header(np.dtype(_IDX_DTYPES[magic[2]]), tuple(map(int, sizes)), stream.tell())
 
 
-_HEADERS = {"npy": npy_header, "idx": idx_header}
+_HEADERS = {"npy": _npy_header, "idx": _idx_header}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ArraySource:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """A source of kind ``npy`` or ``idx``."""
-        checked(description, {"features"}, set())
+        check_options(description, {"features"}, set())
         return cls(description)
 
     @cached_property
@@ -95,15 +95,15 @@ class ArraySource:
         return found
 
     @cached_property
-    def _headers(self) -> dict[str, Header]:
+    def _headers(self) -> dict[str, _Header]:
         headers = {name: self._header(file) for name, file in self._files.items()}
-        check_counts(headers)
+        _common_count(headers)
         return headers
 
-    def _header(self, file: InputFile) -> Header:
+    def _header(self, file: InputFile) -> _Header:
         with file.stream() as stream:
             beginning = io.BytesIO(stream.read(_LONGEST_HEADER))
-        header = header_of(file.url, self.description["kind"], beginning)
+        header = _header_of(file.url, self.description["kind"], beginning)
         end = header.begin + header.shape[0] * header.row_bytes if header.shape else 0
         if file.compression is None and end > file.size:
             raise _cut_off(file.url, header)
@@ -113,7 +113,7 @@ class ArraySource:
         return self.description
 
     def schema(self) -> Schema:
-        return {name: feature_of(name, header) for name, header in self._headers.items()}
+        return {name: _feature_of(name, header) for name, header in self._headers.items()}
 
     def fragments(self) -> Iterator[Fragment]:
         rows = next(iter(self._headers.values())).shape[0]
@@ -128,10 +128,7 @@ class ArraySource:
                 name=name,
                 fingerprint=short_hash(name, *urls, *tags),
                 bytes=(last - first) * size,
-                description={
-                    "files": self._files,
-                    "rows": [first, last],
-                },
+                description={"files": self._files, "rows": [first, last]},
             )
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
@@ -143,16 +140,51 @@ class ArraySource:
                 header = self._header(file)
                 stream = stack.enter_context(file.stream() if file.compression else file.open())
                 _skip(stream, header.begin + first * header.row_bytes)
-                arrays[name] = Rows(stream, header, file.url)
-            yield from batches_of(arrays, first, last, next(iter(files.values())).url)
+                arrays[name] = _Rows(stream, header, file.url)
+            yield from _batches(arrays, first, last, next(iter(files.values())).url)
 
 
 @dataclass(frozen=True)
-class Rows:
+class ArchiveSource(FileSource):
+    """``.npz`` files below a URL, each a fragment; the arrays of one file are its features."""
+
+    def schema(self) -> Schema:
+        """The schema of the first file."""
+        with _arrays_in(self.files[0]) as arrays:
+            return {name: _feature_of(name, rows.header) for name, rows in arrays.items()}
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        file, _ = file_and_span(description)
+        with _arrays_in(file) as arrays:
+            count = _common_count({name: rows.header for name, rows in arrays.items()})
+            yield from _batches(arrays, 0, count, file.url)
+
+
+@contextmanager
+def _arrays_in(file: InputFile) -> Iterator[dict[str, "_Rows"]]:
+    """The arrays of an archive, each as a stream positioned at its first row."""
+    try:
+        with ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(file.open())))
+            arrays = {}
+            for member in archive.namelist():
+                stream, url = stack.enter_context(archive.open(member)), f"{file.url}/{member}"
+                header = _header_of(url, "npy", stream)
+                arrays[member.removesuffix(".npy")] = _Rows(stream, header, url)
+            yield arrays
+    except zipfile.BadZipFile as error:
+        raise SourceError(
+            f"{file.url} is not a complete .npz archive: {error}; it may be truncated: write it "
+            "again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Rows:
     """An array whose rows are read from a stream, one batch after another."""
 
     stream: IO[bytes]
-    header: Header
+    header: _Header
     url: str
 
     def take(self, count: int) -> NDArray[Any]:
@@ -165,7 +197,7 @@ class Rows:
         return rows.astype(_native(header.dtype), copy=False)
 
 
-def batches_of(arrays: Mapping[str, Rows], first: int, last: int, url: str) -> Iterator[Batch]:
+def _batches(arrays: Mapping[str, _Rows], first: int, last: int, url: str) -> Iterator[Batch]:
     """The rows from ``first`` up to ``last``, of arrays positioned at row ``first``."""
     size = sum(rows.header.row_bytes for rows in arrays.values())
     at_once = max(1, _BATCH_BYTES // max(1, size))
@@ -179,7 +211,7 @@ def batches_of(arrays: Mapping[str, Rows], first: int, last: int, url: str) -> I
         )
 
 
-def _cut_off(url: str, header: Header) -> SourceError:
+def _cut_off(url: str, header: _Header) -> SourceError:
     return SourceError(
         f"{url} ends before the last of the {header.shape[0]} records that its header counts; "
         "it was truncated: write it again"
@@ -188,13 +220,11 @@ def _cut_off(url: str, header: Header) -> SourceError:
 
 def _read(stream: IO[bytes], count: int) -> bytes:
     """``count`` bytes, or all that exist: a wrong header must not make this allocate memory."""
-    read = stream.read(min(count, _BATCH_BYTES))
-    if len(read) == count or not read:
-        return read
-    parts = [read]
-    while (count := count - len(read)) and (read := stream.read(min(count, _BATCH_BYTES))):
+    parts = []
+    while count and (read := stream.read(min(count, _BATCH_BYTES))):
         parts.append(read)
-    return b"".join(parts)
+        count -= len(read)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _skip(stream: IO[bytes], count: int) -> None:
@@ -206,7 +236,7 @@ def _skip(stream: IO[bytes], count: int) -> None:
         count -= read
 
 
-def header_of(url: str, kind: str, stream: IO[bytes]) -> Header:
+def _header_of(url: str, kind: str, stream: IO[bytes]) -> _Header:
     """The header of one array.
 
     Raises:
@@ -218,14 +248,14 @@ def header_of(url: str, kind: str, stream: IO[bytes]) -> Header:
         raise SourceError(f"{url} is not a {kind} file that can be read: {error}") from error
 
 
-def feature_of(name: str, header: Header) -> Feature:
+def _feature_of(name: str, header: _Header) -> Feature:
     """The feature that a row of the array becomes."""
     dtype = column_of(name, np.zeros(0, _native(header.dtype))).feature.dtype
     return Feature(dtype, header.shape[1:])
 
 
-def check_counts(headers: Mapping[str, Header]) -> int:
-    """The number of records, which all arrays must share.
+def _common_count(headers: Mapping[str, _Header]) -> int:
+    """The number of records, which must be that of each array.
 
     Raises:
         SourceError: it differs or is 0, or no record has a value.

@@ -1,31 +1,48 @@
-"""The files that a URL names, and file objects that read them by range requests."""
+"""The files that a URL names, file objects that read them by range requests, and their source."""
 
 import errno
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import IO, Any, NamedTuple, cast
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import IO, Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.data.sources.protocol import SourceError
+from aerotrain.data.hashing import short_hash
+from aerotrain.data.sources.protocol import Fragment, SourceError, check_options
 from aerotrain.store import MissingError, Store, StoreRefused, open_store
 
-#: Bytes of one range request.
+#: Bytes of one range request, and of the buffer of an open file.
 BLOCK = 8 * 2**20
 
-#: Size of the buffer in which the end of a line, or of a record, is searched.
-_LINE = 2**16
+#: Bytes at a file's start by which its format is checked.
+_CHECKED_BYTES = 2**16
 
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-_WILD = re.compile(r"[*?\[]")
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+
+_LET_NAME = "but its name does not say so; let it end in"
+
+#: The magic numbers of other formats, what they are, and what to do.
+_MAGIC_NUMBERS = {
+    b"\x1f\x8b": f"is compressed by gzip, {_LET_NAME} .gz",
+    b"\x28\xb5\x2f\xfd": f"is compressed by zstd, {_LET_NAME} .zst",
+    b"BZh": f"is compressed by bzip2, {_LET_NAME} .bz2",
+    b"\xfd7zXZ\0": "is compressed by xz, which is not supported; compress it with zstd or gzip",
+    b"PK\3\4": "is a zip archive; unpack it",
+    b"PAR1": "is a Parquet file; read it as kind 'parquet'",
+    b"\xff\xfe": "is in UTF-16; write it in UTF-8",
+    b"\xfe\xff": "is in UTF-16; write it in UTF-8",
+}
+
+_WILDCARD = re.compile(r"[*?\[]")
 # Not "..", which no key may hold: reading it raises an error.
-_DOTTED = re.compile(r"(^|/)\.(?!\.)")
+_DOT_FILE = re.compile(r"(^|/)\.(?!\.)")
 _HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
-_PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
+_HIVE_PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
 
 
 class InputFile(NamedTuple):
@@ -48,12 +65,12 @@ class InputFile(NamedTuple):
     def compression(self) -> str | None:
         """The codec by the file name's suffix, if any."""
         name = self.key.lower()
-        return next((_COMPRESSED[end] for end in _COMPRESSED if name.endswith(end)), None)
+        return next((_CODECS[end] for end in _CODECS if name.endswith(end)), None)
 
     @property
     def partitions(self) -> dict[str, str]:
         """The Hive partitions of the file: the ``name=value`` folders in its path."""
-        return dict(_PARTITION.findall(self.url.rpartition("/")[0]))
+        return dict(_HIVE_PARTITION.findall(self.url.rpartition("/")[0]))
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""
@@ -61,35 +78,29 @@ class InputFile(NamedTuple):
 
     def open(self) -> IO[bytes]:
         """A seekable file object of the stored bytes; a read is short only at the file's end."""
-        return cast(IO[bytes], _Ranges(self))
+        return io.BufferedReader(_RangeReader(self), BLOCK)
 
     def stream(self) -> IO[bytes]:
         """The content from the start, decompressed if the name has a codec's suffix."""
+        stored = self.open()
         if self.compression is None:
-            return io.BufferedReader(_Ranges(self), _LINE)
-        raw = pa.PythonFile(self.open(), "r")
-        return io.BufferedReader(
-            _Inflating(pa.CompressedInputStream(raw, self.compression), self.url)
-        )
+            return stored
+        raw = pa.CompressedInputStream(pa.PythonFile(stored, "r"), self.compression)
+        return io.BufferedReader(_Decompressed(raw, self.url))
 
 
-class _Ranges(io.RawIOBase):
-    """A file object over range requests: large reads are passed on, small ones read a block."""
+class _RangeReader(io.RawIOBase):
+    """Reads a file by range requests, one for each read; wrap it into a buffer."""
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
         self._position = 0
-        self._block = b""
-        self._begin = 0
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}
@@ -98,27 +109,18 @@ class _Ranges(io.RawIOBase):
         self._position = base[whence] + offset
         return self._position
 
-    def read(self, size: int | None = -1) -> bytes:
-        start = self._position
-        end = self._file.size if size is None or size < 0 else min(start + size, self._file.size)
-        data = self._range(start, end) if start < end else b""
-        self._position += len(data)
-        return data
-
     def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
+        end = min(self._position + len(buffer), self._file.size)
+        data = self._file.read(self._position, end) if self._position < end else b""
         buffer[: len(data)] = data
+        self._position += len(data)
         return len(data)
 
-    def _range(self, start: int, end: int) -> bytes:
-        if not self._begin <= start <= end <= self._begin + len(self._block):
-            if end - start >= BLOCK // 2:
-                return self._file.read(start, end)  # a copy would take as long as reading it
-            self._begin, self._block = start, self._file.read(start, start + BLOCK)
-        return self._block[start - self._begin : end - self._begin]
+    def readall(self) -> bytes:  # the inherited one would read 8 KiB at a time
+        return self.read(max(0, self._file.size - self._position)) or b""
 
 
-class _Inflating(io.RawIOBase):
+class _Decompressed(io.RawIOBase):
     """A decompressing stream whose errors name the file."""
 
     def __init__(self, stream: pa.NativeFile, url: str) -> None:
@@ -128,18 +130,85 @@ class _Inflating(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
+    def readinto(self, buffer: Any) -> int:
         try:
-            return self._stream.read(size if size >= 0 else None)
+            data = self._stream.read(len(buffer))
         except OSError as error:
             raise SourceError(
                 f"{self._url} cannot be decompressed: {error}; write it again"
             ) from error
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """The base of sources that read the files at a URL, each a fragment unless the kind divides it.
+
+    ``options`` are the further options that the kind takes.
+    """
+
+    description: Mapping[str, Any]
+
+    options: ClassVar[Set[str]] = frozenset()
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """The source that a plan's arguments describe.
+
+        Raises:
+            SpecError: an option is missing or unknown.
+        """
+        check_options(description, {"url"}, cls.options)
+        return cls(description)
+
+    @cached_property
+    def files(self) -> list[InputFile]:
+        """All files, in a stable order."""
+        return files_of(self.description["url"])
+
+    def described(self) -> Mapping[str, Any]:
+        return self.description
+
+    def fragments(self) -> Iterator[Fragment]:
+        for file in self.files:
+            yield fragment_of(file, (0, -1), file.size)
+
+
+def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:
+    """The fragment ``span`` of ``file``, in the unit of its kind, of about ``content`` bytes."""
+    name = f"{file.url}:{span[0]}-{span[1]}"
+    return Fragment(
+        name=name,
+        fingerprint=short_hash(name, file.etag),
+        bytes=content,
+        description={"file": file, "span": span},
+    )
+
+
+def file_and_span(description: Mapping[str, Any]) -> tuple[InputFile, tuple[int, int]]:
+    """The file and the span of a fragment, from the description by ``fragment_of``."""
+    start, end = description["span"]
+    return InputFile(*description["file"]), (start, end)
+
+
+def checked_beginning(file: InputFile) -> bytes:
+    """The first bytes of a file, decompressed.
+
+    Raises:
+        SourceError: they are the magic number of another format.
+    """
+    with file.stream() as stream:
+        beginning = bytes(stream.read(_CHECKED_BYTES))
+    for magic, what in _MAGIC_NUMBERS.items():
+        if beginning.startswith(magic):
+            raise SourceError(f"{file.url} {what}")
+    return beginning
+
+
+def constants(file: InputFile, count: int) -> dict[str, pa.Array]:
+    """The Hive partitions of a file as columns of its ``count`` records."""
+    return {name: pa.repeat(pa.scalar(each), count) for name, each in file.partitions.items()}
 
 
 def files_of(url: str | Sequence[str]) -> list[InputFile]:
@@ -157,11 +226,6 @@ def files_of(url: str | Sequence[str]) -> list[InputFile]:
     return [found[name] for name in sorted(found)]
 
 
-def constants(file: InputFile, count: int) -> dict[str, pa.Array]:
-    """The Hive partitions of a file as columns of its ``count`` records."""
-    return {name: pa.repeat(pa.scalar(each), count) for name, each in file.partitions.items()}
-
-
 def _files_of(url: str) -> list[InputFile]:
     base, pattern = _split_at_wildcard(url)
     if not pattern:
@@ -173,7 +237,7 @@ def _files_of(url: str) -> list[InputFile]:
             pass  # it is a folder, or does not exist
         pattern = "**"
     matches = re.compile(_expression(pattern)).fullmatch
-    hidden = _HIDDEN if pattern == "**" else _DOTTED
+    hidden = _HIDDEN if pattern == "**" else _DOT_FILE
     base = base.rstrip("/")
     files = [
         InputFile(store=base, key=each.key, size=each.size, etag=each.etag)
@@ -220,7 +284,7 @@ def _listed(url: str) -> Iterator[Any]:
 def _split_at_wildcard(url: str) -> tuple[str, str]:
     scheme, separator, rest = url.partition("://")
     segments = rest.split("/")
-    wild = [number for number, segment in enumerate(segments) if _WILD.search(segment)]
+    wild = [number for number, segment in enumerate(segments) if _WILDCARD.search(segment)]
     if not separator or not wild:
         return url, ""
     head, tail = segments[: wild[0]], segments[wild[0] :]

@@ -10,20 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.sources.files import InputFile, files_of
-from aerotrain.data.sources.naming import short_hash
+from aerotrain.data.hashing import short_hash
+from aerotrain.data.sources.files import FileSource, InputFile, files_of
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
-from aerotrain.data.sources.whole_files import WholeFiles
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 #: About how many images are in one fragment, and how many are read concurrently.
-FRAGMENT_IMAGES = 256
-_AT_ONCE = 8
+_FRAGMENT_IMAGES = 256
+_CONCURRENT_READS = 8
 
 
 @dataclass(frozen=True)
-class ImageSource(WholeFiles):
+class ImageSource(FileSource):
     """JPEG and PNG files; the name of a file's folder is its class.
 
     A record is ``image``, the bytes of the file, and ``label``, the index of its class in
@@ -54,7 +53,7 @@ class ImageSource(WholeFiles):
     def fragments(self) -> Iterator[Fragment]:
         """Bundles of images by a hash of their keys; a new image changes only its own bundle."""
         count = 1
-        while count * FRAGMENT_IMAGES < len(self.files):
+        while count * _FRAGMENT_IMAGES < len(self.files):
             count *= 2
         bundles: list[list[InputFile]] = [[] for _ in range(count)]
         for file in self.files:
@@ -75,33 +74,25 @@ class ImageSource(WholeFiles):
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         numbers = {name: number for number, name in enumerate(self._classes)}
         files = [InputFile(*each) for each in description["files"]]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for file, data in zip(files, pool.map(_content, files), strict=True):
-                wrong = why_no_image(data)
+        with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+            for file, data in zip(files, pool.map(_whole, files), strict=True):
+                reason = _why_no_image(data)
                 if _class_of(file) not in numbers:
-                    wrong = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"
-                if wrong:
-                    yield _batch(file, [], [], [Rejected(file.url, 0, "byte", wrong)])
-                else:
-                    yield _batch(file, [data], [numbers[_class_of(file)]], [])
+                    reason = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"
+                images, labels = ([], []) if reason else ([data], [numbers[_class_of(file)]])
+                yield Batch(
+                    columns={
+                        "image": pa.array(images, pa.large_binary()),
+                        "label": np.array(labels, np.int64),
+                    },
+                    file=file.url,
+                    offsets=np.zeros(len(images), np.int64),
+                    unit="byte",
+                    rejected=[Rejected(file.url, 0, "byte", reason)] if reason else [],
+                )
 
 
-def _batch(
-    file: InputFile, images: list[bytes], labels: list[int], rejected: list[Rejected]
-) -> Batch:
-    return Batch(
-        columns={
-            "image": pa.array(images, pa.large_binary()),
-            "label": np.array(labels, np.int64),
-        },
-        file=file.url,
-        offsets=np.zeros(len(images), np.int64),
-        unit="byte",
-        rejected=rejected,
-    )
-
-
-def _content(file: InputFile) -> bytes:
+def _whole(file: InputFile) -> bytes:
     return file.read(0, file.size)
 
 
@@ -109,7 +100,7 @@ def _class_of(file: InputFile) -> str:
     return file.url.split("/")[-2]
 
 
-def why_no_image(data: bytes) -> str:
+def _why_no_image(data: bytes) -> str:
     """Why these bytes are not a complete JPEG or PNG; empty if they are.
 
     The pixels are not decoded: that takes 100 times as long, and the model's transform does it.

@@ -9,14 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError, column_of
-from aerotrain.data.sources.files import InputFile, constants
-from aerotrain.data.sources.naming import file_and_span, fragment_of
-from aerotrain.data.sources.options import check_once
-from aerotrain.data.sources.protocol import Batch, Fragment, SourceError
-from aerotrain.data.sources.whole_files import WholeFiles
+from aerotrain.data.sources.files import (
+    FileSource,
+    InputFile,
+    constants,
+    file_and_span,
+    fragment_of,
+)
+from aerotrain.data.sources.protocol import (
+    Batch,
+    Fragment,
+    SourceError,
+    check_columns,
+    check_selected,
+)
 
 #: Compressed bytes of the row groups of one fragment.
 FRAGMENT_BYTES = 64 * 2**20
@@ -27,7 +35,7 @@ _MOST_ROWS = 32_768
 
 
 @dataclass(frozen=True)
-class ParquetSource(WholeFiles):
+class ParquetSource(FileSource):
     """Parquet files below a URL; ``columns`` are those to read, by default all."""
 
     options = frozenset({"columns"})
@@ -44,39 +52,28 @@ class ParquetSource(WholeFiles):
         """The schema by the first rows of the first file that has any."""
         for file in self.files:
             with _opened(file) as parquet:
-                names = self._columns(file, parquet.schema_arrow)
+                found = parquet.schema_arrow.names
+                selected = self.description.get("columns", [*found, *file.partitions])
+                check_selected(file.url, selected, [*found, *file.partitions])
+                names = [name for name in selected if name not in file.partitions]
+                check_columns(file.url, names, found)
                 for batch in parquet.iter_batches(1000, columns=names):
-                    known = {name: batch.column(name).drop_null() for name in names}
-                    selected = self.description.get("columns", file.partitions)
-                    partitions = {
+                    features = {name: _feature(name, batch.column(name), file) for name in names}
+                    return features | {
                         name: Feature("string") for name in file.partitions if name in selected
                     }
-                    return {
-                        name: _feature(name, each, file) for name, each in known.items()
-                    } | partitions
         raise SourceError(
             f"the source is empty: none of its {len(self.files)} files has a row; check that "
             "the input is where the source looks for it"
         )
 
-    def _columns(self, file: InputFile, schema: pa.Schema) -> list[str]:
-        selected = self.description.get("columns", schema.names)
-        for name in selected:
-            if name not in schema.names and name not in file.partitions:
-                raise SpecError(
-                    f"{file.url} has no column {name!r}{nearest(name, schema.names)}; "
-                    f"it has {', '.join(schema.names)}"
-                )
-            check_once(file.url, name, schema.names)
-        return [name for name in selected if name not in file.partitions]
-
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
-            _check(file, parquet.schema_arrow, schema)
-            groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
             names = [name for name in schema if name not in file.partitions]
+            check_columns(file.url, names, parquet.schema_arrow.names)
+            groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
             row = sum(parquet.metadata.row_group(each).num_rows for each in range(first))
             for batch in _batches(parquet, groups, names):
                 count = len(batch)
@@ -111,20 +108,8 @@ def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Fragment
             first, size, content = number + 1, 0, 0
 
 
-def _check(file: InputFile, found: pa.Schema, schema: Schema) -> None:
-    """Check that a file has the columns of the schema, before a row is read."""
-    for name in schema:
-        if name in file.partitions:
-            continue
-        if name not in found.names:
-            raise SourceError(
-                f"{file.url} has no column {name!r}{nearest(name, found.names)}; give all files "
-                "the same columns, or name those to read in 'columns'"
-            )
-        check_once(file.url, name, found.names)
-
-
-def _feature(name: str, values: pa.Array, file: InputFile) -> Feature:
+def _feature(name: str, column: pa.Array, file: InputFile) -> Feature:
+    values = column.drop_null()
     if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
         raise RecordError(
             f"the column {name!r} is null in the first rows of {file.url}, so its type is "

@@ -1,13 +1,13 @@
 """The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.data.dataset import Schema
 
 
@@ -61,6 +61,39 @@ class Batch:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def reject(self, row: int, reason: str) -> Rejected:
+        """The record in that row as a rejected one."""
+        return Rejected(self.file, int(self.offsets[row]), self.unit, reason)
+
+
+@dataclass
+class BatchBuilder:
+    """Collects the records of a batch, for sources that read them one by one."""
+
+    file: str
+    unit: str
+    records: list[Any] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def add(self, offset: int, record: Any) -> None:
+        self.offsets.append(offset)
+        self.records.append(record)
+
+    def reject(self, offset: int, reason: str, records: int = 1) -> None:
+        self.rejected.append(Rejected(self.file, offset, self.unit, reason, records))
+
+    def batch(self, columns: Mapping[str, Any]) -> Batch:
+        return Batch(
+            columns=columns,
+            file=self.file,
+            offsets=np.array(self.offsets, np.int64),
+            unit=self.unit,
+            keys=self.keys or None,
+            rejected=self.rejected,
+        )
+
 
 class Source(Protocol):
     """A source of raw records."""
@@ -80,3 +113,59 @@ class Source(Protocol):
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         """The records of one fragment, always in the same order, text parsed by ``schema``."""
         ...
+
+
+def check_options(description: Mapping[str, Any], required: Set[str], optional: Set[str]) -> None:
+    """Check that a description has the options that its kind requires, and no unknown ones.
+
+    Raises:
+        SpecError: an option is missing or unknown, or is not a list of column names as it should
+            be.
+    """
+    kind, given = description["kind"], set(description) - {"kind"}
+    known = sorted(required | optional)
+    for key in sorted(given - required - optional):
+        raise SpecError(
+            f"a source of kind {kind!r} has no {key!r}{nearest(key, known)}; "
+            f"it has {', '.join(known)}"
+        )
+    for key in sorted(given & {"columns", "names"}):
+        _check_column_names(key, description[key])
+    for key in sorted(required - given):
+        raise SpecError(
+            f"a source of kind {kind!r} needs {key!r}; it has "
+            f"{', '.join(sorted(given)) or 'nothing'}"
+        )
+
+
+def _check_column_names(key: str, names: Any) -> None:
+    if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+        raise SpecError(f"{key!r} must be a list of names, got {names!r}")
+    for name in names:
+        if list(names).count(name) > 1:
+            raise SpecError(f"{key!r} has {name!r} more than once; name each column once")
+
+
+def check_selected(url: str, selected: Sequence[str], found: Sequence[str]) -> None:
+    """Check that the selected columns are among those found. Raises ``SpecError``."""
+    for name in selected:
+        if name not in found:
+            raise SpecError(
+                f"{url} has no column {name!r}{nearest(name, found)}; it has {', '.join(found)}"
+            )
+
+
+def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
+    """Check that a file has each of these columns once. Raises ``SourceError``."""
+    for name in names:
+        if name not in found:
+            raise SourceError(
+                f"{url} has no column {name!r}{nearest(name, found)}; it has "
+                f"{', '.join(found) or 'none'}; give all files the same columns, or name those "
+                "to read in 'columns'"
+            )
+        if (count := list(found).count(name)) > 1:
+            raise SourceError(
+                f"{url} has {count} columns called {name!r}; give them different names, or "
+                "name the columns to read in 'columns'"
+            )

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
-import numpy as np
-
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Schema
+from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
-from aerotrain.data.sources.naming import short_hash
-from aerotrain.data.sources.options import checked
-from aerotrain.data.sources.protocol import Batch, Fragment, Rejected
+from aerotrain.data.sources.protocol import Batch, BatchBuilder, Fragment, check_options
 from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
@@ -37,7 +34,7 @@ class PythonSource:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """The source that ``{"kind": "python", "module": ...}`` describes."""
-        checked(description, {"module"}, set())
+        check_options(description, {"module"}, set())
         name = description["module"]
         module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):
@@ -76,7 +73,7 @@ class PythonSource:
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         number = description["number"]
-        builder = _BatchBuilder(number)
+        builder = BatchBuilder(f"part {number}", "position")
         for position, (key, record) in enumerate(self._records(description["part"], number)):
             try:
                 schema = schema or schema_of(record)
@@ -84,11 +81,12 @@ class PythonSource:
             except RecordError as error:
                 builder.reject(position, f"record {key!r}: {error}")
                 continue
-            builder.add(position, key, record)
+            builder.add(position, record)
+            builder.keys.append(key)
             if len(builder.keys) == _BATCH_RECORDS:
-                yield builder.batch(schema)
-                builder = _BatchBuilder(number)
-        yield builder.batch(schema or {})
+                yield builder.batch(stacked(builder.records, schema))
+                builder = BatchBuilder(builder.file, builder.unit)
+        yield builder.batch(stacked(builder.records, schema or {}))
 
     def _records(self, part: Mapping[str, Any], number: int) -> Iterator[Record]:
         """The records of one part; exceptions of the user's code become our errors."""
@@ -106,35 +104,6 @@ class PythonSource:
                 f"the record at position {position} of part {number}{after} could not be read: "
                 f"{type(error).__name__}: {error}"
             ) from error
-
-
-class _BatchBuilder:
-    """Collects the records of a batch."""
-
-    def __init__(self, number: int) -> None:
-        self.keys: list[str] = []
-        self._file = f"part {number}"
-        self._records: list[Mapping[str, Any]] = []
-        self._positions: list[int] = []
-        self._rejected: list[Rejected] = []
-
-    def add(self, position: int, key: str, record: Mapping[str, Any]) -> None:
-        self.keys.append(key)
-        self._records.append(record)
-        self._positions.append(position)
-
-    def reject(self, position: int, reason: str) -> None:
-        self._rejected.append(Rejected(self._file, position, "position", reason))
-
-    def batch(self, schema: Schema) -> Batch:
-        return Batch(
-            columns=stacked(self._records, schema),
-            file=self._file,
-            offsets=np.array(self._positions, np.int64),
-            unit="position",
-            keys=self.keys,
-            rejected=self._rejected,
-        )
 
 
 def _check_is_record(record: Any) -> None:

@@ -1,243 +1,261 @@
-"""The source of text files, CSV and JSON lines, with a record on each line."""
+"""The base of sources of text with a record on each line: types of columns, and bad lines.
 
-import csv
+``csv.py`` and ``jsonl.py`` say how lines are parsed.
+"""
+
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Self
+from itertools import pairwise
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of
-from aerotrain.data.sources.files import InputFile
-from aerotrain.data.sources.first_bytes import check_beginning
-from aerotrain.data.sources.formats import Csv, Format, JsonLines, Types
-from aerotrain.data.sources.lines import (
-    Block,
-    Parse,
-    blocks,
-    content_bytes,
-    first_line,
-    parsed,
-    ranges,
-    tables,
+from aerotrain.data.sources import lines
+from aerotrain.data.sources.files import (
+    FileSource,
+    InputFile,
+    checked_beginning,
+    constants,
+    file_and_span,
+    fragment_of,
 )
-from aerotrain.data.sources.naming import file_and_span, fragment_of
-from aerotrain.data.sources.options import check_once, checked
-from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
-from aerotrain.data.sources.whole_files import WholeFiles
+from aerotrain.data.sources.lines import BYTE_ORDER_MARK, Block
+from aerotrain.data.sources.protocol import (
+    Batch,
+    Fragment,
+    Rejected,
+    SourceError,
+    check_columns,
+    check_selected,
+)
 
 #: Bytes of one fragment of a file.
 FRAGMENT_BYTES = 64 * 2**20
 
-#: How many files the types of columns are inferred from.
-_LOOKED_INTO = 3
-
-#: Bytes of each such file, after its header.
-_LOOKED_AT = 2**20
+#: The types of columns are inferred from so many bytes of each sampled file, after its header.
+_SAMPLED_BYTES = 2**20
 
 #: The types that text may be parsed as; everything else stays a string.
 _TYPES = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float64(), "string": pa.string()}
 
+Types = Mapping[str, pa.DataType]
+
 
 @dataclass(frozen=True)
-class TextSource(WholeFiles):
+class TextSource(FileSource, ABC):
     """Text files below a URL.
 
     ``encoding`` is that of the files if not UTF-8. ``types`` sets the types of columns that cannot
     be inferred from the first lines, such as ``{"price": "float32"}``.
     """
 
-    format: Format
+    options: ClassVar[Set[str]] = frozenset({"encoding", "types", "columns"})
+
+    @abstractmethod
+    def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
+        """Parse whole lines of UTF-8 into a table. Raises ``pa.ArrowInvalid``."""
+
+    @abstractmethod
+    def why_other_format(self, beginning: bytes, first_lines: list[bytes]) -> str | None:
+        """What the file is instead and what to do, by its first bytes; None if it may be read."""
+
+    def header(self, file: InputFile) -> list[str]:
+        """The names of the columns in the file's first line, if the kind has them there."""
+        return []
+
+    def check_header(self, file: InputFile, header: list[str], names: list[str]) -> None:
+        """Check that the file has these columns. Raises ``SourceError``."""
+
+    def blocks(self, file: InputFile, start: int, end: int) -> Iterator[Block]:
+        """The lines of records that begin from ``start`` up to ``end``."""
+        return lines.blocks(file, start, end)
+
+    def lines_of_first(self, header: list[str], rest: Iterator[bytes]) -> int:
+        """How many lines the record takes that begins on the first line of ``rest``."""
+        return 1
 
     @classmethod
-    def csv(cls, description: Mapping[str, Any]) -> Self:
-        """A source of kind ``csv``: its ``delimiter``, and ``names`` where files have no header."""
-        checked(description, {"url"}, {"delimiter", "names", "encoding", "types", "columns"})
-        names = tuple(description.get("names", ()))
-        return cls(description, Csv(description.get("delimiter", ","), names))._checked()
-
-    @classmethod
-    def jsonl(cls, description: Mapping[str, Any]) -> Self:
-        """A source of kind ``jsonl``."""
-        checked(description, {"url"}, {"encoding", "types", "columns"})
-        return cls(description, JsonLines())._checked()
-
-    def _checked(self) -> Self:
-        for name, kind in self.description.get("types", {}).items():
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        source = super().of(description)
+        for name, kind in description.get("types", {}).items():
             if kind not in _TYPES:
                 raise SpecError(
                     f"the column {name!r} cannot be of type {kind!r}"
                     f"{nearest(str(kind), list(_TYPES))}; the types are {', '.join(_TYPES)}"
                 )
-        encoding = self.description.get("encoding", "utf-8")
         try:
-            fits = "a\n".encode(encoding) == b"a\n"
+            keeps_line_ends = "a\n".encode(source.encoding) == b"a\n"
         except LookupError as error:
-            raise SpecError(f"there is no encoding {encoding!r}; use one of Python's") from error
-        if not fits:
             raise SpecError(
-                f"files in {encoding} cannot be divided at their line ends; write them in UTF-8"
+                f"there is no encoding {source.encoding!r}; use one of Python's"
+            ) from error
+        if not keeps_line_ends:
+            raise SpecError(
+                f"files in {source.encoding} cannot be divided at their line ends; write them in "
+                "UTF-8"
             )
-        return self
+        return source
+
+    @property
+    def encoding(self) -> str:
+        return self.description.get("encoding", "utf-8")
 
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            for start, end in ranges(file, FRAGMENT_BYTES):
-                yield fragment_of(file, (start, end), content_bytes(file, start, end))
+            for start, end in lines.ranges(file, FRAGMENT_BYTES):
+                yield fragment_of(file, (start, end), lines.content_bytes(file, start, end))
 
     def schema(self) -> Schema:
-        """The schema by the first block of some files; columns of nulls there are strings."""
-        count = len(self.files)
-        numbers = sorted({number * (count - 1) // _LOOKED_INTO for number in range(1, 4)} | {0})
+        """The schema by the first lines of up to four files; columns of nulls there are strings."""
+        last = len(self.files) - 1
+        sampled = sorted({number * last // 3 for number in range(4)})
         rejected: list[Rejected] = []
-        votes = self._votes((self.files[number] for number in numbers), rejected)
-        if not votes:  # these files have no record; others may
-            each = (self._votes([file], rejected) for file in self.files)
-            votes = next(filter(None, each), votes)
-        if not votes:
-            raise self._empty(rejected)
-        return self._chosen({name: _elected(each) for name, each in votes.items()})
+        counts = self._types_in((self.files[number] for number in sampled), rejected)
+        if not counts:  # these files have no record; others may
+            each = (self._types_in([file], rejected) for file in self.files)
+            counts = next(filter(None, each), counts)
+        if not counts:
+            raise self._no_record(rejected)
+        columns = self.description.get("columns", list(counts))
+        check_selected(self.files[0].url, columns, list(counts))
+        return {name: _most_frequent(counts[name]) for name in columns}
 
-    def _empty(self, rejected: list[Rejected]) -> SourceError:
-        """Why no file has a record."""
-        for each in rejected:
+    def _no_record(self, rejected: list[Rejected]) -> SourceError:
+        if rejected:
+            first = rejected[0]
             return SourceError(
-                f"none of the first lines of {each.file} is a record, the first failure is at byte "
-                f"{each.offset}: {each.reason}"
+                f"none of the first lines of {first.file} is a record, the first failure is at "
+                f"byte {first.offset}: {first.reason}"
             )
         return SourceError(
             f"the source is empty: none of {len(self.files)} files, {self.files[0].url} the "
             "first, has a record; check that the input is where the source looks for it"
         )
 
-    def _votes(
+    def _types_in(
         self, files: Iterable[InputFile], rejected: list[Rejected]
     ) -> dict[str, Counter[Feature]]:
-        """For each column, the number of the files' first lines by their inferred type."""
-        votes: dict[str, Counter[Feature]] = {}
+        """For each column, how many of the files' first lines have which inferred type."""
+        counts: dict[str, Counter[Feature]] = {}
         for file in files:
-            check_beginning(file, self.description["kind"], self.description.get("delimiter"))
-            header = self._header(file)
-            begin = _LOOKED_AT + len(",".join(header).encode())
-            content = self._without_header(blocks(file, 0, min(file.size, begin)))
-            parse = self._parse(header, {})
-            block = next(content, None)
-            for table, _ in tables(file, block, parse, rejected) if block else ():
-                for name, values in zip(table.column_names, table.columns, strict=True):
-                    if name in self.description.get("columns", [name]):
-                        check_once(file.url, name, table.column_names)
-                    votes.setdefault(name, Counter())[self._inferred(name, values)] += len(table)
-                votes |= {name: Counter([Feature("string")]) for name in file.partitions}
-        return votes
+            self._check_format(file)
+            header = self.header(file)
+            end = _SAMPLED_BYTES + len(",".join(header).encode())
+            block = next(self.blocks(file, 0, min(file.size, end)), None)
+            for table, _ in self._tables(file, block, header, {}, rejected) if block else ():
+                names = table.column_names
+                selected = self.description.get("columns", names)
+                check_columns(file.url, [name for name in names if name in selected], names)
+                for name, values in zip(names, table.columns, strict=True):
+                    counts.setdefault(name, Counter())[self._inferred(name, values)] += len(table)
+                counts |= {name: Counter([Feature("string")]) for name in file.partitions}
+        return counts
+
+    def _check_format(self, file: InputFile) -> None:
+        beginning = checked_beginning(file)
+        first_lines = beginning.removeprefix(BYTE_ORDER_MARK).strip().splitlines() or [b""]
+        if what := self.why_other_format(beginning, first_lines):
+            raise SourceError(f"{file.url} {what}")
 
     def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature:
         if name in self.description.get("types", {}):
             return Feature(self.description["types"][name])
-        known = values.drop_null()
-        if pa.types.is_null(values.type) or not (
-            pa.types.is_integer(values.type)
-            or pa.types.is_floating(values.type)
-            or pa.types.is_boolean(values.type)
-            or pa.types.is_list(values.type)
-            or pa.types.is_struct(values.type)
+        kind = values.type
+        if (
+            pa.types.is_integer(kind)
+            or pa.types.is_floating(kind)
+            or pa.types.is_boolean(kind)
+            or pa.types.is_list(kind)
+            or pa.types.is_struct(kind)
         ):
-            return Feature("string")
-        return column_of(name, known).feature
-
-    def _chosen(self, schema: Mapping[str, Feature]) -> Schema:
-        columns = self.description.get("columns", list(schema))
-        for name in columns:
-            if name not in schema:
-                raise SpecError(
-                    f"{self.files[0].url} has no column {name!r}{nearest(name, list(schema))}; "
-                    f"it has {', '.join(schema)}"
-                )
-        return {name: schema[name] for name in columns}
+            return column_of(name, values.drop_null()).feature
+        return Feature("string")
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (start, end) = file_and_span(description)
-        header = self._header(file)
+        header = self.header(file)
         types = {name: _arrow(each) for name, each in schema.items() if name not in file.partitions}
-        content = blocks(file, start, end)
-        for block in content if start else self._without_header(content):
-            if self.format.has_header:  # a file without records may lack a header too
-                self._check_header(file, header, schema)
-            yield parsed(file, block, self._parse(header, types))
+        for block in self.blocks(file, start, end):  # without records, it may lack a header too
+            self.check_header(file, header, list(types))
+            yield self._batch(file, block, header, types)
 
-    def _check_header(self, file: InputFile, header: list[str], schema: Schema) -> None:
-        for name in schema:
-            if name not in header and name not in file.partitions:
-                raise SourceError(
-                    f"{file.url} has no column {name!r}{nearest(name, header)}; its header is "
-                    f"{', '.join(header) or 'empty'}; give all files the same columns, or name "
-                    "those to read in 'columns'"
-                )
-            check_once(file.url, name, header)
+    def _batch(self, file: InputFile, block: Block, header: list[str], types: Types) -> Batch:
+        """The block as columns, with Hive partitions, without the lines that do not parse."""
+        rejected: list[Rejected] = []
+        parsed = list(self._tables(file, block, header, types, rejected))
+        offsets = np.concatenate([*(rows for _, rows in parsed), np.zeros(0, np.int64)])
+        table = pa.concat_tables([each for each, _ in parsed]) if parsed else pa.table({})
+        columns = {name: table[name] for name in table.column_names}
+        return Batch(
+            columns=columns | constants(file, len(offsets)),
+            file=file.url,
+            offsets=offsets,
+            unit="byte",
+            rejected=rejected,
+        )
 
-    def _parse(self, header: list[str], types: Types) -> Parse:
-        return _Parse(self.format, self.description.get("encoding", "utf-8"), header, types)
+    def _tables(
+        self,
+        file: InputFile,
+        block: Block,
+        header: list[str],
+        types: Types,
+        rejected: list[Rejected],
+    ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
+        """The lines of a block as tables, each with the file offsets of its rows.
 
-    def _header(self, file: InputFile) -> list[str]:
-        if not self.format.has_header:
-            return []
-        encoding = self.description.get("encoding", "utf-8")
-        try:
-            text = first_line(file).decode(encoding)
-            return self.format.header(text) if text.strip() else []
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{file.url} is not {encoding.upper()} at byte {error.start} of its first line; "
-                "set 'encoding', such as 'latin-1'"
-            ) from error
-        except csv.Error as error:
-            raise SourceError(f"the first line of {file.url} is not a header: {error}") from error
-
-    def _without_header(self, content: Iterator[Block]) -> Iterator[Block]:
-        for number, block in enumerate(content):
-            if number or not self.format.has_header:
-                yield block
+        A block that parses is one table. Otherwise the lines that do not parse are found by
+        bisection and added to ``rejected``; further lines of the same record are skipped.
+        """
+        starts = block.starts()
+        pending = [(0, len(starts) - 1)]
+        skipped_to = 0
+        while pending:
+            first, last = pending.pop()
+            first = max(first, skipped_to)
+            if first >= last:
                 continue
-            cut = block.content.find(b"\n") + 1
-            if 0 < cut < len(block.content):
-                yield Block(block.offset + cut, block.content[cut:])
+            try:
+                table = self._table(header, block.content[starts[first] : starts[last]], types)
+                if len(table) != last - first:
+                    raise pa.ArrowInvalid("the line holds no record, or several")
+            except pa.ArrowInvalid as error:
+                if last - first > 1:
+                    middle = (first + last) // 2
+                    pending += [(middle, last), (first, middle)]
+                    continue
+                offset = block.offset + int(starts[first])
+                reason = str(error).splitlines()[0][:300]
+                rejected.append(Rejected(file.url, offset, "byte", reason))
+                rest = (block.content[begin:end] for begin, end in pairwise(starts[first:]))
+                skipped_to = first + self.lines_of_first(header, rest)
+            else:
+                yield table, block.offset + starts[first:last]
 
-
-@dataclass(frozen=True)
-class _Parse:
-    """Parses whole lines of a file with the columns ``header`` into a table."""
-
-    format: Format
-    encoding: str
-    header: list[str]
-    types: Types
-
-    def __call__(self, content: bytes) -> pa.Table:
+    def _table(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         if self.encoding != "utf-8":
             try:
                 content = content.decode(self.encoding).encode()
             except UnicodeDecodeError as error:
                 raise pa.ArrowInvalid(str(error)) from error
-        try:
-            return self.format.table(self.header, content, self.types)
-        except KeyError as error:  # a column of a file without a header
-            raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
-
-    def lines_of_first(self, lines: Iterator[bytes]) -> int:
-        return self.format.lines_of_first(self.header, lines)
+        return self.parse(header, content, types)
 
 
-def _elected(votes: Counter[Feature]) -> Feature:
+def _most_frequent(counts: Counter[Feature]) -> Feature:
     """The type that most lines have; integers count as floats if some lines have floats."""
-    whole = [each for each in votes if each.dtype == "int64"]
-    for each in whole:
+    for each in [each for each in counts if each.dtype == "int64"]:
         wider = Feature("float32", each.shape)
-        if wider in votes:
-            votes[wider] += votes.pop(each)
-    return max(votes, key=lambda each: (votes[each], str(each)))
+        if wider in counts:
+            counts[wider] += counts.pop(each)
+    return max(counts, key=lambda each: (counts[each], str(each)))
 
 
 def _arrow(feature: Feature) -> pa.DataType:

@@ -1,5 +1,6 @@
-"""The statistics of one column: gathered from batches, merged over partitions, kept as JSON."""
+"""The statistics of columns: gathered from batches, merged over partitions, kept as JSON."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -10,8 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature
-from aerotrain.data.prepare.assignment import Hashes, hashes_of, mixed
-from aerotrain.data.records import Column
+from aerotrain.data.hashing import Hashes, hashes_of, mixed
+from aerotrain.data.records import Column, Columns
 from aerotrain.data.statistics.sketches import (
     VOCABULARY,
     Distinct,
@@ -27,13 +28,13 @@ QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _BINS = 30
 
 #: Values of one record's array that are sampled.
-_LOOKED_AT = 16
+_VALUES_PER_RECORD = 16
 
 #: Number of example records, and how many characters of each value are shown.
-_EXAMPLES, _SHOWN = 5, 60
+_EXAMPLES, _EXAMPLE_LENGTH = 5, 60
 
 #: Columns with longer strings, in bytes, have no vocabulary.
-_LONGEST_WORD = 64
+_MAX_WORD_BYTES = 64
 
 
 @dataclass
@@ -63,7 +64,7 @@ class ColumnStatistics:
             self._add_texts(column.values)
         else:
             values = column.values.reshape(len(hashes), -1)
-            stride = max(1, values.shape[1] // _LOOKED_AT)
+            stride = max(1, values.shape[1] // _VALUES_PER_RECORD)
             if not column.feature.shape:
                 self._add_numbers(column.values)
             values = values[:, self.records % stride :: stride]
@@ -93,7 +94,9 @@ class ColumnStatistics:
         size = len(texts) // len(rows)
         joined = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
         keys = hashes[rows].tolist()
-        self._keep_examples({key: text[:_SHOWN] for key, text in zip(keys, joined, strict=True)})
+        self._keep_examples(
+            {key: text[:_EXAMPLE_LENGTH] for key, text in zip(keys, joined, strict=True)}
+        )
 
     def _keep_examples(self, others: Mapping[int, str]) -> None:
         both = {**others, **self.examples}
@@ -104,7 +107,7 @@ class ColumnStatistics:
             return
         counted = values.value_counts()
         texts, counts = counted.field(0), counted.field(1)
-        short = pc.less_equal(pc.binary_length(texts), _LONGEST_WORD)
+        short = pc.less_equal(pc.binary_length(texts), _MAX_WORD_BYTES)
         if not pc.all(short).as_py():
             self.is_counted, self.vocabulary = False, None
             return
@@ -215,3 +218,38 @@ class ColumnStatistics:
         found = np.where(np.isfinite(between), between, lower).tolist()
         found[0], found[-1] = self.moments.least, self.moments.greatest
         return {str(name): value for name, value in zip(QUANTILES, found, strict=True)}
+
+
+class Statistics:
+    """The statistics of all columns of a data set, by name."""
+
+    def __init__(self, columns: Mapping[str, ColumnStatistics] | None = None) -> None:
+        self.columns = dict(columns or {})
+
+    def add(self, columns: Columns, missing: Mapping[str, int], hashes: Hashes) -> None:
+        """Add records, each with its hash.
+
+        ``missing`` counts the filled values, by column.
+        """
+        for name, column in columns.items():
+            statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
+            statistics.add(column, missing.get(name, 0), hashes)
+
+    def merge(self, other: Self) -> None:
+        for name, column in other.columns.items():
+            if name in self.columns:
+                self.columns[name].merge(column)
+            else:
+                self.columns[name] = column
+
+    def to_json(self) -> str:
+        document = {name: self.columns[name].to_dict() for name in sorted(self.columns)}
+        return json.dumps(document) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        data = json.loads(text)
+        return cls({name: ColumnStatistics.from_dict(each) for name, each in data.items()})
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        return {name: self.columns[name].summary() for name in sorted(self.columns)}

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import Schema
-from aerotrain.data.statistics.dataset import feature_of
+from aerotrain.data.dataset import Feature, Schema
 
 #: A column with more distinct values is not categorical.
-_MOST_CATEGORIES = 200
+_MAX_CATEGORIES = 200
 
 #: With fewer records, sampling noise hides drift.
-_FEWEST_RECORDS = 100
+_MIN_RECORDS = 100
 
 #: Replaces infinity, so that values can be interpolated.
 _INFINITE = 1e300
@@ -38,10 +37,10 @@ def changes(before: Summary, now: Summary, drift: float) -> list[Change]:
     The drift of numbers is the Kolmogorov-Smirnov distance, estimated from quantiles; that of
     categories is the total variation distance. Both are from 0 to 1.
     """
-    schemas = [{name: feature_of(each[name]) for name in each} for each in (before, now)]
+    schemas = [{name: Feature.from_dict(each[name]) for name in each} for each in (before, now)]
     found = schema_changes(*schemas)
     for name in before.keys() & now.keys() - {each.column for each in found}:
-        found += _of_column(name, before[name], now[name], drift)
+        found += _column_changes(name, before[name], now[name], drift)
     return sorted(found, key=lambda change: change.column)
 
 
@@ -58,22 +57,22 @@ def schema_changes(before: Schema, now: Schema) -> list[Change]:
     return found
 
 
-def _of_column(
+def _column_changes(
     name: str, before: Mapping[str, Any], now: Mapping[str, Any], drift: float
 ) -> Iterator[Change]:
     shares = [each["missing"] / max(1, each["records"]) for each in (before, now)]
     if abs(shares[1] - shares[0]) > drift:
         yield Change(name, "missing", *(f"{share:.1%}" for share in shares))
     known, found = before.get("vocabulary"), now.get("vocabulary")
-    if known and found and len(known) <= _MOST_CATEGORIES:
+    if known and found and len(known) <= _MAX_CATEGORIES:
         new = [value for value in found if value not in known]
         if new:
             yield Change(name, "new category", f"{len(known)} known", ", ".join(new[:5]))
-    if min(before["records"], now["records"]) < _FEWEST_RECORDS:
+    if min(before["records"], now["records"]) < _MIN_RECORDS:
         return
     distance = (
-        _word_distance(known, found)
-        if known and found and len(known) <= _MOST_CATEGORIES
+        _category_distance(known, found)
+        if known and found and len(known) <= _MAX_CATEGORIES
         else _number_distance(before, now)
     )
     if distance > drift:
@@ -81,7 +80,7 @@ def _of_column(
         yield Change(name, f"drift of {distance:.2f}", *medians)
 
 
-def _word_distance(before: Mapping[str, int], now: Mapping[str, int]) -> float:
+def _category_distance(before: Mapping[str, int], now: Mapping[str, int]) -> float:
     """The total variation distance: half the sum of the differences of the words' shares."""
     totals = [max(1, sum(each.values())) for each in (before, now)]
     words = before.keys() | now.keys()
@@ -102,8 +101,8 @@ def _number_distance(before: Mapping[str, Any], now: Mapping[str, Any]) -> float
     for one, other in (values, values[::-1]):
         inside = np.interp(one, other, shares, left=0.0, right=1.0)
         # Of equal quantiles only the last counts: the CDF includes the value itself.
-        telling = np.append(one[1:] > one[:-1], True) & (shares > 0)
-        distance = max(distance, float(np.abs(inside - shares)[telling].max(initial=0)))
+        is_last_of_equals = np.append(one[1:] > one[:-1], True) & (shares > 0)
+        distance = max(distance, float(np.abs(inside - shares)[is_last_of_equals].max(initial=0)))
     return distance
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from aerotrain.data.prepare.assignment import Hashes, mixed
+from aerotrain.data.hashing import Hashes, mixed
 
 #: Values of a sample; the standard error of its quantiles is up to 0.8 % of the records.
 SAMPLE = 4096

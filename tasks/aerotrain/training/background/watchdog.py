@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from aerotrain.contract.recovery import say_unresponsive
+from aerotrain.contract.errors import say_unresponsive
 from aerotrain.training.server_probe import answers
 from aerotrain.training.step_runner import StepsRun
 

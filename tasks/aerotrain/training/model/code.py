@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.data.statistics.summary import load_statistics
+from aerotrain.data.dataset import load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.class_weights import weighted
 from aerotrain.training.model.keras_adapter import KERAS

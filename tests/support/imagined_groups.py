@@ -20,7 +20,7 @@ from support.kubernetes_double.statuses import Edit
 from support.kubernetes_worlds import ALONE, CONN_ID, connection, described, make_namespace, person
 
 
-class ImaginedSet:
+class ImaginedGroup:
     """The replica group of a job that is not followed yet.
 
     Its pods run, except those for which ``states`` gives another state.
@@ -36,7 +36,7 @@ class ImaginedSet:
             state = (states or {}).get(str(name), statuses.running())
             double.imagine(f"job-{name}", state, self.namespace)
         self.launcher = self.launcher_of("try-1")
-        self.address = self.launcher.start(self.launcher.plan(self.job, "try-1"))
+        self.handle = self.launcher.start(self.launcher.plan(self.job, "try-1"))
         self.lines: list[str] = []
         self._threads = ThreadPoolExecutor(4)
         self._ends: list[Future[Ended]] = []
@@ -52,7 +52,7 @@ class ImaginedSet:
 
     def follow(self, until: float | None = None) -> Future[Ended]:
         """Follow the replica group from another thread, as a triggerer does."""
-        end = self._threads.submit(self.launcher.watch, self.address, self._take, until=until)
+        end = self._threads.submit(self.launcher.watch, self.handle, self._take, until=until)
         self._ends.append(end)
         return end
 

@@ -12,7 +12,7 @@ import pytest
 from aerotrain.contract.status import State
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.kubernetes.states import created_at
-from support.imagined_sets import ImaginedSet
+from support.imagined_groups import ImaginedGroup
 from support.kubernetes_double import KubernetesDouble, statuses
 from support.kubernetes_worlds import World
 
@@ -29,18 +29,18 @@ def test_a_training_continues_when_a_new_follower_begins_after_its_start_deadlin
         arguments={"chief": "await_return", "awaited": {"test": 1}}, deadlines={"start": start}
     )
     launcher = world.launcher()
-    address = launcher.start(launcher.plan(job, "try-1"))
+    handle = launcher.start(launcher.plan(job, "try-1"))
     uids = {name: pod.metadata.uid for name, pod in world.pods().items()}
-    assert launcher.watch(address, lambda line: None, until=None, at_most=start + 2) is None
+    assert launcher.watch(handle, lambda line: None, until=None, at_most=start + 2) is None
     second = world.launcher("try-2")
-    assert second.start(second.plan(job, "try-2")) == address
+    assert second.start(second.plan(job, "try-2")) == handle
     with ThreadPoolExecutor(1) as thread:
         lines: list[str] = []
-        end = thread.submit(second.watch, address, lambda line: lines.append(str(line)), until=None)
+        end = thread.submit(second.watch, handle, lambda line: lines.append(str(line)), until=None)
         open_store(f"{job.prefix}/lives").put("test/1", b"here")
         assert end.result(120).state is State.SUCCEEDED, lines
     assert {name: pod.metadata.uid for name, pod in world.pods().items()} == uids
-    second.stop(address)
+    second.stop(handle)
 
 
 @pytest.mark.process
@@ -48,25 +48,25 @@ class TestAnHourOld:
     """A group of imagined pods that was made an hour ago, with a start deadline of 600 s."""
 
     @pytest.fixture
-    def old(self, own: KubernetesDouble) -> ImaginedSet:
-        made = ImaginedSet(own, replicas=SERVED)
+    def old(self, own: KubernetesDouble) -> ImaginedGroup:
+        made = ImaginedGroup(own, replicas=SERVED)
         made.age(HOUR)
         return made
 
-    def test_a_new_follower_does_not_replace_its_pods(self, old: ImaginedSet) -> None:
+    def test_a_new_follower_does_not_replace_its_pods(self, old: ImaginedGroup) -> None:
         before = old.uids()
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
         assert old.uids() == before
 
     def test_the_controller_decides_nothing_before_all_pods_were_seen(
-        self, old: ImaginedSet
+        self, old: ImaginedGroup
     ) -> None:
         old.double.fail(503, verb="list", resource="pods", times=3)
         old.followed().become(statuses.exited(0))
         assert old.end().state is State.SUCCEEDED
 
-    def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedSet) -> None:
+    def test_a_restarted_replica_has_the_whole_start_deadline(self, old: ImaginedGroup) -> None:
         old.double.imagine("job-worker-1", statuses.unschedulable(), old.namespace)
         old.double.delete("pods", "job-worker-1", old.namespace)
         old.followed().until_restarted(1, "worker-1")
@@ -78,19 +78,19 @@ class TestAnHourOld:
     def test_a_replica_that_has_waited_beyond_its_start_deadline_ends_it(
         self, own: KubernetesDouble
     ) -> None:
-        old = ImaginedSet(own, {"worker-1": statuses.unschedulable()}, replicas=SERVED)
+        old = ImaginedGroup(own, {"worker-1": statuses.unschedulable()}, replicas=SERVED)
         old.age(HOUR)
         ended = old.followed().end()
         assert ended.state is State.LOST
         assert "1 of 4 replicas of job did not start within 600 s" in ended.reason
-        assert "worker-1 waits, for no node can take it" in ended.reason
+        assert "worker-1 waits because no node can take it" in ended.reason
 
 
 @pytest.mark.process
 def test_a_deadline_that_passes_during_an_api_outage_is_checked_against_the_pods_after_it(
     own: KubernetesDouble,
 ) -> None:
-    young = ImaginedSet(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})
+    young = ImaginedGroup(own, {"chief": statuses.unschedulable()}, deadlines={"start": 3})
     young.followed()
     deadline = created_at(young.pod()) + 3
     with own.away():

@@ -1,0 +1,138 @@
+"""CSV files: values separated by a delimiter, with a header or with ``names`` for the columns."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.data.sources.files import InputFile
+from aerotrain.data.sources.lines import Block, blocks, first_line
+from aerotrain.data.sources.protocol import SourceError, check_columns
+from aerotrain.data.sources.text import TextSource, Types
+
+#: How many lines are searched for the end of a quoted value.
+_MOST_LINES = 1000
+
+#: Common delimiters other than the comma.
+_DELIMITERS = "\t;|"
+
+_NULL_NUMBERS = ["", "NULL", "null", "NA", "N/A", "NaN", "nan"]
+
+
+@dataclass(frozen=True)
+class CsvSource(TextSource):
+    """CSV files below a URL; ``names`` are those of the columns if the files have no header."""
+
+    options = TextSource.options | {"delimiter", "names"}
+
+    @property
+    def _delimiter(self) -> str:
+        return self.description.get("delimiter", ",")
+
+    @property
+    def _names(self) -> list[str]:
+        return list(self.description.get("names", ()))
+
+    def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
+        self._check_last_line(content)
+        try:
+            read = pyarrow.csv.read_csv(
+                pa.BufferReader(content),
+                pyarrow.csv.ReadOptions(
+                    use_threads=False,
+                    column_names=header or self._names,
+                    block_size=max(len(content), 1),
+                ),
+                pyarrow.csv.ParseOptions(delimiter=self._delimiter),
+                pyarrow.csv.ConvertOptions(
+                    column_types=dict(types),
+                    include_columns=list(types) or None,
+                    timestamp_parsers=[],
+                    null_values=_NULL_NUMBERS,
+                ),
+            )
+        except KeyError as error:  # a column of a file without a header
+            raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
+        # Only an empty text is missing: NA is a country, and Null a name.
+        return pa.table([_nulls_for_empty(each) for each in read.columns], read.column_names)
+
+    def _check_last_line(self, content: bytes) -> None:
+        """Check that the last line closes its quotes; Arrow would end the text with the line."""
+        content = content.rstrip(b"\r\n")  # blank lines may follow it
+        last = content[content.rfind(b"\n") + 1 :]
+        if last.count(b'"') % 2 == 0:
+            return
+        text = last.decode("utf-8", "replace")
+        try:
+            list(csv.reader([text], delimiter=self._delimiter, strict=True))
+        except csv.Error as error:
+            raise pa.ArrowInvalid(
+                f"a value in quotes does not end in its line ({error}); files are cut at line "
+                "ends, so write values without line breaks, or as JSON lines or Parquet"
+            ) from error
+
+    def lines_of_first(self, header: list[str], rest: Iterator[bytes]) -> int:
+        texts = (line.decode("utf-8", "replace").rstrip("\r\n") + "\n" for line in rest)
+        reader = csv.reader(islice(texts, _MOST_LINES), delimiter=self._delimiter, strict=True)
+        try:
+            is_record = len(next(reader)) == len(header or self._names)
+        except (csv.Error, StopIteration):
+            return 1  # an unterminated quote
+        return reader.line_num if is_record else 1
+
+    def header(self, file: InputFile) -> list[str]:
+        if self._names:
+            return []
+        try:
+            text = first_line(file).decode(self.encoding)
+            return next(csv.reader([text], delimiter=self._delimiter)) if text.strip() else []
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{file.url} is not {self.encoding.upper()} at byte {error.start} of its first "
+                "line; set 'encoding', such as 'latin-1'"
+            ) from error
+        except csv.Error as error:
+            raise SourceError(f"the first line of {file.url} is not a header: {error}") from error
+
+    def check_header(self, file: InputFile, header: list[str], names: list[str]) -> None:
+        if not self._names:
+            check_columns(file.url, names, header)
+
+    def blocks(self, file: InputFile, start: int, end: int) -> Iterator[Block]:
+        found = blocks(file, start, end)
+        if start == 0 and not self._names and (first := next(found, None)):
+            cut = first.content.find(b"\n") + 1
+            if 0 < cut < len(first.content):
+                yield Block(first.offset + cut, first.content[cut:])
+        yield from found
+
+    def why_other_format(self, beginning: bytes, first_lines: list[bytes]) -> str | None:
+        if b"\r" in beginning.strip() and b"\n" not in beginning:
+            return "ends its lines with CR alone; end them with LF, or CR and LF"
+        first, delimiter = first_lines[0], self._delimiter.encode()
+        if delimiter in first:
+            return None
+        if first.startswith(b"#") and delimiter in b"".join(first_lines[1:]):
+            return "begins with a comment; remove its first line"
+        counts = {each: first.count(each.encode()) for each in _DELIMITERS}
+        most = max(counts, key=lambda each: counts[each])
+        if "delimiter" in self.description or not counts[most]:
+            return None
+        return (
+            f"has no ',' in its first line, but {counts[most]} {most!r}; set 'delimiter' to "
+            "what separates its values"
+        )
+
+
+def _nulls_for_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_string(column.type):
+        return column
+    empty = pc.equal(column, "")
+    return (
+        pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
+    )

@@ -1,0 +1,151 @@
+"""The source of TFRecord files of ``tf.train.Example``, read without TensorFlow."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message,
+    message_factory,
+    text_format,
+)
+
+from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.records import Damage, FramingError, RecordError, read_frames
+from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
+from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
+
+_BATCH_RECORDS = 1024
+_DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+#: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
+#: feature.proto, as a descriptor.
+_EXAMPLE = """
+name: "aerotrain/example.proto" package: "aerotrain" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".aerotrain.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".aerotrain.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".aerotrain.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type_name: ".aerotrain.Feature" } }
+  field { name: "feature" number: 1 label: LABEL_REPEATED
+    type_name: ".aerotrain.Features.FeatureEntry" } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type_name: ".aerotrain.Features" } }
+"""
+
+
+@dataclass(frozen=True)
+class ExampleSource(FileSource):
+    """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
+
+    def schema(self) -> Schema:
+        """The schema of the first record that ``read`` does not reject."""
+        for file in self.files:
+            for _, record in _frames(file):
+                if isinstance(record, Damage):
+                    continue
+                with suppress(RecordError):
+                    features = features_of(record)
+                    return {name: _feature_of(*features[name]) for name in features}
+        raise SourceError(
+            f"the source is empty: its {len(self.files)} files have no tf.train.Example; check "
+            "that the input is where the source looks for it"
+        )
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        assert schema is not None
+        file, _ = file_and_span(description)
+        builder = BatchBuilder(file.url, "byte")
+        for offset, record in _frames(file):
+            try:
+                if isinstance(record, Damage):
+                    builder.reject(offset, record.reason, record.records)
+                else:
+                    builder.add(offset, _values(record, schema))
+            except RecordError as error:
+                builder.reject(offset, str(error))
+            if len(builder.offsets) + len(builder.rejected) == _BATCH_RECORDS:
+                yield _batch(builder, schema)
+                builder = BatchBuilder(file.url, "byte")
+        yield _batch(builder, schema)
+
+
+def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
+    """The records and the damaged ranges of a file. Raises ``SourceError``."""
+    with file.stream() as stream:
+        try:
+            yield from read_frames(stream)
+        except FramingError as error:
+            checked_beginning(file)
+            raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
+
+
+def _values(record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
+    """The values of a serialized Example. Raises ``RecordError`` if they do not fit the schema."""
+    features = features_of(record)
+    for name, feature in schema.items():
+        found = _feature_of(*features[name]) if name in features else None
+        if found != feature:
+            raise RecordError(f"its feature {name!r} is {found or 'missing'}, not {feature}")
+    return {name: features[name][1] for name in schema}
+
+
+def _batch(builder: BatchBuilder, schema: Schema) -> Batch:
+    columns = {}
+    for name, feature in schema.items():
+        columns[name] = _column([values[name] for values in builder.records], feature)
+    return builder.batch(columns)
+
+
+def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
+    if feature.dtype == "string":
+        flat = pa.array([each for value in values for each in value], pa.large_binary())
+        if feature.shape == ():
+            return flat
+        return pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    return np.array(values, feature.dtype).reshape(len(values), *feature.shape)
+
+
+def _feature_of(kind: str, values: Sequence[Any]) -> Feature:
+    return Feature(_DTYPES[kind], () if len(values) == 1 else (len(values),))
+
+
+def features_of(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:
+    """The features of a serialized Example: the kind of each list, and its values.
+
+    Raises:
+        RecordError: it is not an Example.
+    """
+    example = _example()()
+    try:
+        example.ParseFromString(record)
+    except message.DecodeError as error:
+        raise RecordError("it is not a tf.train.Example") from error
+    features = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind") or "int64_list"
+        features[name] = (kind, getattr(feature, kind).value)
+    return features
+
+
+@cache
+def _example() -> Any:
+    """The message class of ``tf.train.Example``."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("aerotrain.Example"))
