@@ -41,26 +41,26 @@ help: ## list the targets (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # exec: a signal to make must reach the command itself, not a shell in between.
-run: $(READY) ## a whole pipeline, from nothing to a SavedModel and a report
+run: $(READY) ## run one complete pipeline, from raw data to a SavedModel and a report
 	@exec $(BIN)/python -m devtools run --home "$(HOME_DIR)" --dag "$(DAG)" --conf "$$CONF"
 
-up: $(READY) ## start Airflow and leave it running, to look at its UI
+up: $(READY) ## start Airflow in the background, and print the address of its UI
 	@exec $(BIN)/python -m devtools up --home "$(HOME_DIR)" --port "$(PORT)"
 
 down: $(READY) ## stop what `make up` started
 	@exec $(BIN)/python -m devtools down --home "$(HOME_DIR)"
 
 # A worker gets whole files, because the tests of a file share fixtures that are slow to create.
-test: lint ## lint, and every test that needs no cluster
+test: lint ## run lint, and every test that needs no cluster
 	UV=$(UV) $(BIN)/pytest -m "not cluster" --durations=25 \
 		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Excludes files that are marked as a whole: most of them import TensorFlow.
-test-fast: $(READY) ## the pure tests, which start no process (within a minute)
+test-fast: $(READY) ## run the pure tests, which start no process (within a minute)
 	$(BIN)/pytest -m "not process and not cluster" --quiet --durations=5 \
 		$$(grep --files-without-match '^pytestmark = .*\(process\|cluster\)' tests/test_*.py)
 
-lint: $(READY) ## ruff, mypy and import-linter
+lint: $(READY) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -70,7 +70,7 @@ format: $(READY) ## format and fix the code with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test-cluster: $(READY) ## the tests that need the Kubernetes that KUBECONFIG names
+test-cluster: $(READY) ## run the tests that need the Kubernetes that KUBECONFIG names
 	$(BIN)/pytest -m cluster
 
 chaos: $(READY) ## inject faults into running trainings, RUNS times, and print the results
@@ -78,7 +78,7 @@ chaos: $(READY) ## inject faults into running trainings, RUNS times, and print t
 
 # Packages come from the index that pip uses here. Its address is a build secret, because it may
 # contain a password.
-images: ## the images of Airflow and of a replica: aerotrain-airflow, aerotrain-training
+images: ## build the images of Airflow and of a replica: aerotrain-airflow, aerotrain-training
 	@export PIP_INDEX_URL="$${PIP_INDEX_URL:-$$(python3 -m pip config get global.index-url 2>/dev/null)}"; \
 	build() { $(DOCKER_BUILD) $(if $(BASE),--build-arg "BASE=$(BASE)") \
 		$${PIP_INDEX_URL:+--secret id=index,env=PIP_INDEX_URL} "$$@" .; }; \
@@ -86,7 +86,7 @@ images: ## the images of Airflow and of a replica: aerotrain-airflow, aerotrain-
 		--file images/training/Dockerfile --tag "aerotrain-training:$(TAG)" && \
 	build --file images/airflow/Dockerfile --tag "aerotrain-airflow:$(TAG)"
 
-env: .env ## the .env for `docker compose up`, with fresh secrets
+env: .env ## write .env for `docker compose up`, with new secrets
 
 .env:
 	@umask 077; while IFS= read -r line; do \
@@ -94,7 +94,7 @@ env: .env ## the .env for `docker compose up`, with fresh secrets
 		printf '%s\n' "$$line"; \
 	done < .env.example > $@
 
-bench: $(READY) ## measure, and write the tables to benchmarks/results/
+bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/results/
 	@mkdir -p benchmarks/results
 	@for name in $(BENCHMARKS); do \
 		echo "benchmarks.$$name"; \
@@ -103,10 +103,10 @@ bench: $(READY) ## measure, and write the tables to benchmarks/results/
 		cat benchmarks/results/$$name.md; \
 	done
 
-docs: $(READY) ## docs/options.md, generated from the options that the code declares
+docs: $(READY) ## write docs/options.md from the options that the code declares
 	$(BIN)/python -m devtools.options_page > docs/options.md
 
-lock: | $(UV) ## every requirements.lock, after a change of dependencies in pyproject.toml
+lock: | $(UV) ## write every requirements.lock, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \
 		--group dev --group devtools --quiet pyproject.toml -o requirements.lock
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-config \

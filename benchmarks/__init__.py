@@ -3,5 +3,5 @@
 Every figure is a ratio between two things that one run measured in turn, because the speed of the
 machines varies. Each benchmark accepts ``--quick`` (under a minute), prints a table, and as its
 last line one JSON object of named figures. ``make bench`` writes the output to
-``benchmarks/results/``.
+``benchmarks/results/``; ``benchmarks/README.md`` explains the tables.
 """

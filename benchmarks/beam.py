@@ -22,5 +22,5 @@ def make_environment(folder: Path) -> str:
             subprocess.run([uv, *words], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        return f"uv could not make its environment: {said.strip().splitlines()[-1]}"
+        return f"uv could not create its environment: {said.strip().splitlines()[-1]}"
     return str(python)

@@ -29,7 +29,9 @@ DAG = "digits"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one pair of one epoch, not warm")
+    parser.add_argument(
+        "--quick", action="store_true", help="one pair of one epoch, without an uncounted run"
+    )
     quick = parser.parse_args().quick
     conf = {"strategy": "one_device", "epochs": 1, "threshold": 0.0} if quick else {}
     with tempfile.TemporaryDirectory() as folder:

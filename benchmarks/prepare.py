@@ -35,7 +35,7 @@ LIMIT = GIB
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="128 MiB, and a plan of 20,000 files")
-    parser.add_argument("--folder", type=Path, help="where the data lie while it runs")
+    parser.add_argument("--folder", type=Path, help="folder for temporary data")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:

@@ -41,7 +41,9 @@ WHOLE, BETWEEN, SAVED = 900.0, 180.0, 5.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one kill a kind, no long run")
+    parser.add_argument(
+        "--quick", action="store_true", help="one kill per kind, no training of 15 minutes"
+    )
     parser.add_argument("--cold", action="store_true", help="no warm start")
     options = parser.parse_args()
     quick, warm = options.quick, not options.cold
@@ -144,7 +146,7 @@ def long_run(workshop: Workshop, seed: int = 1) -> float:
                 raise RuntimeError(f"{training.end.result()}\n{training.tail()}")
         account = training.account()
     if account is None or account.goodput is None:
-        raise RuntimeError(f"the chief has left no ledger:\n{training.tail()}")
+        raise RuntimeError(f"the chief has written no event log:\n{training.tail()}")
     print(account, file=sys.stderr)
     return account.goodput
 

@@ -61,7 +61,9 @@ _RATE = re.compile(r"steps_per_second=(\S+)")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one device beside Keras 3 alone")
+    parser.add_argument(
+        "--quick", action="store_true", help="only one_device, compared with Keras 3"
+    )
     parser.add_argument(
         "--only", nargs="+", metavar="MODEL/STRATEGY", help="these rows, such as dense/mirrored"
     )
@@ -126,7 +128,7 @@ class Bench:
     def _tf_keras(self) -> dict[str, Any] | None:
         made = make_environment(self._folder / "tf_keras")
         if isinstance(made, str):
-            print(f"tf_keras is left out, for it needs an environment of its own: {made}\n")
+            print(f"tf_keras is omitted, because its environment cannot be created: {made}\n")
             return None
         python, environment = made
         return {"python": python, "environment": environment}

@@ -82,7 +82,7 @@ class Loop:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="10 jobs, and a shorter rest")
+    parser.add_argument("--quick", action="store_true", help="10 jobs, and a shorter idle time")
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument(
         "--rest", type=float, default=330.0, help="seconds in which nothing happens"

@@ -1,6 +1,7 @@
-"""Tell ten kinds of clothes apart: Fashion-MNIST where Debian's package is, else drawn shapes.
+"""Classify ten kinds of clothes, by images.
 
-Where the images come from, `models/clothes.py` decides; files of any kind need no module.
+The images are those of Fashion-MNIST if Debian's package `dataset-fashion-mnist` is installed, or
+drawn shapes otherwise. The module `models/clothes.py` reads them.
 """
 
 from datetime import timedelta

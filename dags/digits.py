@@ -1,9 +1,9 @@
-"""Recognise handwritten digits: from scans to a model that TensorFlow Serving can load.
+"""Classify handwritten digits: from scans to a model that TensorFlow Serving can load.
 
-The data are scikit-learn's *digits*: 1,797 real scans of 8 × 8 pixels. `prepare` shards them
-into TFRecords, `train` trains the small network of `models/digits.py` under the strategy that
-the run asks for, `evaluate` measures it on scans it never saw, and `export` publishes it, if
-it is good enough, under the next version number.
+The data are scikit-learn's *digits*: 1,797 real scans of 8 × 8 pixels. `prepare` writes them as
+TFRecord shards, `train` trains the small network of `models/digits.py` under the strategy of the
+run, `evaluate` measures it on the test split, and `export` publishes it under the next version
+number if its accuracy is at least the threshold.
 
 Trigger it from the form, or over REST with any of its params as `conf`.
 """
@@ -17,11 +17,11 @@ from aerotrain_airflow.steps import evaluate, export, prepare, train
 
 
 @dag(
-    # Every Sunday. By default it would also start a run at once when it is turned on within
-    # a tenth of the week after one (whatever `run_immediately=False` says in Airflow 3.3).
+    # Every Sunday. By default Airflow 3.3 also starts a run when the DAG is unpaused within a tenth
+    # of a week after Sunday, even with `run_immediately=False`; a timedelta of 0 prevents it.
     schedule=CronTriggerTimetable("0 0 * * 0", timezone="UTC", run_immediately=timedelta(0)),
     catchup=False,
-    # Only what another try may mend is tried again, and training goes on where it was.
+    # Only temporary errors are retried, and training continues from its newest checkpoint.
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["aerotrain"],

@@ -1,8 +1,8 @@
-"""Tell dear flats from cheap ones: a table in Parquet, columns of several types, some missing.
+"""Classify flats as expensive or cheap, by a table in Parquet with missing values.
 
-The table lies beside this file, so that the pipeline runs anywhere; a table in a bucket is
-`"url": "s3://bucket/flats/dt={{ ds }}/"`. Numbers are scaled by the statistics that `prepare`
-counted, and the exported model holds the same.
+The table is a file next to this one, so that the pipeline runs anywhere; the URL of a table in a
+bucket is `"url": "s3://bucket/flats/dt={{ ds }}/"`. Numbers are scaled by the statistics that
+`prepare` computes, which are also part of the exported model.
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Tell praise from complaint: lines of text, one JSON object each."""
+"""Classify reviews as positive or negative, by JSON lines of text."""
 
 from datetime import timedelta
 from pathlib import Path

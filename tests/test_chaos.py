@@ -40,8 +40,8 @@ def test_the_same_seed_gives_the_same_schedule_with_every_fault() -> None:
     [
         ({}, ""),
         ({"state": State.LOST}, "it lost"),
-        ({"back": ["chief"]}, "who came back: chief"),
-        ({"back": []}, "who came back: nobody"),
+        ({"back": ["chief"]}, "restarted: chief"),
+        ({"back": []}, "restarted: none"),
         ({"left": ["process 7"]}, "left behind: process 7"),
     ],
 )
@@ -56,9 +56,9 @@ def test_an_outcome_that_differs_from_the_matrix_is_reported_as_wrong(
     [
         ({}, ""),
         ({"state": State.FAILED}, "it failed"),
-        ({"sets": 2}, "2 sets were started"),
-        ({"adoptions": 0}, "taken over 0 times"),
-        ({"back": ["chief"]}, "who came back: chief"),
+        ({"sets": 2}, "2 replica groups were launched"),
+        ({"adoptions": 0}, "adopted 0 times"),
+        ({"back": ["chief"]}, "restarted: chief"),
     ],
 )
 def test_a_run_whose_airflow_was_killed_must_have_trained_exactly_once(
@@ -86,5 +86,5 @@ def test_the_last_checkpoints_of_a_successor_must_be_in_the_store(
 
 def test_a_fault_that_the_machine_cannot_inject_is_a_row_and_no_failure() -> None:
     row = row_of_none(3, FAULT, "has no nft (on Debian: apt install iproute2 nftables)")
-    assert str(row["verdict"]).startswith("not done: this machine has no nft")
+    assert str(row["verdict"]).startswith("not injected: this machine has no nft")
     assert row["wrong"] == "-"

@@ -34,14 +34,11 @@ TEXTS = sorted(
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 #: The folders of this repository, and where Python finds its packages.
-FOLDERS = (
-    *("benchmarks", "dags", "deploy", "devtools", "docs"),
-    *("images", "plugins", "tasks", "tests"),
-)
+FOLDERS = sorted(path.name for path in ROOT.glob("[!.]*") if path.is_dir())
 IMPORTED_FROM = (ROOT, ROOT / "tasks", ROOT / "plugins", ROOT / "tests")
 
-#: Folders of the store or of the machine, which the documentation writes like those of the code.
-ELSEWHERE = {"quarantine/", "/scratch", "/dev/shm"}
+#: Folders of the store, which the documentation writes like those of the code.
+IN_STORE = {"quarantine/"}
 
 #: Words of other projects in code spans, which occur nowhere in this project's code.
 FOREIGN = {"max_failures", "PearsonCorrelation"}
@@ -57,12 +54,13 @@ def per_page(pages: list[Path]) -> pytest.MarkDecorator:
 
 @cache
 def files() -> frozenset[str]:
-    """The paths of all files and folders of the repository, relative to its root."""
-    found = {name_of(path) for path in ROOT.glob("*") if path.is_file()} | {".ci/run"}
+    """The paths of all files of the repository and of their folders, relative to its root."""
+    found = {path for path in ROOT.glob("*") if path.is_file()} | {ROOT / ".ci" / "run"}
     for folder in FOLDERS:
         paths = (ROOT / folder).rglob("*")
-        found |= {name_of(path) for path in paths if "__pycache__" not in path.parts}
-    return frozenset(found | set(FOLDERS))
+        found |= {each for each in paths if each.is_file() and each.suffix != ".pyc"}
+    parents = {parent for path in found for parent in path.relative_to(ROOT).parents}
+    return frozenset(map(name_of, found)) | {parent.as_posix() for parent in parents}
 
 
 @cache
@@ -70,7 +68,8 @@ def words() -> frozenset[str]:
     """Every identifier-like word of the code and of its configuration."""
     kinds = (".py", ".toml", ".yaml", ".example")
     sources = [ROOT / each for each in files() if each.endswith(kinds)]
-    text = "\n".join(path.read_text() for path in [*sources, ROOT / "Makefile"])
+    read = {*sources, ROOT / "Makefile"} - {Path(__file__)}
+    text = "\n".join(path.read_text() for path in read)
     return frozenset(re.findall(r"\w+", text))
 
 
@@ -112,7 +111,9 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 def missing_paths(page: Path) -> Iterator[str]:
     """Paths in code spans: from the root, or the end of a path, such as ``contract/job.py``."""
     for span in spans(page):
-        if span in ELSEWHERE or not re.fullmatch(r"[a-z0-9_.\-/]+(\.py|\.md|\.sh|/)", span):
+        if span in IN_STORE or not re.fullmatch(
+            r"[a-z0-9_.\-/]+(\.(py|md|yaml|toml|lock)|/)", span
+        ):
             continue
         path = span.rstrip("/")
         if not any(each == path or each.endswith(f"/{path}") for each in files()):
@@ -146,10 +147,12 @@ def file_of(dotted: str) -> Path | None:
 
 def is_defined(dotted: str) -> bool:
     """Whether it is a module of ours, or a name that a module of ours defines."""
+    if file_of(dotted):
+        return True
     module, _, name = dotted.rpartition(".")
-    source = file_of(module) if module else None
-    if file_of(dotted) or source is None:
-        return file_of(dotted) is not None
+    source = file_of(module)
+    if source is None:
+        return False
     defined: set[str] = set()
     for node in ast.parse(source.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -162,10 +165,11 @@ def is_defined(dotted: str) -> bool:
 
 @per_page(CURRENT)
 def test_every_module_in_a_page_exists(page: Path) -> None:
-    pattern = r"(?<![\w./\-])(?:aerotrain|aerotrain_airflow|benchmarks|devtools)(?:\.\w+)+(?![\w/])"
+    ours = r"aerotrain|aerotrain_airflow|benchmarks|devtools"
+    pattern = rf"(?<![\w./\-])(?:{ours})(?:\.\w+)+(?![\w/])"
     found = {each for span in spans(page) for each in re.findall(pattern, span)}
-    missing = [each for each in sorted(found) if not each.isupper() and not is_defined(each)]
-    missing = [each for each in missing if not each.endswith(".NAME")]
+    named = (each for each in sorted(found) if not each.endswith(".NAME"))
+    missing = [each for each in named if not is_defined(each)]
     assert not missing, f"{name_of(page)} names modules that do not exist: {missing}"
 
 
@@ -174,7 +178,7 @@ def test_every_flag_of_a_command_exists(page: Path) -> None:
     options = (ROOT / "docs" / "options.md").read_text()
     missing = []
     for span in spans(page):
-        command = re.search(r"python -m ((?:aerotrain|benchmarks|chaos)[\w.]*)(.*)", span)
+        command = re.search(r"python -m ((?:aerotrain|benchmarks|chaos|devtools)[\w.]*)(.*)", span)
         source = file_of(command[1]) if command else None
         if command is None or source is None:
             continue
@@ -183,6 +187,18 @@ def test_every_flag_of_a_command_exists(page: Path) -> None:
             if flag != "help" and f'"--{flag}"' not in source.read_text() and not is_option:
                 missing.append(f"{command[1]} --{flag}")
     assert not missing, f"{name_of(page)} names flags that do not exist: {missing}"
+
+
+@per_page(CURRENT)
+def test_every_command_of_aerotrain_exists(page: Path) -> None:
+    source = (ROOT / "tasks" / "aerotrain" / "cli.py").read_text()
+    missing = []
+    for span in spans(page):
+        for command, rest in re.findall(r"(?:^|/)aerotrain ([a-z]+)(.*)", span):
+            flags = re.findall(r"--([a-z-]+)", rest)
+            missing += [f"--{each}" for each in flags if each.replace("-", "_") not in words()]
+            missing += [] if f'"{command}": Command(' in source else [command]
+    assert not missing, f"{name_of(page)} names what `aerotrain` does not have: {missing}"
 
 
 @per_page([*CURRENT, *TEXTS])

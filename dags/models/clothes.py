@@ -1,4 +1,4 @@
-"""Clothes: Debian's Fashion-MNIST (package dataset-fashion-mnist), or shapes drawn in its stead."""
+"""Clothes: Fashion-MNIST (Debian's package dataset-fashion-mnist), or else drawn shapes."""
 
 import gzip
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ PARTS, RECORDS = 2, 2000
 
 
 def list_parts() -> list[dict[str, Any]]:
-    """So many records of the training images each; drawn ones where there are none."""
+    """``PARTS`` parts of ``RECORDS`` training images, drawn ones if Fashion-MNIST is missing."""
     drawn = not FOLDER.is_dir()
     firsts = range(0, PARTS * RECORDS, RECORDS)
     return [{"first": first, "count": RECORDS, "drawn": drawn} for first in firsts]
@@ -46,7 +46,7 @@ def drawn(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def transform(features: Mapping[str, Any], statistics: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A batch of images as ``(batch, 784)`` with mean 0 and deviation 1, and their labels."""
+    """Images as ``(batch, 784)`` float32 with mean 0 and standard deviation 1, and labels."""
     import tensorflow as tf
 
     image = tf.cast(features["image"], tf.float32)
@@ -55,7 +55,7 @@ def transform(features: Mapping[str, Any], statistics: Mapping[str, Any]) -> tup
 
 
 def build_model(hparams: Mapping[str, Any]) -> Any:
-    """Two layers; ``hparams`` may hold a ``learning_rate``."""
+    """Two dense layers; ``hparams`` may have a ``learning_rate``."""
     import keras
 
     model = keras.Sequential(

@@ -1,7 +1,7 @@
-"""Handwritten digits: where the scans come from, and the network that reads them.
+"""Handwritten digits: the source of the scans, and the network that classifies them.
 
-TensorFlow and Keras are imported where they are used: preparing the data needs neither, and
-would wait seconds for them.
+TensorFlow and Keras are imported in the functions that use them, because preparing the data needs
+neither, and their import takes seconds.
 """
 
 import gzip
@@ -18,7 +18,7 @@ PARTS = 4
 
 
 def list_parts() -> list[dict[str, Any]]:
-    """Row ranges of scikit-learn's file, with its checksum, so that another file is other parts."""
+    """Row ranges of scikit-learn's file, and its checksum, so that another file has other parts."""
     content = _file().read_bytes()
     rows = gzip.decompress(content).count(b"\n")
     edges = [rows * number // PARTS for number in range(PARTS + 1)]
@@ -42,7 +42,7 @@ def _file() -> Traversable:
 
 
 def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A batch of scans as ``(batch, 8, 8, 1)`` from 0 to 1, and the digits that they show."""
+    """Scans as ``(batch, 8, 8, 1)`` float32 from 0 to 1, and their labels."""
     import tensorflow as tf
 
     image = tf.cast(features["image"], tf.float32) / 16
@@ -50,7 +50,7 @@ def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def build_model(hparams: Mapping[str, Any]) -> Any:
-    """A small convolutional network; ``hparams`` may hold a ``learning_rate``."""
+    """A small convolutional network; ``hparams`` may have a ``learning_rate``."""
     import keras
 
     model = keras.Sequential(

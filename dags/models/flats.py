@@ -1,4 +1,4 @@
-"""Flats: a small network over scaled numbers and the towns that the data set knows."""
+"""Flats: a small network of scaled numbers and one-hot towns."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,10 @@ NUMBERS = ("rooms", "area", "built")
 
 
 def transform(features: Mapping[str, Any], statistics: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Numbers with mean 0 and deviation 1, where one is missing the mean, and the town's place."""
+    """Features as ``(batch, columns)`` float32, and labels.
+
+    Numbers have mean 0 and standard deviation 1, and are 0 if missing; each town is a column.
+    """
     import tensorflow as tf
 
     columns = []
@@ -22,7 +25,7 @@ def transform(features: Mapping[str, Any], statistics: Mapping[str, Any]) -> tup
 
 
 def build_model(hparams: Mapping[str, Any]) -> Any:
-    """Two layers; ``hparams`` may hold a ``learning_rate``."""
+    """Two dense layers; ``hparams`` may have a ``learning_rate``."""
     import keras
 
     model = keras.Sequential(

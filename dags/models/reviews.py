@@ -1,4 +1,4 @@
-"""Lines of text, from words that are hashed: a word that is new is some number all the same."""
+"""Reviews: a network of hashed words, so that unknown words also have a number."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ BUCKETS = 1000
 
 
 def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:
-    """``(batch, LENGTH)`` numbers of words, 0 where a line has ended."""
+    """Word numbers as ``(batch, LENGTH)`` int64, 0 after the end of a line, and labels."""
     import tensorflow as tf
 
     words = tf.strings.split(tf.strings.lower(features["line"]))
@@ -17,7 +17,7 @@ def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def build_model(hparams: Mapping[str, Any]) -> Any:
-    """The mean of the words' embeddings; ``hparams`` may hold a ``learning_rate``."""
+    """The mean of the words' embeddings; ``hparams`` may have a ``learning_rate``."""
     import keras
 
     model = keras.Sequential(

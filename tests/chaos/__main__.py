@@ -1,6 +1,6 @@
 """Inject faults into live trainings, one after another, and print the outcomes as one table.
 
-``python -m chaos --runs 30 --seed 1``, with ``tests`` on the path: the faults are those of
+``python -m chaos --runs 30 --seed 1``, with ``tests`` on the import path. The faults are those of
 ``faults.py`` in a random order, each at a random moment; the same seed gives the same order and
 moments. A fault that this machine cannot inject, such as dropping packets without being root, is a
 row of the table that says why.
@@ -9,7 +9,7 @@ row of the table that says why.
 progress is printed to stderr.
 
 ``--launcher kubernetes`` does the same to pods, on the cluster that KUBECONFIG names, with the
-image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the double of the tests.
+image that AEROTRAIN_TEST_IMAGE names; ``--launcher double`` on the fake API of the tests.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COLUMNS = (
     "strategy",
     "fault",
     "verdict",
-    "came back",
+    "restarted",
     "detected after s",
     "full pace after s",
     "longest stop s",
@@ -51,7 +51,9 @@ def main() -> None:
         "--launcher", choices=("process", "kubernetes", "double"), default="process"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="faults whose names fit this expression")
+    parser.add_argument(
+        "--only", default="", help="regular expression for STRATEGY: FAULT; only these"
+    )
     asked = parser.parse_args()
     rows: list[dict[str, object]] = []
     # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
@@ -96,8 +98,8 @@ def print_all(asked: argparse.Namespace, rows: Sequence[dict[str, object]]) -> N
     one, _, quarter = os.getloadavg()
     wrong = sum(each["wrong"] != "-" for each in rows)
     print(
-        f"{len(rows)} runs, {wrong} with anything wrong; {os.cpu_count()} cores, at the end under "
-        f"a load of {one:.1f} (a quarter of an hour: {quarter:.1f}).\n"
+        f"{len(rows)} runs, {wrong} with a wrong outcome; {os.cpu_count()} cores, load "
+        f"average at the end {one:.1f} (15 min: {quarter:.1f}).\n"
     )
     if rows:
         print_table(rows)
@@ -109,7 +111,7 @@ def row(number: int, fault: Named, outcome: Outcome, wrong: str) -> dict[str, ob
         fault.strategy,
         fault.name,
         outcome.verdict.replace("|", "/").replace("\n", " "),
-        ", ".join(sorted(outcome.back)) or "nobody",
+        ", ".join(sorted(outcome.back)) or "none",
         shown(outcome.detect),
         shown(outcome.full_pace),
         shown(outcome.longest_gap),
@@ -123,8 +125,12 @@ def row(number: int, fault: Named, outcome: Outcome, wrong: str) -> dict[str, ob
 
 def row_of_none(number: int, fault: Named, lacks: str) -> dict[str, object]:
     """The row of a fault that cannot be injected here."""
-    told = {"run": number, "strategy": fault.strategy, "fault": fault.name}
-    return {**dict.fromkeys(COLUMNS, "-"), **told, "verdict": f"not done: this machine {lacks}"}
+    known = {"run": number, "strategy": fault.strategy, "fault": fault.name}
+    return {
+        **dict.fromkeys(COLUMNS, "-"),
+        **known,
+        "verdict": f"not injected: this machine {lacks}",
+    }
 
 
 def shown(value: float | None) -> str:

@@ -63,7 +63,7 @@ class DagTraining:
     conf: Mapping[str, Any]
     marks: list[Mark] = field(default_factory=list)
     address: str = ""
-    _told: int = 0
+    _read: int = 0
 
     def __post_init__(self) -> None:
         self.runs = Runs(self.stack, DAG)
@@ -95,7 +95,7 @@ class DagTraining:
         falls = [mark.step - later.step for mark, later in itertools.pairwise(self.marks)]
         return Outcome(
             state=state,
-            verdict=f"{len(sets)} set started, taken over {len(adopted)} times",
+            verdict=f"{len(sets)} replica groups launched, adopted {len(adopted)} times",
             back=sorted({each.replica for each in entries if each.event is EventType.RESTART}),
             detect=adopted[0].at - at if adopted else None,
             full_pace=None,
@@ -151,10 +151,10 @@ class DagTraining:
         except FileNotFoundError:
             return  # not there yet, or removed already
         whole = said[: said.rfind("\n") + 1]
-        for line in whole[self._told :].splitlines():
+        for line in whole[self._read :].splitlines():
             if (progress := Progress.parse(line)) is not None:
                 self.marks.append(Mark(time.time(), progress.step))
-        self._told = len(whole)
+        self._read = len(whole)
 
 
 def restart(component: Component) -> None:

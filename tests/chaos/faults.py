@@ -152,7 +152,7 @@ def _killed(name: str) -> Harm:
 SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
 BOTH = frozenset({"chief", "worker-0"})
 CHIEF = frozenset({"chief"})
-NOBODY: frozenset[str] = frozenset()
+NONE: frozenset[str] = frozenset()
 WORKER = ReplicaName(Role.WORKER, 0)
 
 FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
@@ -179,13 +179,13 @@ FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
     Fault("kill its supervisor", ALONE, _supervisor, CHIEF),
     Fault("terminate the process", ALONE, partial(_signal, signal.SIGTERM, "chief"), CHIEF),
     Fault("freeze the process", ALONE, partial(_signal, signal.SIGSTOP, "chief"), CHIEF),
-    Fault("stop it for 3 s", ALONE, partial(_stop_and_continue, "chief", 3.0), NOBODY),
-    Fault("store away for 6 s", ALONE, partial(_store_away, 6.0), NOBODY, Place.SMALL_DISK),
+    Fault("freeze the process for 3 s", ALONE, partial(_stop_and_continue, "chief", 3.0), NONE),
+    Fault("store unavailable for 6 s", ALONE, partial(_store_away, 6.0), NONE, Place.SMALL_DISK),
     Fault("damage the newest checkpoint", ALONE, _damage, CHIEF),
-    Fault("store silent for 10 s", ALONE, partial(_store_cut, 10.0), NOBODY, Place.SERVER),
-    Fault("store silent for 10 s", SERVED, partial(_store_cut, 10.0), NOBODY, Place.SERVER),
-    Fault("store slow for 15 s", ALONE, partial(_store_slow, 15.0), NOBODY, Place.SERVER),
-    Fault("disk full for 8 s", ALONE, partial(_disk_full, 8.0), NOBODY, Place.SMALL_DISK),
+    Fault("store unresponsive for 10 s", ALONE, partial(_store_cut, 10.0), NONE, Place.SERVER),
+    Fault("store unresponsive for 10 s", SERVED, partial(_store_cut, 10.0), NONE, Place.SERVER),
+    Fault("store slow for 15 s", ALONE, partial(_store_slow, 15.0), NONE, Place.SERVER),
+    Fault("disk full for 8 s", ALONE, partial(_disk_full, 8.0), NONE, Place.SMALL_DISK),
     Fault("drop a worker's packets", SERVED, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("drop a worker's packets", GANG, partial(_silent, WORKER), BOTH, Place.NETWORK),
     Fault("out of memory", ALONE, partial(_out_of_memory, "chief"), CHIEF, Place.MEMORY),

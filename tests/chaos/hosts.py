@@ -36,7 +36,7 @@ class TwoHosts:
         """Freeze the first host, resume it once the second trains, and follow the second.
 
         Returns:
-            What became of the second host's training, and what of both is wrong.
+            The outcome of the second host's training, and the errors of both.
         """
         with self.first as first:
             first.until_under_way(lines)

@@ -40,7 +40,9 @@ def network() -> Iterator[Network]:
         try:
             assert holder.stdout is not None
             if not holder.stdout.readline():
-                raise RuntimeError("no network could be made; what was missing is said above")
+                raise RuntimeError(
+                    "unshare could not create a network namespace; its error is above"
+                )
             yield Network(("nsenter", f"--net=/proc/{holder.pid}/ns/net"))
         finally:
             holder.kill()

@@ -136,7 +136,7 @@ def _lacks_mounts() -> str:
         capture_output=True,
         check=False,
     )
-    return "" if tried.returncode == 0 else "may not mount a disk (be root)"
+    return "" if tried.returncode == 0 else "cannot mount a disk (be root)"
 
 
 def _lacks_network() -> str:
@@ -146,13 +146,13 @@ def _lacks_network() -> str:
     tried = subprocess.run(
         ["unshare", "--net", "nft", "list", "ruleset"], capture_output=True, check=False
     )
-    return "" if tried.returncode == 0 else "may not make a network (be root)"
+    return "" if tried.returncode == 0 else "cannot create a network namespace (be root)"
 
 
 def _lacks_memory() -> str:
     memory = _new_memory()
     if memory is None:
-        return "lets no control group of memory be made (be root, with the controller handed on)"
+        return "cannot create a memory cgroup (be root, with the controller delegated)"
     memory.cgroup.rmdir()
     return ""
 

@@ -17,7 +17,7 @@ from chaos.hosts import TwoHosts
 from chaos.scenes import Place, Scene, lacking, scene_of
 
 #: Timeout in seconds of an unresponsive replica: short, because trials wait for it.
-PATIENCE = 12.0
+PROGRESS_TIMEOUT = 12.0
 
 
 class Named(Protocol):
@@ -92,7 +92,7 @@ class Scenes:
         training = scene.workshop.train(
             fault.strategy,
             epochs=EPOCHS[fault.strategy],
-            deadlines={"progress_timeout": PATIENCE},
+            deadlines={"progress_timeout": PROGRESS_TIMEOUT},
         )
         outcome = mishap(training, lambda harmed: fault.harm(harmed, scene), lines=after)
         wrong = what_is_wrong(fault, outcome)
@@ -138,7 +138,7 @@ def what_is_wrong(fault: Promised, outcome: Outcome) -> str:
     if outcome.state is not fault.ends:
         found.append(f"it {outcome.state}")
     if set(outcome.back) != fault.back:
-        found.append(f"who came back: {', '.join(sorted(outcome.back)) or 'nobody'}")
+        found.append(f"restarted: {', '.join(sorted(outcome.back)) or 'none'}")
     if outcome.left:
         found.append(f"left behind: {', '.join(outcome.left)}")
     return "; ".join(found)
@@ -150,11 +150,11 @@ def what_is_wrong_with_a_run(fault: DagFault, outcome: Outcome) -> str:
     if outcome.state is not State.SUCCEEDED:
         found.append(f"it {outcome.state}")
     if outcome.sets != 1:
-        found.append(f"{outcome.sets} sets were started")
+        found.append(f"{outcome.sets} replica groups were launched")
     if (outcome.adoptions > 0) != fault.tries_again:
-        found.append(f"taken over {outcome.adoptions} times")
+        found.append(f"adopted {outcome.adoptions} times")
     if outcome.back:
-        found.append(f"who came back: {', '.join(outcome.back)}")
+        found.append(f"restarted: {', '.join(outcome.back)}")
     if outcome.left:
         found.append(f"left behind: {', '.join(outcome.left)}")
     return "; ".join(found)
