@@ -12,6 +12,7 @@ Its flags are the fields of the steps' arguments.
 import inspect
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -33,7 +34,7 @@ from aerotrain.contract.options import Arguments, Declared, Kind, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, TrainArguments
 from aerotrain.contract.strategy import TrainingOptions
-from aerotrain.replica import Replica, live
+from aerotrain.replica import Replica, exit_code_of, live
 from aerotrain.standalone import ATTEMPT, CHIEF, prepare, run_replicas
 
 
@@ -63,23 +64,22 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         job = _job(given)
         if given.command == "train":
             _check_environment(os.environ)
+        with tempfile.TemporaryDirectory(prefix="aerotrain-") as scratch:
+            code = _run(job, given, Path(scratch))
     except AerotrainError as error:
         print(f"error: {error}", flush=True)
-        sys.exit(ExitCode.FINAL)
-    with tempfile.TemporaryDirectory(prefix="aerotrain-") as scratch:
-        code = _run(job, given, Path(scratch))
+        sys.exit(exit_code_of(error))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     if code is ExitCode.OK and given.command == "train":
         print(f"the trained model is {job.prefix}/model.json", flush=True)
     sys.exit(code)
 
 
 def _run(job: Job, given: Namespace, scratch: Path) -> ExitCode:
+    """Run the job as processes if it has several replicas, else in this process."""
     if len(list(job.names())) > 1:
-        try:
-            return run_replicas(job, scratch, os.environ)
-        except AerotrainError as error:
-            print(f"error: {error}", flush=True)
-            return ExitCode.TEMPORARY
+        return run_replicas(job, scratch, os.environ)
 
     def whole(replica: Replica) -> str:
         rest = dict(job.arguments)
