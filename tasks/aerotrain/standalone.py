@@ -95,6 +95,9 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> Exit
 
     Returns:
         The exit code that a single replica would have.
+
+    Raises:
+        TemporaryError: their supervisor did not start, or ended.
     """
     addresses = free_addresses(job)
     starts = [
@@ -159,6 +162,10 @@ def _supervised(folder: Path) -> Iterator[Path]:
         if not wait_until(answers, _ANSWER):
             raise TemporaryError(f"the supervisor of {folder} did not start within {_ANSWER:g} s")
         yield requests
+    except OSError as error:
+        raise TemporaryError(
+            f"the replicas could not be supervised: {error}; start the command again"
+        ) from error
     finally:
         with suppress(OSError):
             ask(requests, {"do": "end"}, seconds=_ANSWER)

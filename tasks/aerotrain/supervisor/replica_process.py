@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from aerotrain.contract.environment import Variable
 from aerotrain.supervisor.processes import (
     adopt_orphans,
     close_all_but,
@@ -90,8 +91,8 @@ class ReplicaFolder:
         return {
             "TMPDIR": str(self.path / WORK / "tmp"),
             "PYTHONUNBUFFERED": "1",
-            "AEROTRAIN_TERMINATION_LOG": str(self.path / TERMINATION_LOG),
-            "AEROTRAIN_HEARTBEAT": str(self.path / HEARTBEAT),
+            Variable.TERMINATION_LOG: str(self.path / TERMINATION_LOG),
+            Variable.HEARTBEAT: str(self.path / HEARTBEAT),
         }
 
     def heartbeat(self) -> float | None:

@@ -24,7 +24,7 @@ from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHo
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, backoff
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, readable
 
 Manifest = Mapping[str, Any]
@@ -236,7 +236,7 @@ class Cluster:
     ) -> dict[str, Any]:
         """Send a request and return the answer, with retries for ``retry_for`` seconds."""
         until = time.monotonic() + self._retry_for
-        pause = _PAUSE
+        pauses = backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 response = await self._ask(method, path, query, body, _ANSWER)
@@ -248,10 +248,10 @@ class Cluster:
                 trouble: Exception = error
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 trouble = error
+            pause = next(pauses)
             if time.monotonic() + pause > until:
                 raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _lines(
         self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
