@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from aerotrain.contract.errors import say_unresponsive
-
 #: Seconds between two checks, and the length of a pause after which this process was itself
 #: stopped.
 _CHECK_SECONDS = 1.0
@@ -105,7 +103,8 @@ class Watchdog:
 
     def _cause(self, unresponsive: Sequence[str]) -> str:
         if unresponsive:
-            return say_unresponsive(unresponsive)
+            verb = "does" if len(unresponsive) == 1 else "do"
+            return f"{' and '.join(unresponsive)} {verb} not answer"
         return "all other replicas answer" if self._peers else "the execution does not end"
 
     def _work(self) -> None:
