@@ -50,8 +50,8 @@ RULES: Mapping[Failure, Rule] = {
     Failure.START: Rule(Remedy.OTHER_NODE, "starts"),
 }
 
-#: Exit codes of signals from outside: SIGTERM, or SIGKILL if it did not respond to that. They do not
-#: point to the program as the cause.
+#: Exit codes of signals from outside: SIGTERM, or SIGKILL if it did not respond to that. They do
+#: not point to the program as the cause.
 FROM_OUTSIDE = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 
