@@ -131,14 +131,15 @@ class PodGroup:
         return task
 
     def _take(self, pod: Manifest, gone: bool) -> ReplicaName | None:
-        if not self._observed.is_own(pod):
+        name = self._observed.replica_of(pod)
+        if name is None:
             self._ignore(pod["metadata"]["name"])
             return None
-        change = self._observed.take(pod, gone=gone)
-        if change is None:
+        known = self._observed.replicas.get(name)
+        before = known.seen if known else None
+        if self._observed.take(pod, gone=gone) is None:
             return None
-        name, now = change.name, change.now.seen
-        before = change.before.seen if change.before else None
+        now = self._observed.replicas[name].seen
         if now != before:
             if now.state is State.PENDING and now.reason not in ("", before and before.reason):
                 self._say(f"{name} {now.reason}")

@@ -211,8 +211,8 @@ class PodClaim:
         )
         began = time.time()
         pods = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
-        changes = [change for pod in pods if (change := observed.take(pod)) is not None]
-        observed.looked_at_all({change.name for change in changes}, began)
+        there = {name for pod in pods if (name := observed.take(pod)) is not None}
+        observed.looked_at_all(there, began)
         return observed.seen
 
 
