@@ -62,7 +62,7 @@ class DagTraining:
     scratch: Path
     conf: Mapping[str, Any]
     marks: list[Mark] = field(default_factory=list)
-    address: str = ""
+    handle: str = ""
     _read: int = 0
 
     def __post_init__(self) -> None:
