@@ -139,9 +139,7 @@ class Checkpoints:
         check_same_model(self.url(name), about, self._setting, self._model)
         tell_changes(about.get("setting", {}), self._setting)
         try:
-            options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
-            status = self._checkpoint.read(str(folder / FILE), options)
-            status.assert_existing_objects_matched()
+            self._read(folder)
         except (AssertionError, ValueError) as error:
             raise FinalError(
                 f"the checkpoint {self.url(name)} is of another model than build_model "
@@ -150,6 +148,12 @@ class Checkpoints:
         files = {path.name: path.read_bytes() for path in folder.glob(f"{_BESIDE}/*")}
         shutil.rmtree(folder)
         return Restored(about=about, files=files)
+
+    def _read(self, folder: Path) -> None:
+        """Restore every variable from the checkpoint in ``folder``, which may then be removed."""
+        options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
+        status = self._checkpoint.read(str(folder / FILE), options)
+        status.assert_existing_objects_matched()
 
     def save(self, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Copy the current state; writing and uploading it happens in the background.
