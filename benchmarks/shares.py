@@ -19,7 +19,6 @@ from aerotrain.replica import Replica
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.schedule import Plan
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 
@@ -33,14 +32,11 @@ def main() -> None:
     arguments = TrainArguments.of(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
-    records = dataset.splits["train"].records
-    plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
     feed = InputPipeline(
         job=replica.job,
         arguments=arguments,
         dataset=dataset,
         code=code,
-        plan=plan,
         scratch=replica.scratch,
     )
     engine = ENGINES["one_device"]

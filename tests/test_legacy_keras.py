@@ -93,7 +93,7 @@ print(export.run(digits.replica("export", "keras2", **given)))
 
 def test_a_tf_keras_model_is_trained_again_evaluated_and_exported(digits, tmp_path):
     said = said_by(["-c", PIPELINE, str(tmp_path), digits.data], tmp_path)
-    assert "going on from the checkpoint of step 40" in said
+    assert "resuming from the checkpoint of step 40" in said
     assert "val_accuracy=" in said
     assert "without Keras, both signatures give the same predictions" in said
     assert "published as version 1" in said

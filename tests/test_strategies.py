@@ -152,7 +152,7 @@ def test_mirrored_workers_reach_the_accuracy_of_one_and_resume_after_it(digits):
 
     with digits.cluster("peers", epochs=13, **common) as processes:
         for process in processes.values():
-            assert "going on from the checkpoint of step 480" in read_until(process, "going on")
+            assert "resuming from the checkpoint of step 480" in read_until(process, "resuming")
             process.communicate(timeout=120)
             assert process.returncode == ExitCode.OK
     assert result_of(digits, "peers").step == 13 * 40

@@ -21,7 +21,6 @@ from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.schedule import Plan
 from aerotrain.training.strategies import ENGINES
 
 
@@ -36,10 +35,8 @@ def main(text: str, output: str, devices: str, steps: str) -> None:
     arguments = TrainArguments.of(job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
-    records = dataset.splits["train"].records
-    plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
     feed = InputPipeline(
-        job=job, arguments=arguments, dataset=dataset, code=code, plan=plan, scratch=Path.cwd()
+        job=job, arguments=arguments, dataset=dataset, code=code, scratch=Path.cwd()
     )
     engine = ENGINES[job.strategy]
     distribution = engine.build(arguments)

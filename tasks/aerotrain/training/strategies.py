@@ -14,7 +14,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
 from aerotrain.training.distribution import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import tensorflow2
@@ -27,7 +27,6 @@ from aerotrain.training.model.checks import (
     check_exchanged,
 )
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.peer import PeerCheckpoints
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
 from aerotrain.training.steps.microbatches import MicrobatchStep
@@ -107,7 +106,7 @@ def _local_step_runner(
             distribution, step, pipeline.local(start), arguments.steps_per_execution
         )
     # With input replicas, all batches are full.
-    records = arguments.batch_size if pipeline.service else pipeline.plan.records
+    records = arguments.batch_size if pipeline.service else pipeline.schedule.records
     check_exchanged(pipeline.job.strategy, step.model, arguments, records, replicas)
     shared: Step
     if has_custom_step(step.model):

@@ -1,15 +1,18 @@
 """Checkpoints of a model whose variables are distributed over processes."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from aerotrain.store import fetch, publish
-from aerotrain.training.checkpoints.checkpoints import FILE, Checkpoints, bad_weights
+from aerotrain.training.checkpoints.checkpoints import (
+    FILE,
+    Checkpoints,
+    SavedState,
+    bad_weights,
+)
 from aerotrain.training.checkpoints.retention import remove
 from aerotrain.training.internals import tensorflow2
 from aerotrain.training.mesh.layouts import host
@@ -81,7 +84,7 @@ class MeshCheckpoints(Checkpoints):
 class PeerMeshCheckpoints(MeshCheckpoints):
     """Restores what the chief restores, and publishes its parts for the chief."""
 
-    def save(self, _about: Mapping[str, Any], _files: Mapping[str, bytes]) -> None:
+    def save(self, _state: SavedState) -> None:
         self._check_weights_now()
         name = self._name()
         folder = self._folder(name)
