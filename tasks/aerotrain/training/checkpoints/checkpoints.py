@@ -131,9 +131,7 @@ class Checkpoints:
         check_same_model(self.url(name), about, self._cluster, self._model)
         print_cluster_changes(about.get("setting", {}), self._cluster)
         try:
-            options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
-            status = self._checkpoint.read(str(folder / FILE), options)
-            status.assert_existing_objects_matched()
+            self._read(folder)
         except (AssertionError, ValueError) as error:
             raise FinalError(
                 f"the checkpoint {self.url(name)} is of another model than build_model "
@@ -142,6 +140,12 @@ class Checkpoints:
         files = {path.name: path.read_bytes() for path in folder.glob(f"{_FILES}/*")}
         shutil.rmtree(folder)
         return SavedState(about=about, files=files)
+
+    def _read(self, folder: Path) -> None:
+        """Restore every variable from the checkpoint in ``folder``, which may then be removed."""
+        options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
+        status = self._checkpoint.read(str(folder / FILE), options)
+        status.assert_existing_objects_matched()
 
     def save(self, state: SavedState) -> None:
         """Copy the variables; writing and uploading the checkpoint happens in the background.

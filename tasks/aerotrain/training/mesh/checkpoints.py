@@ -32,6 +32,10 @@ class MeshCheckpoints(Checkpoints):
     variables of a mesh, so training waits until they are on the disk.
     """
 
+    def _read(self, folder: Path) -> None:
+        super()._read(folder)
+        tensorflow2.wait_for_operations()
+
     def _copy(self, folder: Path) -> None:
         self._check_weights_now()
         shutil.rmtree(folder, ignore_errors=True)

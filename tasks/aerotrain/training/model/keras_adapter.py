@@ -189,4 +189,4 @@ def chosen(environment: Mapping[str, str]) -> KerasAdapter:
 
 
 #: Chosen once per process, as TensorFlow does.
-KERAS: KerasAdapter = chosen(os.environ)
+KERAS: KerasAdapter = chosen(os.environ)  # noqa: TID251 -- TensorFlow reads it at import, too
