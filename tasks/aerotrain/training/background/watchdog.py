@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from aerotrain.contract.recovery import say_unresponsive
+from aerotrain.contract.errors import say_unresponsive
 
 #: Seconds between two checks, and the length of a pause after which this process was itself
 #: stopped.
