@@ -34,7 +34,7 @@ class Executions:
 
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be read."""
-        with self._watchdog.watching(self._context.steps_done()):
+        with self._watchdog.watching():
             self._step_runner.wait_until_idle()
 
 
