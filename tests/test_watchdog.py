@@ -81,7 +81,7 @@ def test_slow_executions_have_a_longer_timeout():
 def test_time_during_which_the_process_was_suspended_does_not_count():
     world = World()
     world.execute(1)
-    with world.watchdog.watching(0):
+    with world.watchdog.watching():
         world.wait(10)
         world.now += 3600
         world.watchdog.check()
@@ -94,7 +94,7 @@ def test_time_during_which_the_process_was_suspended_does_not_count():
 def test_waiting_for_the_store_or_for_disk_space_does_not_count():
     world = World()
     world.execute(1)
-    with world.watchdog.watching(0):
+    with world.watchdog.watching():
         world.excused = True
         world.wait(3600)
         world.excused = False

@@ -34,7 +34,7 @@ class Executions:
 
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be read."""
-        with self._watchdog.watching(self._context.steps_done()):
+        with self._watchdog.watching():
             self._step_runner.wait_until_idle()
 
 
@@ -70,8 +70,7 @@ def train(
 
 def _end_epoch(context: TrainingContext, state: TrainState, hooks: Sequence[Hook]) -> None:
     """End an epoch, and move on to the next one."""
-    assert state.sums is not None
-    state.metrics, state.sums = context.step.metrics.results(state.sums), None
+    state.metrics, state.sums = state.results(context.step.metrics), None
     for hook in hooks:
         hook.on_epoch_end(state)
     # Workers may have run more steps than were counted here; see ``Checkpointing.on_epoch_end``.

@@ -9,7 +9,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.step_runner import StepsRun
-from aerotrain.training.steps.metric_state import MetricValues
+from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 
 @dataclass(kw_only=True)
@@ -48,6 +48,11 @@ class TrainState:
         self.executed = step - self.step
         self.step, self.epoch_step = step, self.epoch_step + self.executed
         self.sums, self.is_best, self.preempted = ran.sums, False, ran.preempted
+
+    def results(self, metrics: MetricState) -> dict[str, float]:
+        """The metrics of the epoch so far, by name."""
+        assert self.sums is not None
+        return metrics.results(self.sums)
 
 
 class Hook:
@@ -140,7 +145,7 @@ class UserCallbacks(Hook):
             return
         if self._context.is_chief:
             first, last = state.epoch_step - state.executed, state.epoch_step - 1
-            logs = self._context.step.metrics.results(state.sums)
+            logs = state.results(self._context.step.metrics)
             with self._context.distribution.scope():
                 self._callbacks.execution(first, last, logs)
         self._agree(state)

@@ -60,7 +60,7 @@ class Report(Hook):
         if self._begun and state.step < schedule.steps and not self._line.due():
             return
         self._begun = True
-        loss = main_loss(self._context.step.metrics.results(state.sums))
+        loss = main_loss(state.results(self._context.step.metrics))
         pace = self._pace.at(self._clock(), state.step)
         left = (schedule.steps - state.step) * schedule.batch_size
         line = Progress(

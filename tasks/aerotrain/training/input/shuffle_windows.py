@@ -171,20 +171,20 @@ def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         kept = tf.concat([left[: tf.where(count > 0, 0, held)], rest], 0)
         return kept, (left, records, order, count)
 
-    def cut(*window: tf.Tensor) -> tf.data.Dataset:
-        numbers = tf.data.Dataset.range(tf.cast(window[3], tf.int64))
-        return numbers.map(lambda number: (tf.cast(number, tf.int32), *window[:3]))
-
-    def batch(
-        number: tf.Tensor, left: tf.Tensor, records: tf.Tensor, order: tf.Tensor
-    ) -> tf.Tensor:
+    def cut(
+        left: tf.Tensor, records: tf.Tensor, order: tf.Tensor, count: tf.Tensor
+    ) -> tf.data.Dataset:
         held = tf.shape(left)[0]
-        begin = tf.maximum(number * batch_size - held, 0)
-        own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
-        return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
 
-    counts = windows.scan(nothing, AS_WRITTEN(counted))
-    return counts.flat_map(AS_WRITTEN(cut)).map(AS_WRITTEN(batch))
+        def batch(number: tf.Tensor) -> tf.Tensor:
+            number = tf.cast(number, tf.int32)
+            begin = tf.maximum(number * batch_size - held, 0)
+            own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
+            return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+
+        return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(batch)
+
+    return windows.scan(nothing, AS_WRITTEN(counted)).flat_map(AS_WRITTEN(cut))
 
 
 def _announced(root: str, number: tf.Tensor) -> tf.Tensor:

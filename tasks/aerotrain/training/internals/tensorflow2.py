@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
+from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from tensorflow.python.eager import context
@@ -54,6 +56,14 @@ def collective_all_gather(replica: tf.distribute.ReplicaContext) -> Callable[...
         return None
     all_gather = collectives._launchers[replica._replica_id]._all_gather
     return lambda value: all_gather(value, None)
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which AutoGraph rewrites even if a function that it does not rewrite calls it.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/autograph/impl/api.py
+    """
+    return autograph.tf_convert(function, control_status_ctx())
 
 
 def aggregate_by(variable: tf.Variable, aggregation: tf.VariableAggregation) -> None:
