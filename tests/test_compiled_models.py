@@ -16,7 +16,7 @@ from aerotrain.train import run
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner
-from aerotrain.training.steps import packed_variables
+from aerotrain.training.steps import remote
 from aerotrain.training.steps.custom import CustomStep, has_custom_step
 from aerotrain.training.steps.fused import LARGE
 from aerotrain.training.steps.remote import RemoteStep
@@ -204,8 +204,8 @@ def trained_by_fit(user, data, dtype_policy="float32", **options):
 
 def trained_by_us(user, data, dtype_policy="float32", per_execution=1, step_of=TrainStep):
     """The model, and the metrics after each execution."""
-    strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    with distribution.scope():
         keras.utils.set_random_seed(3)
         model = user.build({}, data.element_spec, dtype_policy)
         counter = tf.Variable(0, dtype=tf.int64)
@@ -213,10 +213,10 @@ def trained_by_us(user, data, dtype_policy="float32", per_execution=1, step_of=T
             step = CustomStep(model, counter, data.element_spec)
         else:
             step = step_of(model, counter)
-    step_runner = LocalStepRunner(strategy, step, data, per_execution)
+    step_runner = LocalStepRunner(distribution, step, data, per_execution)
     results = [step.metrics.results(ran.sums) for ran in step_runner.run(STEPS)]
     assert counter.numpy() == STEPS
-    with strategy.scope():
+    with distribution.scope():
         model.optimizer.finalize_variable_values(model.trainable_variables)
     return model, results
 
@@ -246,10 +246,10 @@ def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
 
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [*((kind, packed_variables.PACKED_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
+    [*((kind, remote.PACKED_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
 )
 def test_a_worker_with_packed_variables_computes_the_steps_of_fit(kind, size, monkeypatch):
-    monkeypatch.setattr(packed_variables, "PACKED_BYTES", size)
+    monkeypatch.setattr(remote, "PACKED_BYTES", size)
     user, data = user_of(MODELS[kind]), batches()
     assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
 
@@ -323,13 +323,13 @@ def test_the_first_step_whose_loss_is_not_finite_is_reported(model, per_executio
         return network
 
     data = batches().enumerate().map(spoilt)
-    strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    with distribution.scope():
         built = user_of(linear).build({}, data.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
         own = model is OwnTraining
         step = CustomStep(built, counter, data.element_spec) if own else TrainStep(built, counter)
-    step_runner = LocalStepRunner(strategy, step, data, per_execution)
+    step_runner = LocalStepRunner(distribution, step, data, per_execution)
     found = [step.metrics.bad_step(ran.sums) for ran in step_runner.run(STEPS)]
     assert found == [8 if number >= 8 else None for number in ends(per_execution)]
 

@@ -117,7 +117,7 @@ def test_a_replica_never_sees_airflows_own_secrets(
     ("dag_id", "conf", "sentence"),
     [
         ("misspelt_module", {}, "no module 'smal_jobs'"),
-        ("misspelt_argument", {}, "has no 'eppochs', did you mean 'epochs'?"),
+        ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
         ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 readers"),
         ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),

@@ -89,7 +89,7 @@ def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
     versions = {pipeline.result(run, "export") for run in runs}
     assert len(versions) == 2
     for run in runs:
-        assert pipeline.result(run, "evaluate")["accuracy"] >= 0.95
+        assert pipeline.result(run, "evaluate")["accuracy"] >= 0.9
     kept = {stored.key.split("/")[1] for stored in store.list("runs")}
     assert {path_segment(run) for run in runs} <= kept
 

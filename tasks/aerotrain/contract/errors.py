@@ -1,7 +1,7 @@
 """Final and temporary errors, and how a replica reports them: exit code and termination message."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
@@ -90,8 +90,3 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
     close = get_close_matches(name, map(str, known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
-
-
-def say_unresponsive(names: Sequence[str]) -> str:
-    """A sentence for people that names unresponsive replicas; programs use the message."""
-    return f"{' and '.join(names)} {'does' if len(names) == 1 else 'do'} not answer"

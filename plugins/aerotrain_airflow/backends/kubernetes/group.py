@@ -166,7 +166,7 @@ class PodGroup:
             if not uid:
                 continue  # its pod was never observed
             try:
-                events, _ = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
+                events = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
                 for event in events:
                     if event.get("type") == "Warning":
                         self._say(f"{name} {event.get('reason')}: {event.get('message')}")
