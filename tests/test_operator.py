@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from benchmarks.mishaps import processes_of
+from benchmarks.fault_injection import processes_of
 
 from aerotrain.contract.names import path_segment
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from benchmarks.mishaps import processes_of
+from benchmarks.fault_injection import processes_of
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
@@ -186,7 +186,7 @@ def test_a_run_trains_once_although_scheduler_triggerer_and_task_are_killed_at_o
     stack: Stack, home: Home
 ) -> None:
     training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 300})
-    outcome = training.mishap(kill_all, lines=3)
+    outcome = training.inject(kill_all, lines=3)
     assert outcome.state is State.SUCCEEDED, training.tail()
     assert (outcome.sets, outcome.adoptions, outcome.back) == (1, 1, [])
     assert (outcome.steps_lost, outcome.steps_twice) == (0, 0)

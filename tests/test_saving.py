@@ -167,10 +167,10 @@ def test_a_chief_without_its_lease_publishes_no_checkpoint(tmp_path):
     lease.take()
     folder.mkdir()
     (folder / "checkpoint.index").write_bytes(b"weights")
-    publish(store, folder, "checkpoints/0001-0000000040", {}, lease.look)
+    publish(store, folder, "checkpoints/0001-0000000040", {}, lease.check)
     successor.take()
     with pytest.raises(SupersededError):
-        publish(store, folder, "checkpoints/0001-0000000080", {}, lease.look)
+        publish(store, folder, "checkpoints/0001-0000000080", {}, lease.check)
     assert complete_checkpoints(store) == [Name(1, 40)]
 
 

@@ -311,4 +311,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # The classes of this module are compared with those that other modules import by its name.
+    from aerotrain import replica
+
+    replica.main()

@@ -81,7 +81,7 @@ class BackgroundServices:
         """Upload ``files`` to ``folder`` in the background, in their state at that time."""
 
         def upload() -> None:
-            self.lease.look()
+            self.lease.check()
             for file in files:
                 self.store.upload(file, f"{folder}/{file.name}")
 

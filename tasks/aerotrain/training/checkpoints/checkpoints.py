@@ -264,12 +264,12 @@ class Checkpoints:
         self._local = [*others, draft]
         for each in reversed(self._local):
             prefix = f"{FOLDER}/{each.name}"
-            publish(self._store, each.folder, prefix, each.about, self._lease.look)
+            publish(self._store, each.folder, prefix, each.about, self._lease.check)
             self._retention.published(each.name, each.about)
             self._local = [other for other in self._local if other is not each]
             shutil.rmtree(each.folder)
             print(f"the checkpoint of step {each.name.step} is in the store", flush=True)
-        self._lease.look()
+        self._lease.check()
         self._retention.drop()
 
     def _check_weights(self, snapshot: Snapshot, step: int) -> None:

@@ -75,7 +75,7 @@ class Servable:
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
     def save_check(self, examples: tf.Tensor, folder: Path) -> None:
-        """Write what ``aerotrain.verify`` compares: real records, and their expected predictions.
+        """Write what ``verify.py`` compares: real records, and their expected predictions.
 
         The predictions are those of the trained model, not of the exported one.
         """
