@@ -33,7 +33,6 @@ from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.schedule import Plan
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 from benchmarks.report import print_report
@@ -148,7 +147,6 @@ class Data:
             arguments=TrainArguments.of(arguments),
             dataset=self.dataset,
             code=UserCode.load(model),
-            plan=Plan(records=self.records, batch_size=BATCH, epochs=epochs),
             scratch=scratch,
         )
 
@@ -156,7 +154,7 @@ class Data:
 def rates_of_reading(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
     """Examples per second of CPU time, for each way to read in turn."""
     feed = data.feed(data.urls["file"], folder / "read", "untransformed", 1)
-    with feed.supplied():
+    with feed.caching_shards():
         ordered = every_record(
             data.files, SCHEMA, feed.code.transform, records=data.records, batch_size=BATCH
         )
@@ -211,19 +209,21 @@ def train(data: Data, scratch: Path | None, epochs: int) -> None:
     """Train a new model, from the store if there is a ``scratch``, else from memory."""
     feed = data.feed(data.urls["s3"], scratch or Path(), "fashion", epochs)
     engine = ENGINES["one_device"]
-    strategy = engine.build(feed.arguments)
+    distribution = engine.build(feed.arguments)
     spec = batch_spec(SCHEMA, feed.code.transform)
-    with feed.supplied():
+    with feed.caching_shards():
         if scratch:
             batches = feed.local(0)
         else:
             batches = data.in_memory(shuffled=True).map(feed.code.transform)
             batches = batches.prefetch(tf.data.AUTOTUNE)
-        with strategy.scope():
+        with distribution.scope():
             model = feed.code.build({"convolutions": True}, spec)
             step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
-        step_runner = LocalStepRunner(strategy, step, batches, feed.arguments.steps_per_execution)
-        for _ in step_runner.run(feed.plan.steps):
+        step_runner = LocalStepRunner(
+            distribution, step, batches, feed.arguments.steps_per_execution
+        )
+        for _ in step_runner.run(feed.schedule.steps):
             pass
 
 

@@ -26,7 +26,7 @@ from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.partition import keep_freed_memory
 from aerotrain.data.records import encoded_frames
 from aerotrain.data.sources import open_source
-from benchmarks.beam import make_environment
+from benchmarks.environments import with_beam
 from benchmarks.report import print_report
 
 PIXELS = 28 * 28
@@ -154,8 +154,8 @@ def machine(folder: Path) -> float:
 
 def beam_rate(folder: Path, records: int) -> float | str:
     """Records a second of Beam, or a sentence that says why there is none."""
-    python = make_environment(folder / "beam")
-    if not python.startswith("/"):
+    python = with_beam(folder / "beam")
+    if isinstance(python, str):
         return python
     words = [python, str(WRITE_WITH_BEAM), str(folder / "ours.tfrecord"), str(records)]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)

@@ -19,9 +19,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from aerotrain.contract.status import State
-from benchmarks.mishaps import Training, mishap, seconds_to_import
+from benchmarks.fault_injection import Training, inject, seconds_to_import
 from benchmarks.report import print_report
-from benchmarks.workshop import Workshop
+from benchmarks.testbed import Testbed
 
 SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
 
@@ -50,24 +50,24 @@ def main() -> None:
     # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
-        workshop = Workshop.open(stack, warm=warm)
+        testbed = Testbed.open(stack, warm=warm)
         rounds = 1 if quick else 3
         rows = [
-            killed(workshop, strategy, victim, epochs, warm=warm)
+            killed(testbed, strategy, victim, epochs, warm=warm)
             for _ in range(rounds)
             for strategy, victim, epochs in KILLS
         ]
         figures = figures_of(rows)
         if not quick:
-            figures["goodput"] = long_run(workshop)
+            figures["goodput"] = long_run(testbed)
     print_report(rows, figures)
 
 
 def killed(
-    workshop: Workshop, strategy: str, victim: str, epochs: int, *, warm: bool
+    testbed: Testbed, strategy: str, victim: str, epochs: int, *, warm: bool
 ) -> dict[str, Any]:
     """One training with one kill: a row of the table."""
-    training = workshop.train(strategy, epochs=epochs)
+    training = testbed.train(strategy, epochs=epochs)
     imported: list[float] = []
 
     def kill(live: Training) -> None:
@@ -76,7 +76,7 @@ def killed(
         live.harmed = time.time()
         live.process(victim).kill()
 
-    outcome = mishap(training, kill)
+    outcome = inject(training, kill)
     if outcome.state is not State.SUCCEEDED or outcome.left:
         raise RuntimeError(f"{strategy}, {victim} killed: {outcome}\n{training.tail()}")
     back = outcome.full_pace
@@ -131,10 +131,10 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def long_run(workshop: Workshop, seed: int = 1) -> float:
+def long_run(testbed: Testbed, seed: int = 1) -> float:
     """The goodput of a long training under parameter servers, killed at random."""
     chance = random.Random(seed)
-    training = workshop.train(SERVED, epochs=1_000_000, checkpoint_interval=SAVED)
+    training = testbed.train(SERVED, epochs=1_000_000, checkpoint_interval=SAVED)
     with training:
         training.until_under_way()
         end = time.time() + WHOLE

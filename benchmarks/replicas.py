@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job, Role
+from aerotrain.standalone import free_addresses
 
 #: Makes TensorFlow divide the CPU into as many devices as its first argument says, and then runs
 #: the module that the second one names.
@@ -104,12 +104,3 @@ def _memory(process: subprocess.Popen[str]) -> float:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_maxrss / 1024
-
-
-def free_addresses(job: Job) -> dict[ReplicaName, str]:
-    """A port of this machine for each replica."""
-    with ExitStack() as stack:
-        held = {name: stack.enter_context(socket.socket()) for name in job.names()}
-        for each in held.values():
-            each.bind(("127.0.0.1", 0))
-        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in held.items()}

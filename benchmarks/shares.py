@@ -19,7 +19,6 @@ from aerotrain.replica import Replica
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.schedule import Plan
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 
@@ -33,31 +32,28 @@ def main() -> None:
     arguments = TrainArguments.of(replica.job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
-    records = dataset.splits["train"].records
-    plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
     feed = InputPipeline(
         job=replica.job,
         arguments=arguments,
         dataset=dataset,
         code=code,
-        plan=plan,
         scratch=replica.scratch,
     )
     engine = ENGINES["one_device"]
-    strategy = engine.build(arguments)
+    distribution = engine.build(arguments)
     spec = batch_spec(dataset.schema, code.transform)
-    with strategy.scope():
+    with distribution.scope():
         model = code.build(arguments.all_hparams, spec)
         step = engine.step(model, tf.Variable(0, dtype=tf.int64), spec)
     read = feed.local(0)
     at_hand = read.take(1).cache().repeat().prefetch(1)
     many = arguments.steps_per_execution
     if sys.argv[1:]:
-        step_runner = LocalStepRunner(strategy, step, read, many)
+        step_runner = LocalStepRunner(distribution, step, read, many)
         print(json.dumps({"read": milliseconds(step_runner, float(sys.argv[1]))}), flush=True)
         return
     taken = {
-        name: milliseconds(LocalStepRunner(strategy, step, batches, per_execution))
+        name: milliseconds(LocalStepRunner(distribution, step, batches, per_execution))
         for name, batches, per_execution in (
             ("read", read, many),
             ("at_hand", at_hand, many),

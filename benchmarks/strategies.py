@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job, Role
+from benchmarks.environments import with_tf_keras
 from benchmarks.models import fashion
 from benchmarks.replicas import Ended, run_job
 from benchmarks.report import print_report, print_table
-from benchmarks.tf_keras import make_environment
 from benchmarks.workloads import (
     BATCH,
     CONVOLUTIONS,
@@ -126,12 +126,11 @@ class Bench:
 
     @cached_property
     def _tf_keras(self) -> dict[str, Any] | None:
-        made = make_environment(self._folder / "tf_keras")
-        if isinstance(made, str):
-            print(f"tf_keras is omitted, because its environment cannot be created: {made}\n")
+        python = with_tf_keras(self._folder / "tf_keras")
+        if isinstance(python, str):
+            print(f"tf_keras is omitted, because its environment cannot be created: {python}\n")
             return None
-        python, environment = made
-        return {"python": python, "environment": environment}
+        return {"python": str(python), "environment": {"TF_USE_LEGACY_KERAS": "1"}}
 
     def compared(
         self, workload: Workload, strategy: str, flavours: Sequence[str], rounds: int

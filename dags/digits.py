@@ -25,7 +25,7 @@ from aerotrain_airflow.steps import evaluate, export, prepare, train
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     doc_md=__doc__,
     tags=["aerotrain"],
-    params=training_params(epochs=12, threshold=0.95),
+    params=training_params(epochs=12, threshold=0.9),
 )
 def digits() -> None:
     shards = prepare("digits")

@@ -15,7 +15,8 @@ def page() -> str:
         "",
         "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
         "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
-        "marked † are flags of `aerotrain train` alone. `make docs` writes this page.",
+        "marked † are not: they are flags of `aerotrain prepare` and `aerotrain train` alone.",
+        "`make docs` writes this page.",
     ]
     for section in Section:
         lines += [

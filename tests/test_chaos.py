@@ -1,7 +1,7 @@
 """The chaos tool itself: its schedule, and which outcomes it reports as wrong."""
 
 import pytest
-from benchmarks.mishaps import Outcome
+from benchmarks.fault_injection import Outcome
 
 from aerotrain.contract.status import State
 from aerotrain.training.checkpoints.retention import Name

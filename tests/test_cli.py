@@ -1,15 +1,18 @@
 """The command line: what it accepts, and each step by hand."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.fault_injection import processes_of
 
 from aerotrain.cli import COMMANDS, main, parse
 from aerotrain.contract.errors import ExitCode
 from aerotrain.data.dataset import load_dataset
-from support.training_fixtures import DIGITS, MODELS, start
+from support.training_fixtures import DIGITS, MODELS, read_until, start
+from support.waiting import wait_for
 
 AEROTRAIN = [sys.executable, "-m", "aerotrain"]
 TRAIN = ["train", "--model", "m", "--data", "file:///data", "--store", "file:///store"]
@@ -103,3 +106,17 @@ def test_the_failure_of_a_replica_ends_the_others_and_is_named(tmp_path, digits)
         said = process.communicate(timeout=120)[0]
     assert process.returncode == ExitCode.FINAL, said
     assert said.splitlines()[-1].startswith("error: chief exited with 65: there is no module")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_replicas_end_with_the_command(tmp_path, digits, number):
+    where = ["--store", digits.store, "--data", digits.data, "--code", str(MODELS)]
+    words = ["--model", "small", "--epochs", "2000", "--strategy", "parameter_server"]
+    environment = {"TMPDIR": str(tmp_path)}  # of the command's scratch folder
+    with start([*AEROTRAIN, "train", *where, *words], tmp_path, environment) as process:
+        read_until(process, "[chief] epoch 1 of")
+        assert len(processes_of(f"{tmp_path}/")) >= 4
+        process.send_signal(number)
+        assert process.wait(60) == (ExitCode.TERMINATED if number is signal.SIGTERM else -number)
+    wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)

@@ -14,11 +14,11 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
+from aerotrain.training.model.checks import check_asynchronous, warn_of_slow_dtype_policy
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner
-from aerotrain.training.steps import packed_variables
-from aerotrain.training.steps.compiled import check_strategy, warn_of_slow_dtype_policy
+from aerotrain.training.steps import remote
 from aerotrain.training.steps.custom import CustomStep, has_custom_step
 from aerotrain.training.steps.fused import LARGE
 from aerotrain.training.steps.remote import RemoteStep
@@ -206,8 +206,8 @@ def trained_by_fit(user, data, dtype_policy="float32", **options):
 
 def trained_by_us(user, data, dtype_policy="float32", per_execution=1, step_of=TrainStep):
     """The model, and the metrics after each execution."""
-    strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    with distribution.scope():
         keras.utils.set_random_seed(3)
         model = user.build({}, data.element_spec, dtype_policy)
         counter = tf.Variable(0, dtype=tf.int64)
@@ -215,10 +215,10 @@ def trained_by_us(user, data, dtype_policy="float32", per_execution=1, step_of=T
             step = CustomStep(model, counter, data.element_spec)
         else:
             step = step_of(model, counter)
-    step_runner = LocalStepRunner(strategy, step, data, per_execution)
+    step_runner = LocalStepRunner(distribution, step, data, per_execution)
     results = [step.metrics.results(ran.sums) for ran in step_runner.run(STEPS)]
     assert counter.numpy() == STEPS
-    with strategy.scope():
+    with distribution.scope():
         model.optimizer.finalize_variable_values(model.trainable_variables)
     return model, results
 
@@ -253,10 +253,10 @@ def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
 
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [*((kind, packed_variables.PACKED_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
+    [*((kind, remote.PACKED_BYTES) for kind in MODELS), ("a table of embeddings", 0)],
 )
 def test_a_worker_with_packed_variables_computes_the_steps_of_fit(kind, size, monkeypatch):
-    monkeypatch.setattr(packed_variables, "PACKED_BYTES", size)
+    monkeypatch.setattr(remote, "PACKED_BYTES", size)
     ours = trained_by_us(user_of(MODELS[kind]), batches(), step_of=RemoteStep)
     assert_same(ours, fitted(kind))
 
@@ -330,13 +330,13 @@ def test_the_first_step_whose_loss_is_not_finite_is_reported(model, per_executio
         return network
 
     data = batches().enumerate().map(spoilt)
-    strategy = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    with distribution.scope():
         built = user_of(linear).build({}, data.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
         own = model is OwnTraining
         step = CustomStep(built, counter, data.element_spec) if own else TrainStep(built, counter)
-    step_runner = LocalStepRunner(strategy, step, data, per_execution)
+    step_runner = LocalStepRunner(distribution, step, data, per_execution)
     found = [step.metrics.bad_step(ran.sums) for ran in step_runner.run(STEPS)]
     assert found == [8 if number >= 8 else None for number in ends(per_execution)]
 
@@ -467,10 +467,10 @@ def test_parameter_servers_refuse_a_model_with_its_own_train_step(digits):
 
 def test_parameter_servers_refuse_a_model_that_accumulates_gradients():
     model = MODELS["accumulated gradients"]()
-    check_strategy("multi_worker_mirrored", model)
+    check_asynchronous("multi_worker_mirrored", model)
     message = "accumulates gradients over 4 steps, and under 'parameter_server'"
     with pytest.raises(FinalError, match=message):
-        check_strategy("parameter_server", model)
+        check_asynchronous("parameter_server", model)
 
 
 def test_parameter_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):

@@ -8,8 +8,8 @@ from aerotrain.contract.job import Job
 from aerotrain.data.dataset import load_dataset
 from aerotrain.train import run
 from aerotrain.training.input.batches import batch_spec
+from aerotrain.training.model.checks import check_deterministic
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.strategy_checks import check_deterministic
 from aerotrain.training.model_manifest import ModelManifest
 
 pytestmark = pytest.mark.process

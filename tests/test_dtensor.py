@@ -122,7 +122,7 @@ def test_a_failed_process_of_the_mesh_is_a_temporary_error(digits):
         assert processes["chief"].wait(30) == ExitCode.TEMPORARY
     with digits.cluster("lost-mesh", **arguments) as processes:
         for process in processes.values():
-            read_until(process, "going on from the checkpoint of step")
+            read_until(process, "resuming from the checkpoint of step")
         read_until(processes["chief"], "progress")
 
 

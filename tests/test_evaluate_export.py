@@ -12,13 +12,13 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import load_dataset
+from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train
 from aerotrain.training.input.batches import batch_spec, first_records, parse
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.versions import claim_version
 
 pytestmark = pytest.mark.process
 

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.process
 WRITE = """
 import resource, sys
 from pathlib import Path
-from aerotrain.training.hooks.tensorboard import Events
+from aerotrain.training.hooks.report import EventFiles
 
-events = Events(Path(sys.argv[1]))
+events = EventFiles(Path(sys.argv[1]))
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (64, most))
 for step in range(1000):

@@ -17,12 +17,11 @@ from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import encode, framed, stacked
 from aerotrain.train import run
 from aerotrain.training.input.batches import every_record, parse, ready
-from aerotrain.training.input.index import write_index
 from aerotrain.training.input.order import Order
 from aerotrain.training.input.rows import Rows, layout_of
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import download, share
-from aerotrain.training.input.shuffle_windows import batches_of, supplied
+from aerotrain.training.input.shards import download, share, write_index
+from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import features_and_label
 from support.store_fixtures import no_room
 
@@ -72,7 +71,7 @@ def batches_from(
         ends=ends,
     )
     supply.start()
-    windows = supplied(f"{scratch}/", rows.width if rows else None)
+    windows = windows_from(f"{scratch}/", rows.width if rows else None)
     try:
         dataset = ready(batches_of(windows, batch_size), schema, number)
         yield (batch.numpy().tolist() for batch in dataset)
@@ -153,7 +152,7 @@ def test_a_second_reader_begins_with_the_first_window(tmp_path, shards):
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = ShardCache((tmp_path / "store").as_uri(), order, scratch, indexed=False)
     supply.start()
-    windows = supplied(f"{scratch}/", layout_of(SCHEMA, shards).width)
+    windows = windows_from(f"{scratch}/", layout_of(SCHEMA, shards).width)
     seen = [[records.numpy().tolist() for records, _, _ in windows.take(count)] for count in (9, 4)]
     supply.stop()
     assert seen[0][:4] == seen[1]
@@ -167,8 +166,8 @@ def test_a_reader_may_begin_with_a_later_window(tmp_path, shards):
     all_of_them, later = (
         [records.numpy().tolist() for records, _, _ in windows.take(count)]
         for windows, count in (
-            (supplied(f"{tmp_path}/scratch/", width), 9),
-            (supplied(f"{tmp_path}/scratch/", width, 5), 4),
+            (windows_from(f"{tmp_path}/scratch/", width), 9),
+            (windows_from(f"{tmp_path}/scratch/", width, 5), 4),
         )
     )
     supply.stop()
@@ -179,7 +178,7 @@ def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys)
     order = Order(shards=shards, seed=0, window_bytes=200, shard_cache_bytes=500)
     supply = ShardCache((tmp_path / "store").as_uri(), order, tmp_path / "scratch", indexed=False)
     supply.start()
-    windows = supplied(f"{tmp_path}/scratch/", layout_of(SCHEMA, shards).width)
+    windows = windows_from(f"{tmp_path}/scratch/", layout_of(SCHEMA, shards).width)
     assert len(list(windows.take(9))) == 9
     read = []
     reader = threading.Thread(target=lambda: read.extend(windows.take(4)))
@@ -188,7 +187,7 @@ def test_a_second_reader_waits_for_room_on_a_full_disk(tmp_path, shards, capsys)
         while "no room is left" not in capsys.readouterr().out:
             assert reader.is_alive()
             time.sleep(0.01)
-        assert supply.is_held
+        assert supply.is_waiting
     reader.join()
     supply.stop()
     assert len(read) == 4

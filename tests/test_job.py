@@ -109,7 +109,7 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ),
         (
             {"strategy": "one_device", "replicas": replicas(input=2)},
-            "2 input and 0 dispatcher, and one is nothing without the other; ask for both",
+            "2 input and 0 dispatcher, and each needs the other; ask for both",
         ),
     ],
 )

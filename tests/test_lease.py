@@ -85,7 +85,7 @@ def test_a_place_in_use_by_another_live_run_is_refused_and_that_run_named(store:
     second = lease(store, "second", time=Time(meanwhile=first.renew))
     with pytest.raises(FinalError, match=r"runs/1/train is in use.*launch first on here; end"):
         second.take()
-    first.look()
+    first.check()
 
 
 def test_the_lease_of_a_killed_run_expires(
@@ -125,15 +125,15 @@ def test_a_restart_of_the_same_launch_takes_the_lease_at_once_and_an_older_one_n
     new.take()
     assert (new.token, time.now) == (2, 0.0)
     with pytest.raises(SupersededError):
-        old.look()
+        old.check()
     with pytest.raises(SupersededError, match="launch first on here"):
         taken(store)  # one that was stopped before it took the lease
-    new.look()
+    new.check()
 
 
 def test_a_holder_suspended_for_longer_than_its_lease_finds_it_taken(store: Store) -> None:
     first, second = taken(store), taken(store, "second")
-    for use in (first.renew, first.look, lambda: first.put(RESULT, b"late")):
+    for use in (first.renew, first.check, lambda: first.put(RESULT, b"late")):
         with pytest.raises(SupersededError, match=r"launch second on here.*token 2.*had 1"):
             use()
     first.release()
@@ -148,15 +148,15 @@ def test_a_holder_suspended_for_longer_than_its_lease_finds_it_taken(store: Stor
 def test_a_holder_suspended_between_read_and_write_overwrites_nothing(store: Store) -> None:
     store.put(RESULT, b"of an earlier try")
     first = taken(store)
-    look, second = first.look, []
+    check, second = first.check, []
 
-    def stop_after_look() -> None:
-        look()
+    def stop_after_check() -> None:
+        check()
         if not second:
             second.append(taken(store, "second"))
             second[0].put(RESULT, b"right")
 
-    first.look = stop_after_look  # type: ignore[method-assign]
+    first.check = stop_after_check  # type: ignore[method-assign]
     with pytest.raises(SupersededError):
         first.put(RESULT, b"late")
     assert store.get(RESULT) == b"right"
@@ -166,15 +166,15 @@ def test_a_late_write_of_an_earlier_holder_does_not_block_the_new_one(
     store: Store,
 ) -> None:
     second = taken(store, "second")
-    look, looks = second.look, []
+    check, checks = second.check, []
 
     def late_write() -> None:
-        look()
-        if not looks:
+        check()
+        if not checks:
             store.put(RESULT, b"late")
-        looks.append(1)
+        checks.append(1)
 
-    second.look = late_write  # type: ignore[method-assign]
+    second.check = late_write  # type: ignore[method-assign]
     second.put(RESULT, b"right")
     assert store.get(RESULT) == b"right"
 
@@ -196,7 +196,7 @@ def test_a_store_outage_does_not_end_a_lease_that_no_other_run_took(store: Store
             held.renew()
     away.is_away = False
     held.renew()
-    held.look()
+    held.check()
 
 
 def test_a_renewal_whose_response_was_lost_does_not_end_the_lease(store: Store) -> None:
@@ -207,7 +207,7 @@ def test_a_renewal_whose_response_was_lost_does_not_end_the_lease(store: Store) 
         held.renew()
     away.loses_answers = False
     held.renew()
-    held.look()
+    held.check()
     assert of(store)["attempt"] == "first"
 
 
@@ -242,6 +242,13 @@ def test_a_lease_of_an_earlier_version_counts_as_token_0(store: Store) -> None:
     store.put(KEY, b'{"attempt": "first", "place": "here", "renewals": 3}')
     second = taken(store, "second")
     assert second.token == 1
+
+
+def test_the_restart_count_in_a_lease_of_the_previous_version_is_known(store: Store) -> None:
+    restarted = {"holder": "x", "attempt": "first", "place": "here", "generation": 1, "token": 1}
+    store.put(KEY, json.dumps(restarted).encode())
+    with pytest.raises(SupersededError):
+        lease(store, restarts=0).take()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"attempt": "x", "token": "high"}'])
@@ -301,7 +308,7 @@ def take_at_once(store: Store) -> None:
 
 def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
     free = lease(store)
-    free.look()
+    free.check()
     free.put(RESULT, b"of a step that needs none")
     free.release()
     assert store.get(RESULT) == b"of a step that needs none"

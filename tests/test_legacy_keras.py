@@ -86,7 +86,7 @@ print(export.run(digits.replica("export", "keras2", **given)))
 
 def test_a_tf_keras_model_is_trained_again_evaluated_and_exported(digits, tmp_path):
     said = said_by(start_python(["-c", PIPELINE, str(tmp_path), digits.data], tmp_path))
-    assert "going on from the checkpoint of step 40" in said
+    assert "resuming from the checkpoint of step 40" in said
     assert "val_accuracy=" in said
     assert "without Keras, both signatures give the same predictions" in said
     assert "published as version 1" in said
@@ -147,8 +147,8 @@ for refused in (
     lambda: train(compiled(optimizer=scaling())),
     lambda: train(compiled(keras.Sequential, library=keras)),
     lambda: Callbacks("mine", [tf_keras.callbacks.History()], compiled(), 1),
-    lambda: KERAS.refuse("dtensor", jit_compile=False),
-    lambda: KERAS.refuse("one_device", jit_compile=True),
+    lambda: KERAS.check_strategy("dtensor", jit_compile=False),
+    lambda: KERAS.check_strategy("one_device", jit_compile=True),
 ):
     try:
         refused()

@@ -11,11 +11,11 @@ from aerotrain.train import run
 from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.checks import check_additive_metrics
 from aerotrain.training.model.code import UserCode, features_and_label
-from aerotrain.training.model.strategy_checks import check_additive_metrics
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.results import numbers
-from aerotrain.training.steps.step import MetricState, TrainStep
+from aerotrain.training.steps.metric_state import MetricState, numbers
+from aerotrain.training.steps.step import TrainStep
 from support import metric_models
 from support.training_fixtures import input_pipeline_of, said_of_shared_steps
 
@@ -45,7 +45,7 @@ def fit(digits):
     feed = input_pipeline_of(replica, dataset, user)
     keras.utils.set_random_seed(0)
     model = user.build({}, feed.spec)
-    with feed.supplied():
+    with feed.caching_shards():
         history = model.fit(
             feed.local(0),
             epochs=2,
@@ -142,12 +142,12 @@ def callbacks(*given):
 )
 def test_a_callback_that_monitors_a_name_that_is_never_logged_is_refused(kind, monitor, message):
     with pytest.raises(FinalError, match=message):
-        callbacks(kind(monitor)).refuse_unlogged(LOGGED, LOGGED)
+        callbacks(kind(monitor)).check_monitored(LOGGED, LOGGED)
 
 
 def test_a_callback_that_monitors_a_logged_name_is_accepted():
     stop, reduce = keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau
-    callbacks(stop("val_auc"), reduce("auc"), stop("learning_rate")).refuse_unlogged(LOGGED, LOGGED)
+    callbacks(stop("val_auc"), reduce("auc"), stop("learning_rate")).check_monitored(LOGGED, LOGGED)
 
 
 def test_a_callback_that_monitors_a_name_that_another_may_add_causes_a_warning(capsys):
@@ -156,14 +156,14 @@ def test_a_callback_that_monitors_a_name_that_another_may_add_causes_a_warning(c
             logs["f1"] = 0.5
 
     stop = keras.callbacks.EarlyStopping("f1")
-    callbacks(Adding(), stop).refuse_unlogged(LOGGED, [])
+    callbacks(Adding(), stop).check_monitored(LOGGED, [])
     assert "warning: EarlyStopping" in capsys.readouterr().out
     with pytest.raises(FinalError, match=r"monitors 'f1'"):
-        callbacks(stop, Adding()).refuse_unlogged(LOGGED, [])
+        callbacks(stop, Adding()).check_monitored(LOGGED, [])
 
 
 def test_with_its_own_test_step_a_model_may_log_any_validation_metric():
-    callbacks(keras.callbacks.EarlyStopping("val_mine")).refuse_unlogged(LOGGED, None)
+    callbacks(keras.callbacks.EarlyStopping("val_mine")).check_monitored(LOGGED, None)
 
 
 def test_an_unknown_monitored_name_is_refused_before_the_first_step(digits, capsys):

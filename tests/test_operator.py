@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from benchmarks.mishaps import processes_of
+from benchmarks.fault_injection import processes_of
 
 from aerotrain.contract.names import path_segment
 
@@ -117,7 +117,7 @@ def test_a_replica_never_sees_airflows_own_secrets(
     ("dag_id", "conf", "sentence"),
     [
         ("misspelt_module", {}, "no module 'smal_jobs'"),
-        ("misspelt_argument", {}, "has no 'eppochs', did you mean 'epochs'?"),
+        ("misspelt_argument", {}, "has no field 'eppochs', did you mean 'epochs'?"),
         ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 readers"),
         ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),

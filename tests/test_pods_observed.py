@@ -46,8 +46,7 @@ class Seen(ObservedGroup):
         super().__init__(self.restarts, handle, self.restarts.__getitem__)
 
     def lists(self, began: float, *pods: dict[str, Any]) -> None:
-        changes = [self.take(each) for each in pods]
-        self.looked_at_all({each.name for each in changes if each}, began)
+        self.looked_at_all({name for each in pods if (name := self.take(each))}, began)
 
     def states(self) -> list[str]:
         return [self.seen[name].state.value for name in (CHIEF, WORKER) if name in self.seen]
@@ -141,6 +140,6 @@ def test_a_pod_belongs_to_a_group_by_its_name_and_owner_and_not_by_labels(
 ) -> None:
     another = pod(CHIEF, statuses.exited(0))
     another["metadata"] |= {"labels": {"aerotrain/role": "chief"}, **change}
-    assert not seen.is_own(another)
+    assert seen.replica_of(another) is None
     assert seen.take(another) is None
     assert seen.states() == []

@@ -119,7 +119,7 @@ def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
         process.kill()
     with by_hand(digits, name, strategy) as process:
         said = read_until(process, "the trained model is")
-    assert "going on from the checkpoint of step" in said
+    assert "resuming from the checkpoint of step" in said
     assert_never_ended(digits, name, whole(strategy))
 
 
@@ -130,7 +130,7 @@ def test_a_gang_whose_member_is_killed_has_the_results_of_an_uninterrupted_one(d
         assert processes["chief"].wait(60) == ExitCode.TEMPORARY
     with digits.cluster("killed-gang", **GANG) as processes:
         said = processes["chief"].communicate(timeout=200)[0]
-        assert "going on from the checkpoint of step" in said
+        assert "resuming from the checkpoint of step" in said
         assert processes["chief"].returncode == ExitCode.OK, said
     assert_never_ended(digits, "killed-gang", whole("multi_worker_mirrored"))
 
@@ -145,7 +145,7 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
     store = store_of(digits, "told-to-go")
     assert complete_checkpoints(store) == [Name(1, step)]
     with by_hand(digits, "told-to-go", "one_device") as process:
-        assert f"going on from the checkpoint of step {step}" in read_until(
+        assert f"resuming from the checkpoint of step {step}" in read_until(
             process, "trained model"
         )
     assert_never_ended(digits, "told-to-go", whole("one_device"))
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, cap
     said = capfd.readouterr().out
     assert f"the checkpoint of step {newest.step} is damaged" in said
     assert "the checkpoint of step 999 was not uploaded to its end" in said
-    assert f"going on from the checkpoint of step {before.step}" in said
+    assert f"resuming from the checkpoint of step {before.step}" in said
     assert ModelManifest.load(url).step == 120
     names = complete_checkpoints(store_of(digits, "damaged"))
     assert (len(names), names[-1]) == (3, Name(2, 120))
@@ -226,12 +226,12 @@ def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):
     ],
 )
 def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, message):
-    from aerotrain.training.checkpoints.compatibility import check_same_model, described
+    from aerotrain.training.checkpoints.metadata import check_same_model, model_config
 
     one, other = (UserCode.load("small").build_model(each) for each in ({}, hparams))
     for model in (one, other):
         model.build((None, 8, 8))
-    about = {"model": described(one), "setting": {"strategy": "mirrored"}}
+    about = {"model": model_config(one), "setting": {"strategy": "mirrored"}}
     with pytest.raises(FinalError, match=f"file:///c, made under 'mirrored', is of .*{message}"):
         check_same_model("file:///c", about, {"strategy": "one_device"}, other)
     check_same_model("file:///c", about, {"strategy": "one_device"}, one)
@@ -243,6 +243,6 @@ def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(di
     before.lease.release()  # otherwise the next launch waits until it expires
     with by_hand(digits, "elsewhere", "mirrored") as process:
         said = read_until(process, "the trained model is")
-    assert "in another setting: strategy was 'one_device' and is 'mirrored'" in said
+    assert "in another cluster: strategy was 'one_device' and is 'mirrored'" in said
     lines = [seen for line in said.splitlines() if (seen := Progress.parse(line))]
     assert lines[-1].step == STEPS

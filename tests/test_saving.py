@@ -13,7 +13,13 @@ from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
 from aerotrain.training.background.event_writer import EventWriter
 from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.checkpoints.compatibility import check_same_recipe
+from aerotrain.training.checkpoints.interval import (
+    Interval,
+    OptimalInterval,
+    mean_time_between_failures,
+    optimal_interval,
+)
+from aerotrain.training.checkpoints.metadata import check_same_config
 from aerotrain.training.checkpoints.retention import (
     Name,
     Retention,
@@ -21,17 +27,11 @@ from aerotrain.training.checkpoints.retention import (
     highest_token,
     kept,
 )
-from aerotrain.training.checkpoints.state import (
+from aerotrain.training.checkpoints.snapshot import (
+    metric_state_of,
+    metric_state_to_file,
     random_state,
-    restore_random,
-    sums_as_file,
-    sums_of,
-)
-from aerotrain.training.intervals import (
-    Interval,
-    OptimalInterval,
-    mean_time_between_failures,
-    optimal_interval,
+    restore_random_state,
 )
 
 pytestmark = pytest.mark.process
@@ -87,7 +87,7 @@ def test_an_upload_that_failed_in_a_store_outage_is_repeated_after_it(capsys):
     uploader.check()
     assert ran == ["brought"]
     said = capsys.readouterr().out
-    assert said.count("warning: s3://digits did not answer; training goes on") == 1
+    assert said.count("warning: s3://digits did not answer; training continues") == 1
 
 
 def test_a_store_outage_beyond_its_deadline_is_an_error():
@@ -151,7 +151,7 @@ def test_a_chief_without_its_lease_deletes_no_checkpoint_of_its_successor(tmp_pa
         store.put(f"checkpoints/{name}/manifest.json", MANIFEST)
     store.put("checkpoints/0002-0000000330/checkpoint.index", b"on its way")
     frozen = Retention(store, keep=1, token=1)
-    frozen.name_leftovers()
+    frozen.warn_of_incomplete()
     frozen.drop()
     assert capsys.readouterr().out == ""
     assert complete_checkpoints(store) == [Name(1, 600), Name(2, 310), Name(2, 320)]
@@ -167,10 +167,10 @@ def test_a_chief_without_its_lease_publishes_no_checkpoint(tmp_path):
     lease.take()
     folder.mkdir()
     (folder / "checkpoint.index").write_bytes(b"weights")
-    publish(store, folder, "checkpoints/0001-0000000040", {}, lease.look)
+    publish(store, folder, "checkpoints/0001-0000000040", {}, lease.check)
     successor.take()
     with pytest.raises(SupersededError):
-        publish(store, folder, "checkpoints/0001-0000000080", {}, lease.look)
+        publish(store, folder, "checkpoints/0001-0000000080", {}, lease.check)
     assert complete_checkpoints(store) == [Name(1, 40)]
 
 
@@ -200,7 +200,7 @@ def test_the_metrics_of_the_evaluator_decide_which_checkpoint_is_the_best(tmp_pa
         store.put(f"evaluations/{step:010d}.json", evaluation)
     store.put("checkpoints/0000000035/checkpoint.index", b"cut short")
     retention = Retention(store, keep=1, token=0)
-    retention.name_leftovers()
+    retention.warn_of_incomplete()
     assert "the checkpoint of step 35 was not uploaded to its end" in capsys.readouterr().out
     store.put("checkpoints/0000000040/manifest.json", MANIFEST)
     retention.published(Name(0, 40), {"val_loss": None})
@@ -261,18 +261,18 @@ def test_random_numbers_continue_after_a_restart():
 
     state = random_state()
     first = random.random(), np.random.normal(), np.random.random()
-    restore_random(state)
+    restore_random_state(state)
     assert (random.random(), np.random.normal(), np.random.random()) == first
 
 
 def test_the_metric_state_of_an_epoch_is_restored_unless_its_metrics_have_changed(capsys):
     sums = [np.float32(3.5), np.array([1.0, 2.0]), np.zeros(2)]
     zero = [np.zeros((), np.float32), np.zeros(2), np.zeros(2)]
-    again = sums_of(sums_as_file(sums), zero)
+    again = metric_state_of(metric_state_to_file(sums), zero)
     assert all(np.array_equal(one, other) for one, other in zip(again, sums, strict=True))
-    assert sums_of(sums_as_file(None), zero) is None
-    assert sums_of(sums_as_file(sums), zero[:2]) is None
-    assert "the epoch's begin anew" in capsys.readouterr().out
+    assert metric_state_of(metric_state_to_file(None), zero) is None
+    assert metric_state_of(metric_state_to_file(sums), zero[:2]) is None
+    assert "those of this epoch begin at zero" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -297,4 +297,4 @@ def test_a_fixed_interval_does_not_depend_on_the_cost_of_saving():
 def test_a_checkpoint_with_an_argument_that_the_training_no_longer_has_is_refused():
     was = {"data": "file:///d", "precision": "mixed_bfloat16"}
     with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
-        check_same_recipe("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})
+        check_same_config("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})

@@ -12,6 +12,7 @@ from aerotrain import layers
 from aerotrain.contract.errors import ExitCode, SpecError
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.layers import ShardedEmbedding
+from aerotrain.training.internals import keras3
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.step import TrainStep
 from support.training_fixtures import MODELS
@@ -42,7 +43,7 @@ def losses_of(embedding, optimizer, **options):
     made = getattr(keras.optimizers, optimizer)(**OPTIMIZERS[optimizer])
     model.compile(made, loss)
     specs = (keras.KerasTensor((16, 6), "int32"), keras.KerasTensor((16,), "int32"))
-    model._symbolic_build(data_batch=specs)
+    keras3.build_symbolically(model, specs)
     step = TrainStep(model, tf.Variable(0, dtype=tf.int64))
     function = tf.function(step, autograph=False)
     random = np.random.default_rng(0)

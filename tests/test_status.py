@@ -1,8 +1,9 @@
-"""States, results and progress lines."""
+"""States, results, events and progress lines."""
 
 import pytest
 
 from aerotrain.contract.errors import LIMIT, ExitCode, TerminationMessage
+from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import (
     Failure,
@@ -103,3 +104,10 @@ def test_a_long_termination_message_keeps_its_machine_readable_part() -> None:
     said = TerminationMessage(reason="é" * 9000, unresponsive=frozenset({"ps-1"}))
     assert len(said.to_text().encode()) <= LIMIT
     assert TerminationMessage.parse(said.to_text()).unresponsive == {"ps-1"}
+
+
+def test_events_are_read_as_written_and_as_earlier_versions_wrote_them() -> None:
+    event = Event(event=EventType.PREEMPTED, at=1.5, replica="chief", restarts=2)
+    earlier = '{"event": "told to go", "at": 1.5, "replica": "chief", "generation": 2}'
+    later = '{"event": "of a later version", "at": 1.5}'
+    assert read([event.to_json(), earlier, later, event.to_json()[:-5]]) == [event, event]

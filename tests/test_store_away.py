@@ -90,12 +90,12 @@ def test_a_training_continues_during_a_store_outage_and_catches_up(digits, s3_ur
     with train(digits, wire, s3_url) as process:
         read_until(process, "is in the store")
         wire.cut()
-        said = read_until(process, "training goes on, and tries it again")
+        said = read_until(process, "training continues, and tries it again")
         assert said.splitlines()[-1].startswith("warning: ")
         first = step_of(read_until(process, "progress step="))
         assert step_of(read_until(process, "progress step=")) > first
         wire.restore()
-        read_until(process, "what has failed to reach the store is there now")
+        read_until(process, "all failed uploads are in the store now")
         process.terminate()
         said = process.communicate(timeout=60)[0]
         assert process.returncode == ExitCode.TERMINATED, said

@@ -14,7 +14,8 @@ from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import ReplicaSpec, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.input.batches import MicrobatchSpec
-from aerotrain.training.model.strategy_checks import check_divisible, check_exchanged
+from aerotrain.training.internals import keras3
+from aerotrain.training.model.checks import check_divisible, check_exchanged
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
 from support.training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
@@ -260,7 +261,7 @@ def test_a_batch_that_does_not_divide_is_refused(arguments, replicas, message):
 def test_a_loss_with_sum_reduction_is_refused_if_the_last_batch_is_uneven():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
-    model._symbolic_build(data_batch=(keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
+    keras3.build_symbolically(model, (keras.KerasTensor((8, 4)), keras.KerasTensor((8, 1))))
     arguments = TrainArguments(model="m", data="d")
     check_exchanged("mirrored", model, arguments, records=66, replicas=2)
     with pytest.raises(FinalError, match="reduction 'sum', and the last batch of 1 records"):

@@ -17,13 +17,13 @@ from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
+from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
+from aerotrain.training.input.order import Schedule
 from aerotrain.training.input.shards import download
-from aerotrain.training.intervals import Interval
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.schedule import Plan
 from aerotrain.training.step_runner import LocalStepRunner, shares
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
@@ -54,11 +54,10 @@ def test_closures_share_the_steps_among_the_workers_exactly(steps, workers, per_
     assert shares(steps, workers, per_execution) == sizes
 
 
-def test_a_plan_counts_the_smaller_last_batch_as_a_step():
-    plan = Plan(records=1249, batch_size=32, epochs=3)
-    assert (plan.steps_per_epoch, plan.steps) == (40, 120)
-    assert plan.position(85) == (2, 5)
-    assert (plan.left_in_epoch(85), plan.left_in_epoch(80)) == (35, 40)
+def test_the_smaller_last_batch_of_an_epoch_is_a_step():
+    schedule = Schedule(records=1249, batch_size=32, epochs=3)
+    assert (schedule.steps_per_epoch, schedule.steps) == (40, 120)
+    assert (schedule.position(85), schedule.position(80)) == ((2, 5), (2, 0))
 
 
 def test_an_interval_is_due_once_per_period():
@@ -99,13 +98,13 @@ def test_one_device_computes_the_same_losses_as_fit(batches):
     log = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
     theirs.fit(batches, steps_per_epoch=120, callbacks=[log], verbose=0)
 
-    strategy = ENGINES["one_device"].build(TrainArguments(model="small", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="small", data=""))
+    with distribution.scope():
         keras.utils.set_random_seed(3)
         ours = user.build({}, batches.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
     step = TrainStep(ours, counter)
-    step_runner = LocalStepRunner(strategy, step, batches, per_execution=1)
+    step_runner = LocalStepRunner(distribution, step, batches, per_execution=1)
     results = [step.metrics.results(ran.sums) for ran in step_runner.run(120)]
 
     for name in ("loss", "accuracy"):

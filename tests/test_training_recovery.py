@@ -108,7 +108,7 @@ def run_of(strategy: str) -> str:
 def steps_restored(lines: list[str]) -> list[int]:
     """The steps of the checkpoints from which the chief resumed."""
     said = "\n".join(lines)
-    return [int(step) for step in re.findall(r"going on from the checkpoint of step (\d+)", said)]
+    return [int(step) for step in re.findall(r"resuming from the checkpoint of step (\d+)", said)]
 
 
 def steps_of(lines: list[str]) -> list[int]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from aerotrain.serving.versions import claim_version, published_version
 from aerotrain.store import Store, open_store, publish
-from aerotrain.versions import claim_version, published_version
 
 MONDAY = {"run": "monday", "task": "export", "model": "m1"}
 TUESDAY = {"run": "tuesday", "task": "export", "model": "m2"}

@@ -20,7 +20,7 @@ from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.options import Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.contract.strategy import TrainingOptions
 from aerotrain_airflow.settings import LAUNCHERS
 
 
@@ -28,52 +28,6 @@ from aerotrain_airflow.settings import LAUNCHERS
 class RunOptions:
     """The options of a run that no part of the contract declares under the same name."""
 
-    learning_rate: float = option(
-        1e-3,
-        title="Learning rate",
-        help="Passed to build_model in hparams.",
-        section=Section.TRAINING,
-        above=0,
-    )
-    strategy: str = option(
-        "parameter_server",
-        title="Strategy",
-        help="\n".join(f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()),
-        section=Section.CLUSTER,
-        choices=tuple(STRATEGIES),
-    )
-    workers: int | None = option(
-        None,
-        title="Workers",
-        help="Replicas that compute, the chief not counted. Empty: the strategy's default.",
-        section=Section.CLUSTER,
-        kind=Kind.INTEGER,
-        minimum=0,
-    )
-    ps: int | None = option(
-        None,
-        title="Parameter servers",
-        help="Replicas that hold variables. Empty: the strategy's default.",
-        section=Section.CLUSTER,
-        kind=Kind.INTEGER,
-        minimum=0,
-    )
-    evaluator: bool = option(
-        False,
-        title="Evaluator",
-        help="An additional replica that measures each checkpoint on the validation split while "
-        "training goes on.",
-        section=Section.CLUSTER,
-    )
-    data_workers: int | None = option(
-        None,
-        title="Data workers",
-        help="Replicas of a tf.data service that read, parse and transform records for the "
-        "others, where input is the bottleneck. Not available under dtensor. Empty: none.",
-        section=Section.DATA,
-        kind=Kind.INTEGER,
-        minimum=0,
-    )
     threshold: float = option(
         0.9,
         title="Threshold",
@@ -117,7 +71,7 @@ class RunOptions:
 
 
 #: Every option of a pipeline by name, and those of them that are in the trigger form.
-OPTIONS = options_of(RunOptions, TrainArguments, PlanArguments, Deadlines, Job)
+OPTIONS = options_of(TrainingOptions, RunOptions, TrainArguments, PlanArguments, Deadlines, Job)
 FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 
 #: The options that are also arguments of the training step, under the same names.

@@ -12,6 +12,7 @@ Its flags are the fields of the steps' arguments.
 import inspect
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -32,8 +33,8 @@ from aerotrain.contract.job import Deadlines, Job, Role
 from aerotrain.contract.options import Arguments, Declared, Kind, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, TrainArguments
-from aerotrain.contract.strategy import STRATEGIES
-from aerotrain.replica import Replica, live
+from aerotrain.contract.strategy import TrainingOptions
+from aerotrain.replica import Replica, exit_code_of, live
 from aerotrain.standalone import ATTEMPT, CHIEF, prepare, run_replicas
 
 
@@ -63,23 +64,22 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         job = _job(given)
         if given.command == "train":
             _check_environment(os.environ)
+        with tempfile.TemporaryDirectory(prefix="aerotrain-") as scratch:
+            code = _run(job, given, Path(scratch))
     except AerotrainError as error:
         print(f"error: {error}", flush=True)
-        sys.exit(ExitCode.FINAL)
-    with tempfile.TemporaryDirectory(prefix="aerotrain-") as scratch:
-        code = _run(job, given, Path(scratch))
+        sys.exit(exit_code_of(error))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     if code is ExitCode.OK and given.command == "train":
         print(f"the trained model is {job.prefix}/model.json", flush=True)
     sys.exit(code)
 
 
 def _run(job: Job, given: Namespace, scratch: Path) -> ExitCode:
+    """Run the job as processes if it has several replicas, else in this process."""
     if len(list(job.names())) > 1:
-        try:
-            return run_replicas(job, scratch, os.environ)
-        except AerotrainError as error:
-            print(f"error: {error}", flush=True)
-            return ExitCode.TEMPORARY
+        return run_replicas(job, scratch, os.environ)
 
     def whole(replica: Replica) -> str:
         rest = dict(job.arguments)
@@ -113,12 +113,16 @@ def _job(given: Namespace) -> Job:
     arguments = {each.name: values[each.name] for each in fields(command.arguments)}  # type: ignore[arg-type]
     more: dict[str, Any] = {}
     if given.command == "train":
-        if given.learning_rate is not None:
+        chosen = {name: values[name] for name in options_of(TrainingOptions)}
+        if chosen["learning_rate"] is None:
+            del chosen["learning_rate"]
+        else:
             arguments["hparams"] = {"learning_rate": given.learning_rate, **arguments["hparams"]}
+        options = TrainingOptions(**chosen)
         more = {
-            "strategy": given.strategy,
+            "strategy": options.strategy,
             "deadlines": {"progress_timeout": given.progress_timeout},
-            "replicas": [{"role": role, "count": count} for role, count in _counts(given)],
+            "replicas": [{"role": role, "count": count} for role, count in _counts(options)],
         }
     if given.command == "prepare" and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
@@ -137,15 +141,15 @@ def _job(given: Namespace) -> Job:
     )
 
 
-def _counts(given: Namespace) -> Sequence[tuple[Role, int | None]]:
+def _counts(options: TrainingOptions) -> Sequence[tuple[Role, int | None]]:
     """The number of replicas of each role; None is the strategy's default."""
     return (
         (Role.CHIEF, 1),
-        (Role.WORKER, given.workers),
-        (Role.PS, given.ps),
-        (Role.INPUT, given.data_workers),
-        (Role.DISPATCHER, int(given.data_workers > 0)),
-        (Role.EVALUATOR, int(given.evaluator)),
+        (Role.WORKER, options.workers),
+        (Role.PS, options.ps),
+        (Role.INPUT, options.data_workers),
+        (Role.DISPATCHER, int(bool(options.data_workers))),
+        (Role.EVALUATOR, int(options.evaluator)),
     )
 
 
@@ -194,12 +198,9 @@ def _add_prepare_flags(parser: ArgumentParser) -> None:
 
 
 def _add_train_flags(parser: ArgumentParser) -> None:
-    parser.add_argument("--strategy", choices=STRATEGIES, default="one_device")
-    parser.add_argument("--workers", type=int, help="replicas that compute, without the chief")
-    parser.add_argument("--ps", type=int, help="replicas that hold variables")
-    parser.add_argument("--data-workers", type=int, default=0, help="replicas that read records")
-    parser.add_argument("--evaluator", action="store_true", help="measure each checkpoint")
-    parser.add_argument("--learning-rate", type=float, help="goes to build_model, in hparams")
+    _add_fields(parser, TrainingOptions, leave_out=())
+    # By hand, one process is the usual case, and a model has a learning rate of its own.
+    parser.set_defaults(strategy="one_device", learning_rate=None)
     _add_fields(parser, Deadlines, leave_out=("start", "run"))
 
 

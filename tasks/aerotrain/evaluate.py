@@ -13,7 +13,7 @@ from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.results import numbers
+from aerotrain.training.steps.metric_state import numbers
 
 #: The metrics' key in the store of the evaluation.
 KEY = "metrics.json"

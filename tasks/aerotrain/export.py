@@ -11,19 +11,19 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
+from aerotrain.serving.servable import Servable
+from aerotrain.serving.versions import claim_version, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, first_records
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.servable import Servable
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.versions import claim_version, published_version
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.
 SERVING = "serving"
 
-_VERIFIER = Path(__file__).with_name("verify.py")
+_VERIFIER = Path(__file__).parent / "serving" / "verify.py"
 _VERIFY_SECONDS = 600
 
 

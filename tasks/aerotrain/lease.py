@@ -134,12 +134,12 @@ class Lease:
             self._write(own, self._tag)
         except ChangedError:
             claim, tag = self._read() or (None, None)
-            self._check(claim)
+            self._check_holder(claim)
             # The response of an earlier write was lost, or the lease was deleted by hand.
             with suppress(ChangedError, ExistsError):  # the next renewal checks the holder
                 self._write(own, tag)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check in the store that this process still holds the lease and may publish.
 
         Raises:
@@ -147,7 +147,7 @@ class Lease:
         """
         if self.token:
             with suppress(MissingError):  # deleted by hand, and no other process has taken it
-                self._check(Claim.from_json(self._store.get(KEY), self._url))
+                self._check_holder(Claim.from_json(self._store.get(KEY), self._url))
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object, such that no earlier holder's write replaces it, nor it a later one's.
@@ -162,7 +162,7 @@ class Lease:
             tag = None
             with suppress(MissingError):
                 tag = self._store.stat(key).etag
-            self.look()
+            self.check()
             with suppress(ChangedError, ExistsError):  # an earlier holder's last write
                 self._store.put(key, content, if_absent=tag is None, if_match=tag)
                 return
@@ -203,7 +203,7 @@ class Lease:
             return
         if claim.attempt == self._own.attempt:
             if claim.restarts > self._own.restarts:
-                self._check(claim)
+                self._check_holder(claim)
             return
         print(f"{claim} was the last to train here; waiting if it still does", flush=True)
         since = seen = self._clock()
@@ -221,7 +221,7 @@ class Lease:
             if seen - before > RENEWED_EVERY:
                 since = seen  # this process or the store was stopped: the holder may have been, too
 
-    def _check(self, claim: Claim | None) -> None:
+    def _check_holder(self, claim: Claim | None) -> None:
         """Raise SupersededError if ``claim`` belongs to another process."""
         if claim is not None and claim.holder != self._own.holder:
             raise SupersededError(

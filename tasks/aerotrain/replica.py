@@ -240,7 +240,7 @@ def _code_folder(code: str, scratch: Path) -> str:
 
 def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCode:
     """Report an error, and return the exit code for it."""
-    code = _code_of(error)
+    code = exit_code_of(error)
     if isinstance(error, Preempted):
         print(error, flush=True)
         return ExitCode.TERMINATED
@@ -256,7 +256,8 @@ def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCo
     return code
 
 
-def _code_of(error: BaseException) -> ExitCode:
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code by which a process reports that error."""
     if isinstance(error, SupersededError):
         return ExitCode.SUPERSEDED
     return ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
@@ -310,4 +311,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # The classes of this module are compared with those that other modules import by its name.
+    from aerotrain import replica
+
+    replica.main()

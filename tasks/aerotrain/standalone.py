@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from typing import Any
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.status import Observation, State, job_state, observed_exit
+from aerotrain.contract.status import State, job_state
 from aerotrain.replica import Replica
-from aerotrain.supervisor.processes import end_with, wait_until
-from aerotrain.supervisor.protocol import LOG, ask, socket_of
+from aerotrain.supervisor.processes import end_with, umask, wait_until
+from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
 from aerotrain.supervisor.supervisor import supervise
 
 #: The id of a replica group that no task try has launched.
@@ -94,26 +95,33 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> Exit
 
     Returns:
         The exit code that a single replica would have.
+
+    Raises:
+        TemporaryError: their supervisor did not start, or ended.
     """
     addresses = free_addresses(job)
     starts = [
-        {
-            "name": str(name),
-            "restarts": 0,
-            "command": [sys.executable, "-m", "aerotrain.replica"],
-            "environment": {
+        Start(
+            name=str(name),
+            restarts=0,
+            command=[sys.executable, "-m", "aerotrain.replica"],
+            environment={
                 **environment,
                 **replica_environment(job, name, addresses, attempt=ATTEMPT),
             },
-            "umask": _umask(),
-            "warm": False,
-        }
+            umask=umask(),
+            warm=False,
+        )
         for name in job.names()
     ]
     logs = _Logs(job, folder)
     with _supervised(folder) as requests:
-        records = ask(requests, {"do": "start", "replicas": starts}, seconds=_ANSWER)["replicas"]
-        while not (state := job_state(seen := _observed(job, records))).ended:
+        request = {"do": "start", "replicas": [asdict(each) for each in starts]}
+        records = ask(requests, request, seconds=_ANSWER)["replicas"]
+        while True:
+            seen = {name: observation_of(records.get(str(name))) for name in job.names()}
+            if (state := job_state(seen)).ended:
+                break
             time.sleep(_CHECK_EVERY)
             logs.print_new()
             records = ask(requests, {"do": "observe"}, seconds=_ANSWER)["replicas"]
@@ -154,22 +162,13 @@ def _supervised(folder: Path) -> Iterator[Path]:
         if not wait_until(answers, _ANSWER):
             raise TemporaryError(f"the supervisor of {folder} did not start within {_ANSWER:g} s")
         yield requests
+    except OSError as error:
+        raise TemporaryError(
+            f"the replicas could not be supervised: {error}; start the command again"
+        ) from error
     finally:
         with suppress(OSError):
             ask(requests, {"do": "end"}, seconds=_ANSWER)
-
-
-def _observed(job: Job, records: Mapping[str, Any]) -> dict[ReplicaName, Observation]:
-    """What the supervisor's records say about each replica."""
-    seen = {}
-    for name in job.names():
-        record = records[str(name)]
-        if record["running"]:
-            seen[name] = Observation(state=State.RUNNING)
-        else:
-            code = record["exit_code"]
-            seen[name] = observed_exit(137 if code is None else code, record["message"])
-    return seen
 
 
 class _Logs:
@@ -188,10 +187,3 @@ class _Logs:
             self._read[name] += len(text)
             for line in text.decode(errors="replace").splitlines():
                 print(f"[{name}] {line}", flush=True)
-
-
-def _umask() -> int:
-    """The umask of this process, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

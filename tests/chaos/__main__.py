@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.mishaps import Outcome
+from benchmarks.fault_injection import Outcome
 from benchmarks.report import print_table
 
 from chaos.faults import FAULTS

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from benchmarks.mishaps import ROOT, Mark, Outcome, processes_of
+from benchmarks.fault_injection import ROOT, Mark, Outcome, processes_of
 
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.names import path_segment
@@ -62,7 +62,7 @@ class DagTraining:
     scratch: Path
     conf: Mapping[str, Any]
     marks: list[Mark] = field(default_factory=list)
-    address: str = ""
+    handle: str = ""
     _read: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class DagTraining:
             self._look()
         return State.SUCCEEDED if self._state() == "success" else State.FAILED
 
-    def mishap(self, harm: "Harm", *, lines: int) -> Outcome:
+    def inject(self, harm: "Harm", *, lines: int) -> Outcome:
         """Inject ``harm`` into the run's Airflow once it trains, and follow the run to its end."""
         self.until_under_way(lines)
         at = time.time()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.mishaps import Training
+from benchmarks.fault_injection import Training
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role

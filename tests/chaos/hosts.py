@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from benchmarks.mishaps import Outcome, Training, left_behind, mishap
-from benchmarks.workshop import Workshop
+from benchmarks.fault_injection import Outcome, Training, inject, left_behind
+from benchmarks.testbed import Testbed
 
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.status import State
@@ -27,12 +27,12 @@ _PUBLISHED = re.compile(r"the checkpoint of step (\d+) is in the store")
 class TwoHosts:
     """A training on a first host, which a second host takes over."""
 
-    def __init__(self, workshop: Workshop, strategy: str, epochs: int) -> None:
-        self._workshop = workshop
-        self.first = workshop.train(strategy, epochs=epochs, deadlines={"progress_timeout": _NEVER})
+    def __init__(self, testbed: Testbed, strategy: str, epochs: int) -> None:
+        self._testbed = testbed
+        self.first = testbed.train(strategy, epochs=epochs, deadlines={"progress_timeout": _NEVER})
         self._names = [str(name) for name in self.first.job.names()]
 
-    def mishap(self, *, lines: int) -> tuple[Outcome, list[str]]:
+    def inject(self, *, lines: int) -> tuple[Outcome, list[str]]:
         """Freeze the first host, resume it once the second trains, and follow the second.
 
         Returns:
@@ -46,8 +46,8 @@ class TwoHosts:
                     process = first.process(name)
                     process.suspend()
                     frozen.callback(process.resume)
-                self.second = self._workshop.again(first.job)
-                outcome = mishap(self.second, lambda _: self._go_on(frozen), lines=lines)
+                self.second = self._testbed.again(first.job)
+                outcome = inject(self.second, lambda _: self._go_on(frozen), lines=lines)
             ended = first.end.result()
         wrong, expected = wrong_line(self.second), f"exited with {ExitCode.SUPERSEDED}"
         if ended.state is not State.FAILED or expected not in ended.reason:

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import kubernetes.client
-from benchmarks.mishaps import Training, mishap
-from benchmarks.workshop import Workshop
+from benchmarks.fault_injection import Training, inject
+from benchmarks.testbed import Testbed
 
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
@@ -46,14 +46,14 @@ class Pods:
 
     core: kubernetes.client.CoreV1Api
     namespace: str
-    workshop: Workshop
+    testbed: Testbed
 
     def lacks(self, _: "PodFault") -> str:
         return ""
 
     def judge(self, fault: "PodFault", after: int) -> Judged:
-        training = self.workshop.train(fault.strategy, epochs=EPOCHS[fault.strategy])
-        outcome = mishap(training, partial(fault.harm, self), lines=after, left=self.left_behind)
+        training = self.testbed.train(fault.strategy, epochs=EPOCHS[fault.strategy])
+        outcome = inject(training, partial(fault.harm, self), lines=after, left=self.left_behind)
         wrong = what_is_wrong(fault, outcome)
         return Judged(outcome, wrong, training.tail() if wrong else "")
 
@@ -151,9 +151,9 @@ def _namespace(
     core = person(kubeconfig)
     namespace = make_namespace(core, environment)
     settings = PodSettings(namespace=namespace, image=image, store_secret=SECRET)
-    launcher = Launcher(KubernetesBackend(settings, CONN_ID, "mishaps"))
+    launcher = Launcher(KubernetesBackend(settings, CONN_ID, "benchmarks"))
     try:
-        workshop = Workshop.prepared(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
-        yield Pods(core, namespace, workshop)
+        testbed = Testbed.prepared(folder, store=f"s3://{_BUCKET}/digits", launcher=launcher)
+        yield Pods(core, namespace, testbed)
     finally:
         core.delete_namespace(namespace)

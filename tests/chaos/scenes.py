@@ -1,6 +1,6 @@
 """The environments in which faults are injected, and what this machine lacks for them.
 
-Each scene is opened by the first fault that needs it, and has a workshop of its own: a store, the
+Each scene is opened by the first fault that needs it, and has a testbed of its own: a store, the
 prepared digits, and the folder of the replica groups. All is removed when the stack closes.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from benchmarks.workshop import Workshop, processes_in
+from benchmarks.testbed import Testbed, processes_in
 
 from chaos.network import Network, network
 from devtools.s3_server import S3Server, s3_server
@@ -59,7 +59,7 @@ class Memory:
 class Scene:
     """A place, and the tools that inject faults in it."""
 
-    workshop: Workshop
+    testbed: Testbed
     server: S3Server | None = None
     disk: Path | None = None
     network: Network | None = None
@@ -68,7 +68,7 @@ class Scene:
 
 @contextmanager
 def _plain(folder: Path) -> Iterator[Scene]:
-    yield Scene(workshop=Workshop.prepared(folder))
+    yield Scene(testbed=Testbed.prepared(folder))
 
 
 @contextmanager
@@ -77,9 +77,7 @@ def _with_server(folder: Path) -> Iterator[Scene]:
         server.make_bucket(BUCKET)
         # This process reads the store too; file:// stores do not use these variables.
         os.environ |= server.environment
-        yield Scene(
-            workshop=Workshop.prepared(folder, store=f"s3://{BUCKET}/digits"), server=server
-        )
+        yield Scene(testbed=Testbed.prepared(folder, store=f"s3://{BUCKET}/digits"), server=server)
 
 
 @contextmanager
@@ -89,7 +87,7 @@ def _with_small_disk(folder: Path) -> Iterator[Scene]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "chaos", str(disk)], check=True)
     try:
         yield Scene(
-            workshop=Workshop.prepared(folder, launcher=processes_in(disk / "sets")), disk=disk
+            testbed=Testbed.prepared(folder, launcher=processes_in(disk / "sets")), disk=disk
         )
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
@@ -103,7 +101,7 @@ def _with_network(folder: Path) -> Iterator[Scene]:
         python.write_text(f'#!/bin/sh\nexec {inside} {sys.executable} "$@"\n')
         python.chmod(0o755)
         launcher = processes_in(folder / "sets", str(python))
-        yield Scene(workshop=Workshop.prepared(folder, launcher=launcher), network=made)
+        yield Scene(testbed=Testbed.prepared(folder, launcher=launcher), network=made)
 
 
 def _new_memory() -> Memory | None:
@@ -125,7 +123,7 @@ def _with_memory(folder: Path) -> Iterator[Scene]:
     memory = _new_memory()
     assert memory is not None  # the scene opens only if nothing is lacking
     try:
-        yield Scene(workshop=Workshop.prepared(folder), memory=memory)
+        yield Scene(testbed=Testbed.prepared(folder), memory=memory)
     finally:
         memory.cgroup.rmdir()
 

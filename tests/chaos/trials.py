@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.mishaps import Outcome, mishap
+from benchmarks.fault_injection import Outcome, inject
 
 from aerotrain.contract.status import State
 from chaos.dag_runs import DagTraining, running_airflow
@@ -89,19 +89,19 @@ class Scenes:
 
     def _of_set(self, fault: Fault, after: int) -> Judged:
         scene = self._scene(fault.place)
-        training = scene.workshop.train(
+        training = scene.testbed.train(
             fault.strategy,
             epochs=EPOCHS[fault.strategy],
             deadlines={"progress_timeout": PROGRESS_TIMEOUT},
         )
-        outcome = mishap(training, lambda harmed: fault.harm(harmed, scene), lines=after)
+        outcome = inject(training, lambda harmed: fault.harm(harmed, scene), lines=after)
         wrong = what_is_wrong(fault, outcome)
         return Judged(outcome, wrong, training.tail() if wrong else "")
 
     def _of_hosts(self, fault: HostFault, after: int) -> Judged:
-        workshop = self._scene(Place.PLAIN).workshop
-        both = TwoHosts(workshop, fault.strategy, EPOCHS[fault.strategy])
-        outcome, found = both.mishap(lines=after)
+        testbed = self._scene(Place.PLAIN).testbed
+        both = TwoHosts(testbed, fault.strategy, EPOCHS[fault.strategy])
+        outcome, found = both.inject(lines=after)
         wrong = "; ".join(filter(None, [what_is_wrong(fault, outcome), *found]))
         return Judged(outcome, wrong, both.tail() if wrong else "")
 
@@ -111,7 +111,7 @@ class Scenes:
         with running_airflow(self._folder / f"airflow-{self._airflows}") as (stack, scratch):
             conf = {"strategy": fault.strategy, "epochs": EPOCHS_OF_A_RUN[fault.strategy]}
             training = DagTraining(stack, scratch, conf)
-            outcome = training.mishap(fault.harm, lines=after)
+            outcome = training.inject(fault.harm, lines=after)
             wrong = what_is_wrong_with_a_run(fault, outcome)
             return Judged(outcome, wrong, training.tail() if wrong else "")
 

@@ -42,13 +42,13 @@ def compare(user: UserCode, hparams: dict[str, bool], batches: tf.data.Dataset) 
     log = tf_keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: history.append(logs))
     theirs.fit(batches, steps_per_epoch=STEPS, callbacks=[log], verbose=0)
 
-    strategy = ENGINES["one_device"].build(TrainArguments(model="legacy", data=""))
-    with strategy.scope():
+    distribution = ENGINES["one_device"].build(TrainArguments(model="legacy", data=""))
+    with distribution.scope():
         KERAS.seed(3)
         ours = user.build(hparams, batches.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
     step = KERAS.step(ours, counter, batches.element_spec)
-    step_runner = LocalStepRunner(strategy, step, batches, per_execution=1)
+    step_runner = LocalStepRunner(distribution, step, batches, per_execution=1)
     results = [step.metrics.results(ran.sums) for ran in step_runner.run(STEPS)]
     ours.optimizer.finalize_variable_values(ours.trainable_variables)
 

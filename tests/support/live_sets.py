@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.mishaps import processes_of, replica_pid
+from benchmarks.fault_injection import processes_of, replica_pid
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job

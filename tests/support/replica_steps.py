@@ -18,12 +18,12 @@ from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import load_dataset
+from aerotrain.training.distribution import wait_for_all
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.schedule import Plan
-from aerotrain.training.strategies import ENGINES, wait_for_all
+from aerotrain.training.strategies import ENGINES
 
 
 def main(output: str, devices: str, *words: str) -> None:
@@ -48,14 +48,10 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
     arguments = TrainArguments.of(job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
-    records = dataset.splits["train"].records
-    plan = Plan(records=records, batch_size=arguments.batch_size, epochs=arguments.epochs)
-    feed = InputPipeline(
-        job=job, arguments=arguments, dataset=dataset, code=code, plan=plan, scratch=scratch
-    )
+    feed = InputPipeline(job=job, arguments=arguments, dataset=dataset, code=code, scratch=scratch)
     engine = ENGINES[job.strategy]
-    strategy = engine.build(arguments)
-    with strategy.scope():
+    distribution = engine.build(arguments)
+    with distribution.scope():
         KERAS.seed(arguments.seed)
         spec = batch_spec(dataset.schema, code.transform)
         model = code.build({}, spec)
@@ -64,12 +60,12 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
         )
         step = engine.step(model, counter, spec)
     with feed.supplied():
-        step_runner = engine.step_runner(strategy, step, feed, 0)
+        step_runner = engine.step_runner(distribution, step, feed, 0)
         results = [step.metrics.results(ran.sums) for ran in step_runner.run(steps)]
     weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
     logs = {name: [each[name] for each in results] for name in results[0]}
     counts = {"counter": counter.numpy(), "iterations": model.optimizer.iterations.numpy()}
-    wait_for_all(strategy)
+    wait_for_all(distribution)
     return {**logs, **weights, **counts}
 
 

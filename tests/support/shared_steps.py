@@ -19,9 +19,9 @@ from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import LocalStepRunner
-from aerotrain.training.steps.custom import CustomStepTogether, has_custom_step
+from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
+from aerotrain.training.steps.metric_state import numbers
 from aerotrain.training.steps.microbatches import MicrobatchStep
-from aerotrain.training.steps.results import numbers
 from aerotrain.training.strategies import ENGINES
 
 SIZES = (32, 32, 29, 1, 32, 2)
@@ -67,10 +67,10 @@ def by_fit(table, build):
     return {"weights": weights_of(model), "logs": history[-1]}
 
 
-def by_replicas(table, build, strategy, accumulate=1, jit=False):
+def by_replicas(table, build, distribution, accumulate=1, jit=False):
     """The logs at the end, and the weights, of a training by two replicas."""
     spec = spec_of(table.DATA)
-    with strategy.scope():
+    with distribution.scope():
         KERAS.seed(3)
         model = user_of(build).build({}, spec)
         counter = tf.Variable(
@@ -78,7 +78,7 @@ def by_replicas(table, build, strategy, accumulate=1, jit=False):
         )
         step = KERAS.step(model, counter, spec)
     if has_custom_step(model):
-        together = CustomStepTogether(step)
+        together = ReplicatedCustomStep(step)
     else:
         together = MicrobatchStep(step, replicas=2, gradient_dtype="float32", jit_compile=jit)
 
@@ -99,8 +99,8 @@ def by_replicas(table, build, strategy, accumulate=1, jit=False):
         )
         return rows.enumerate().map(lambda number, each: element(each, number % 2))
 
-    dataset = strategy.distribute_datasets_from_function(pieces)
-    step_runner = LocalStepRunner(strategy, together, dataset, per_execution=len(SIZES))
+    dataset = distribution.strategy.distribute_datasets_from_function(pieces)
+    step_runner = LocalStepRunner(distribution, together, dataset, per_execution=len(SIZES))
     *_, ran = step_runner.run(len(SIZES))
     return {"weights": weights_of(model), "logs": step.metrics.results(ran.sums)}
 

@@ -238,21 +238,14 @@ def said_of_shared_steps(
 
 def input_pipeline_of(replica: Replica, dataset: Dataset, code: Any) -> Any:
     """The input pipeline that feeds the steps of the replica's job."""
-    # These imports load TensorFlow, which most tests do not need.
+    # This import loads TensorFlow, which most tests do not need.
     from aerotrain.training.input_pipeline import InputPipeline
-    from aerotrain.training.schedule import Plan
 
     arguments = TrainArguments.of(replica.job.arguments)
-    plan = Plan(
-        records=dataset.splits["train"].records,
-        batch_size=arguments.batch_size,
-        epochs=arguments.epochs,
-    )
     return InputPipeline(
         job=replica.job,
         arguments=arguments,
         dataset=dataset,
         code=code,
-        plan=plan,
         scratch=replica.scratch,
     )

@@ -8,6 +8,9 @@ from aerotrain.contract.status import State
 from aerotrain_airflow.controller.decision import Seen
 from aerotrain_airflow.controller.restart_policy import Topology
 
+#: What to do about a job that takes too long.
+MORE_TIME = "increase deadlines.run, or use more replicas"
+
 #: The number of replicas whose reasons for waiting are in the message.
 _NAMED = 3
 
@@ -44,8 +47,7 @@ def missed(limits: Iterable[Deadline], now: float, looked: float) -> Deadline | 
 def _deadlines(job: Job, seen: Seen, created: float, until: float | None) -> Iterator[Deadline]:
     yield Deadline(
         created + job.deadlines.run,
-        f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; "
-        "increase deadlines.run, or use more replicas",
+        f"{job.name} ran for longer than its deadline of {job.deadlines.run:.0f} s; {MORE_TIME}",
     )
     if until is not None:
         yield Deadline(until, f"{job.name} ran for longer than its task's execution_timeout")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName, Restarts, Role
 from aerotrain.contract.status import Failure, Observation
@@ -49,8 +50,9 @@ RULES: Mapping[Failure, Rule] = {
     Failure.START: Rule(Remedy.OTHER_NODE, "starts"),
 }
 
-#: Exit codes of signals from outside, which do not point to the program as the cause.
-_FROM_OUTSIDE = (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+#: Exit codes of signals from outside: SIGTERM, or SIGKILL if it did not respond to that. They do
+#: not point to the program as the cause.
+FROM_OUTSIDE = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def judge(
 ) -> Verdict:
     """The verdict on a failure at ``step``, after the ``earlier`` ones of the same replica."""
     rule = RULES[kind_of(seen)]
-    if rule.may_be_a_bug and seen.exit_code not in _FROM_OUTSIDE:
+    if rule.may_be_a_bug and seen.exit_code not in FROM_OUTSIDE:
         alike = [each for each in earlier[1 - ALIKE :] if is_alike(each, seen.reason, step)]
         if len(alike) == ALIKE - 1:
             where = "before its first step" if step is None else f"at step {step}"

@@ -100,7 +100,7 @@ class ReplicaSpec:
             json.dumps(self.pod)
         except (TypeError, ValueError) as error:
             raise SpecError(
-                f"the pod template of {self.role} holds what no JSON can: {error}; put dates "
+                f"the pod template of {self.role} cannot be written as JSON: {error}; put dates "
                 "and the like in quotes"
             ) from error
         for name, value in self.environment.items():
@@ -172,8 +172,8 @@ class Restarts:
         below = [f"{name}={budget}" for name, budget in budgets.items() if budget < 0]
         if below:
             raise SpecError(
-                f"restart budgets are not below zero, got {', '.join(below)}; 0 leaves a loss of "
-                "that kind to Airflow's retries"
+                f"restart budgets are not below zero, got {', '.join(below)}; 0 leaves failures "
+                "of that kind to Airflow's retries"
             )
 
 
@@ -287,8 +287,8 @@ class Job:
             )
         if bool(inputs) != bool(dispatchers):
             raise SpecError(
-                f"job {self.name!r} has {inputs} input and {dispatchers} dispatcher, and one is "
-                "nothing without the other; ask for both, or for neither"
+                f"job {self.name!r} has {inputs} input and {dispatchers} dispatcher, and each "
+                "needs the other; ask for both, or for neither"
             )
 
     @property

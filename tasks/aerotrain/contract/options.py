@@ -132,6 +132,7 @@ class Option:
             words += f" of {self.minimum:g} or more"
         elif self.above is not None:
             words += f" above {self.above:g}"
+            words += f" and at most {self.maximum:g}" if self.maximum is not None else ""
         return words + (" or null" if self.optional else "")
 
 

@@ -16,8 +16,6 @@ SPLIT_WAYS: Mapping[str, frozenset[str]] = {
     "time": frozenset({"column", "until"}),
 }
 
-_COUNTS = ("shard_bytes", "part_bytes")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanArguments(Arguments):
@@ -37,11 +35,8 @@ class PlanArguments(Arguments):
     ``key`` names the columns whose values together identify a record; without a key, equal
     records count as the same one and go to the same split. ``fill`` has values for missing
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
-    column whose values are counted as classes; it may not be missing. ``max_rejected`` is the
-    number of records that may go to quarantine before the run fails. ``shard_bytes`` is the
-    target size of a shard, ``part_bytes`` that of the partition of one mapped task, and ``seed``
-    decides the order of records. ``drift`` is the greatest accepted distance of a column from
-    that of the last data set, from 0 to 1.
+    column whose values are counted as classes; it may not be missing. ``seed`` decides the order
+    of records. All other fields are options; their help texts describe them.
     """
 
     source: Mapping[str, Any]
@@ -54,7 +49,14 @@ class PlanArguments(Arguments):
     label: str = "label"
     fill: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    max_rejected: int = 0
+    max_rejected: int = option(
+        0,
+        title="Rejected records",
+        help="Number of records that may go to quarantine before the run fails.",
+        section=Section.DATA,
+        minimum=0,
+        in_form=False,
+    )
     shards: int = option(
         4,
         title="Shards",
@@ -63,10 +65,32 @@ class PlanArguments(Arguments):
         section=Section.DATA,
         minimum=1,
     )
-    shard_bytes: int = 128 * 2**20
-    part_bytes: int = 2**30
+    shard_bytes: int = option(
+        128 * 2**20,
+        title="Shard size (bytes)",
+        help="Target size of a shard.",
+        section=Section.DATA,
+        minimum=1,
+        in_form=False,
+    )
+    part_bytes: int = option(
+        2**30,
+        title="Partition size (bytes)",
+        help="Target size of the partition that one mapped task prepares.",
+        section=Section.DATA,
+        minimum=1,
+        in_form=False,
+    )
     seed: int = 0
-    drift: float = 0.25
+    drift: float = option(
+        0.25,
+        title="Drift limit",
+        help="Greatest accepted distance of a column from that of the last data set.",
+        section=Section.DATA,
+        above=0,
+        maximum=1,
+        in_form=False,
+    )
     allow_drift: bool = option(
         False,
         title="Allow drift",
@@ -85,14 +109,6 @@ class PlanArguments(Arguments):
             raise SpecError(
                 "the shares of the splits must be above zero and add up to 1, "
                 f"got {dict(self.splits)}"
-            )
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        if self.max_rejected < 0 or not 0 < self.drift <= 1:
-            raise SpecError(
-                "max_rejected must be 0 or more and drift above 0 and at most 1, got "
-                f"{self.max_rejected} and {self.drift}"
             )
         self._check_names()
         self._check_ranges()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.options import Kind, Section, check_options, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,3 +83,58 @@ def rules_of(strategy: str) -> StrategyRules:
             f"there is no strategy {strategy!r}{nearest(strategy, STRATEGIES)}; "
             f"the strategies are {', '.join(sorted(STRATEGIES))}"
         ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The options of a training that are no arguments of its step: its strategy and replicas."""
+
+    learning_rate: float = option(
+        1e-3,
+        title="Learning rate",
+        help="Passed to build_model in hparams.",
+        section=Section.TRAINING,
+        above=0,
+    )
+    strategy: str = option(
+        "parameter_server",
+        title="Strategy",
+        help="\n".join(f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()),
+        section=Section.CLUSTER,
+        choices=tuple(STRATEGIES),
+    )
+    workers: int | None = option(
+        None,
+        title="Workers",
+        help="Replicas that compute, the chief not counted. Empty: the strategy's default.",
+        section=Section.CLUSTER,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
+    ps: int | None = option(
+        None,
+        title="Parameter servers",
+        help="Replicas that hold variables. Empty: the strategy's default.",
+        section=Section.CLUSTER,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
+    evaluator: bool = option(
+        False,
+        title="Evaluator",
+        help="An additional replica that measures each checkpoint on the validation split while "
+        "training goes on.",
+        section=Section.CLUSTER,
+    )
+    data_workers: int | None = option(
+        None,
+        title="Data workers",
+        help="Replicas of a tf.data service that read, parse and transform records for the "
+        "others, where input is the bottleneck. Not available under dtensor. Empty: none.",
+        section=Section.DATA,
+        kind=Kind.INTEGER,
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)

@@ -82,12 +82,12 @@ def publish(
     folder: Path,
     prefix: str,
     about: Mapping[str, Any],
-    may_seal: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Upload every file below ``folder`` to ``prefix``, then the manifest.
 
     An equal publication with the same ``about`` is left as it is. Any other one at ``prefix``
-    loses its manifest first, so that no reader sees a mixture. ``may_seal`` is called before the
+    loses its manifest first, so that no reader sees a mixture. ``check`` is called before the
     manifest is written, and raises an error to prevent that.
 
     Raises:
@@ -115,7 +115,7 @@ def publish(
     # the file at the top as the sign that the model is complete.
     for key in sorted(paths, key=lambda key: (-key.count("/"), key)):
         target.upload(paths[key], key)
-    may_seal()
+    check()
     target.put(MANIFEST, content)
     return manifest
 

@@ -88,6 +88,12 @@ def close_all_but(kept: Collection[int]) -> None:
                 os.close(each)
 
 
+def umask() -> int:
+    """The umask of this process, read without setting it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+
+
 def open_files() -> list[int]:
     """The open descriptors of this process."""
     return _numbers("/proc/self/fd")

@@ -11,10 +11,12 @@ import socket
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.status import Failure, Observation, State, observed_exit
 
 #: Files in a job's folder: the supervisor's last record, and the lock that it holds.
 STATUS, LOCK = "status.json", "supervisor.lock"
@@ -27,6 +29,39 @@ LOG, HEARTBEAT, TERMINATION_LOG, WORK = "log", "heartbeat", "termination-log", "
 MOST_DESCRIPTORS = 200
 
 _CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A request to start a replica; ``restarts`` is its restart count.
+
+    ``warm`` allows preloaded imports for its environment.
+    """
+
+    name: str
+    restarts: int
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    umask: int
+    warm: bool
+
+
+def observation_of(record: Mapping[str, Any] | None, *, supervised: bool = True) -> Observation:
+    """The observation that a supervisor's record of a replica stands for, or its lack of one.
+
+    Without a running supervisor (``supervised``) no replica runs, whatever the last record says.
+    """
+    if record is None:
+        reason = "is gone: its supervisor has no record of it"
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=None)
+    restarts, code = record["restarts"], record["exit_code"]
+    if record["running"] and supervised:
+        age = record["heartbeat_age"]
+        return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
+    if code is None:
+        reason = "is gone without an exit code"
+        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=restarts)
+    return replace(observed_exit(code, record["message"]), restarts=restarts)
 
 
 def runtime_folder() -> Path:

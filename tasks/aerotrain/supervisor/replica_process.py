@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from aerotrain.contract.environment import Variable
 from aerotrain.supervisor.processes import (
     adopt_orphans,
     close_all_but,
@@ -29,7 +30,7 @@ from aerotrain.supervisor.processes import (
     send,
     wait_until,
 )
-from aerotrain.supervisor.protocol import HEARTBEAT, LOG, TERMINATION_LOG, WORK
+from aerotrain.supervisor.protocol import HEARTBEAT, LOG, TERMINATION_LOG, WORK, Start
 
 #: Seconds to wait for killed processes to end; one in a system call may take longer.
 KILL_SECONDS = 2.0
@@ -54,21 +55,6 @@ class Preloaded:
 
     become: Callable[[Mapping[str, str], Sequence[str]], None]
     files: Collection[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """A request to start a replica; ``restarts`` is its restart count.
-
-    ``warm`` allows preloaded imports for its environment.
-    """
-
-    name: str
-    restarts: int
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    umask: int
-    warm: bool
 
 
 @dataclass(frozen=True)
@@ -105,8 +91,8 @@ class ReplicaFolder:
         return {
             "TMPDIR": str(self.path / WORK / "tmp"),
             "PYTHONUNBUFFERED": "1",
-            "AEROTRAIN_TERMINATION_LOG": str(self.path / TERMINATION_LOG),
-            "AEROTRAIN_HEARTBEAT": str(self.path / HEARTBEAT),
+            Variable.TERMINATION_LOG: str(self.path / TERMINATION_LOG),
+            Variable.HEARTBEAT: str(self.path / HEARTBEAT),
         }
 
     def heartbeat(self) -> float | None:

@@ -24,12 +24,19 @@ from aerotrain.supervisor.processes import (
     send,
     wait_until,
 )
-from aerotrain.supervisor.protocol import LOCK, STATUS, answer, listen, read_request, socket_of
+from aerotrain.supervisor.protocol import (
+    LOCK,
+    STATUS,
+    Start,
+    answer,
+    listen,
+    read_request,
+    socket_of,
+)
 from aerotrain.supervisor.replica_process import (
     KILL_SECONDS,
     Preloaded,
     ReplicaFolder,
-    Start,
     start_replica,
 )
 

@@ -1,43 +1,38 @@
-"""The chief of a training: it builds the parts, trains, and writes the model manifest."""
+"""The chief of a training, and the workers that run the same loop with it.
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+It builds the parts of the training, runs the loop, and writes the manifest of the trained model.
+"""
 
-import keras
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError, SupersededError
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
-from aerotrain.training.agreement import ChiefDecisions
+from aerotrain.training import loop
 from aerotrain.training.background.services import BackgroundServices
-from aerotrain.training.checkpoint_policy import CheckpointPolicy
-from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
+from aerotrain.training.checkpoints.interval import checkpoint_interval
 from aerotrain.training.checkpoints.retention import NOTHING, Name
+from aerotrain.training.context import TrainingContext
+from aerotrain.training.distribution import ChiefDecisions, wait_for_all
 from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.hooks.hooks import Hooks
+from aerotrain.training.hooks.checkpointing import Checkpointing
+from aerotrain.training.hooks.hooks import FiniteLoss, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report
-from aerotrain.training.hooks.validation import Validation
+from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
-from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
+from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.intervals import Interval, OptimalInterval
-from aerotrain.training.loop import train as train_to_the_end
-from aerotrain.training.model.callbacks import Callbacks
+from aerotrain.training.model.checks import (
+    check_asynchronous,
+    check_deterministic,
+    warn_of_slow_dtype_policy,
+)
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.strategy_checks import check_deterministic
 from aerotrain.training.model_manifest import KEY, ModelManifest
-from aerotrain.training.peer import PeerReport
-from aerotrain.training.schedule import Plan
-from aerotrain.training.steps.compiled import check_strategy, warn_of_slow_dtype_policy
-from aerotrain.training.steps.step import TrainStep
-from aerotrain.training.strategies import ENGINES, wait_for_all
+from aerotrain.training.strategies import ENGINES, Engine
 
 
 def train(replica: Replica) -> str:
@@ -51,222 +46,124 @@ def train(replica: Replica) -> str:
         SupersededError: another launch's chief has taken over.
         TemporaryError: another process of the job failed, or the store is unavailable.
     """
-    job = replica.job
-    arguments = TrainArguments.of(job.arguments)
-    KERAS.refuse(job.strategy, jit_compile=arguments.jit_compile)
-    if arguments.deterministic:
-        check_deterministic(job)
-    dataset = load_dataset(arguments.data)
-    split = split_of(dataset, TRAIN_SPLIT)
-    share(split.shards, 0, max(1, job.count(job.reader)))  # checked before anything starts
-    pipeline = InputPipeline(
-        job=job,
-        arguments=arguments,
-        dataset=dataset,
-        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
-        plan=Plan(records=split.records, batch_size=arguments.batch_size, epochs=arguments.epochs),
-        scratch=replica.scratch,
-        service=_service(replica),
-    )
+    pipeline = _input_pipeline(replica)
+    engine, data = ENGINES[replica.job.strategy], pipeline.arguments.data
     explaining = errors_translated(
-        pipeline.code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch
+        pipeline.code, pipeline.dataset, data, TRAIN_SPLIT, replica.scratch
     )
-    with explaining, pipeline.supplied(), BackgroundServices.of(replica, arguments) as services:
-        strategy = ENGINES[job.strategy].build(arguments)
-        trained = _train(pipeline, strategy, replica, services)
+    with (
+        explaining,
+        pipeline.caching_shards(),
+        BackgroundServices.of(replica, pipeline.arguments) as services,
+    ):
+        context = _context(replica, pipeline, services, engine)
+        trained = _train(context, engine)
         if replica.is_chief:
             services.deliver(KEY, trained.to_json().encode())
-        wait_for_all(strategy)
-    return f"{job.prefix}/{KEY}"
+        wait_for_all(context.distribution)
+    return f"{replica.job.prefix}/{KEY}"
 
 
-def _service(replica: Replica) -> Service | None:
-    """The input service, if the job has input replicas."""
-    if not replica.job.count(Role.INPUT):
-        return None
-    [address] = replica.cluster[Role.DISPATCHER]
-    return Service(address, replica.attempt)
-
-
-def _train(
-    pipeline: InputPipeline,
-    strategy: tf.distribute.Strategy,
-    replica: Replica,
-    services: BackgroundServices,
-) -> ModelManifest:
-    arguments, plan, is_chief = pipeline.arguments, pipeline.plan, replica.is_chief
-    engine = ENGINES[pipeline.job.strategy]
-    decisions = ChiefDecisions(strategy, is_chief=is_chief)
+def _input_pipeline(replica: Replica) -> InputPipeline:
+    """The input pipeline of the job, after the checks that need no TensorFlow cluster."""
+    job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
+    KERAS.check_strategy(job.strategy, jit_compile=arguments.jit_compile)
+    if arguments.deterministic:
+        check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
-    with strategy.scope():
-        model, counter = _variables(pipeline)
-        step = engine.step(model, counter, pipeline.spec)
-    kind = engine.checkpoints if is_chief else engine.peer_checkpoints
-    checkpoints = _checkpoints(kind, pipeline, model, counter, engine.io_device, services)
-    with services.event_writer.timed(EventType.RESTORE, step=lambda: int(counter.numpy())):
-        token, *name = decisions.numbers(
-            [services.lease.token, *(checkpoints.choose() if is_chief else NOTHING)]
-        )
-        restored = checkpoints.restore(Name(*name), token)
-    start = int(counter.numpy())
-    if start:
-        print(f"going on from the checkpoint of step {start}", flush=True)
-    step_runner = engine.step_runner(strategy, step, pipeline, start)
-    metrics = restored.about.get("metrics", {})
-    report = (Report if is_chief else PeerReport)(
-        plan,
-        model,
-        step.metrics,
-        services.store,
-        pipeline.scratch,
-        metrics,
-        start,
-        services.uploader,
-        services.lease.look,
-    )
-    hooks = _observer(pipeline, strategy, step, report, decisions)
-    hooks.begin(restored)
-    policy = _saving(checkpoints, services, counter, engine.clock(strategy), pipeline, replica)
-    watchdog = services.watchdog(replica, pipeline.is_short)
-    replica.notice.promise()
-    with last_good_named(checkpoints):
-        train_to_the_end(plan, counter, step_runner, policy, hooks, watchdog, replica.notice.given)
-        if model.optimizer is not None:
-            with strategy.scope():
-                # An optimizer that averages the weights assigns the averages only now.
-                model.optimizer.finalize_variable_values(model.trainable_variables)
-        hooks.end()
-        url = policy.finish(hooks)
-    services.event_writer.note(EventType.END, step=int(counter.numpy()))
-    return ModelManifest(
-        module=arguments.model,
-        code=pipeline.job.code,
-        hparams=arguments.all_hparams,
-        data=arguments.data,
-        strategy=pipeline.job.strategy,
-        step=int(counter.numpy()),
-        checkpoint=url,
-        metrics=report.metrics,
-        dtype_policy=arguments.dtype_policy,
+    return InputPipeline(
+        job=job,
+        arguments=arguments,
+        dataset=load_dataset(arguments.data),
+        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
+        scratch=replica.scratch,
+        service=Service.of(replica),
     )
 
 
-def _checkpoints(
-    kind: type[Checkpoints],
-    pipeline: InputPipeline,
-    model: keras.Model,
-    counter: tf.Variable,
-    io_device: str | None,
-    services: BackgroundServices,
-) -> Checkpoints:
-    return kind(
-        services.store,
-        pipeline.scratch,
-        model,
-        counter,
-        keep=pipeline.arguments.keep,
-        recipe=recipe_of(pipeline.arguments),
-        setting=setting_of(pipeline.job),
-        io_device=io_device,
-        uploader=services.uploader,
-        lease=services.lease,
-    )
-
-
-def recipe_of(arguments: TrainArguments) -> dict[str, Any]:
-    """The arguments that determine the course of a training, except its length and its strategy."""
-    hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
-    return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
-
-
-def _variables(pipeline: InputPipeline) -> tuple[keras.Model, Any]:
-    """The user's model, and the counter of its steps. Call it in the strategy's scope."""
+def _context(
+    replica: Replica, pipeline: InputPipeline, services: BackgroundServices, engine: Engine
+) -> TrainingContext:
+    """Start the distribution, and create the model, the counter of its steps, and the step."""
     arguments = pipeline.arguments
-    KERAS.seed(arguments.seed)
-    model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
-    check_strategy(pipeline.job.strategy, model)
-    counter = tf.Variable(
-        0,
-        dtype=tf.int64,
-        trainable=False,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        name="aerotrain_step",
-    )
-    return model, counter
-
-
-def setting_of(job: Job) -> dict[str, Any]:
-    """The cluster of a training, which may change when it resumes."""
-    workers, ps = job.count(Role.WORKER), job.count(Role.PS)
-    return {"strategy": job.strategy, "workers": workers, "ps": ps}
-
-
-def _saving(
-    checkpoints: Checkpoints,
-    services: BackgroundServices,
-    counter: tf.Variable,
-    clock: Callable[[], float],
-    pipeline: InputPipeline,
-    replica: Replica,
-) -> CheckpointPolicy:
-    asked = pipeline.arguments.checkpoint_interval
-    if asked is None:
-        interval: Interval = OptimalInterval(
-            clock, services.event_writer.mean_time_between_failures()
+    distribution = engine.build(arguments)
+    with distribution.scope():
+        KERAS.seed(arguments.seed)
+        model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
+        check_asynchronous(replica.job.strategy, model)
+        counter = tf.Variable(
+            0,
+            dtype=tf.int64,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="aerotrain_step",
         )
-    else:
-        interval = Interval(asked, clock)
-    return CheckpointPolicy(
+        step = engine.step(model, counter, pipeline.spec)
+    return TrainingContext(
+        replica=replica,
+        pipeline=pipeline,
+        services=services,
+        distribution=distribution,
+        decisions=ChiefDecisions(distribution, is_chief=replica.is_chief),
+        model=model,
+        counter=counter,
+        step=step,
+    )
+
+
+def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
+    kind = engine.checkpoints if context.is_chief else engine.peer_checkpoints
+    checkpoints = kind(context, engine.io_device)
+    restored = _restore(context, checkpoints)
+    step_runner = engine.step_runner(
+        context.distribution, context.step, context.pipeline, context.steps_done()
+    )
+    watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
+    executions = loop.Executions(context, step_runner, watchdog)
+    hooks = _hooks(context)
+    saving = Checkpointing(
+        context,
         checkpoints,
-        services.event_writer,
-        interval,
-        lambda: int(counter.numpy()),
-        pipeline.plan,
-        grace=replica.notice.grace,
-        clock=time.monotonic,
+        checkpoint_interval(
+            context.arguments.checkpoint_interval,
+            context.distribution.clock,
+            context.services.event_writer.mean_time_between_failures,
+        ),
+        hooks if context.is_chief else [],
+        executions.wait_until_idle,
+    )
+    with checkpoints.newest_named():
+        state = loop.train(context, executions, [*hooks, saving], restored)
+    return ModelManifest(
+        module=context.arguments.model,
+        code=context.job.code,
+        hparams=context.arguments.all_hparams,
+        data=context.arguments.data,
+        strategy=context.job.strategy,
+        step=context.steps_done(),
+        checkpoint=saving.url,
+        metrics=state.metrics,
+        dtype_policy=context.arguments.dtype_policy,
     )
 
 
-def _observer(
-    pipeline: InputPipeline,
-    strategy: tf.distribute.Strategy,
-    step: TrainStep,
-    report: Report,
-    decisions: ChiefDecisions,
-) -> Hooks:
-    arguments, model = pipeline.arguments, step.model
-    given = pipeline.code.callbacks(arguments.all_hparams)
-    callbacks = Callbacks(pipeline.code.name, given, model, arguments.epochs)
-    validation = None
-    validated = arguments.validate or callbacks.monitor_validation
-    if callbacks.monitored:
-        callbacks.refuse_unlogged(
-            step.metrics.names(), step.metrics.measured_names() if validated else []
-        )
-    if validated and decisions.is_chief:
-        # Without class weights: in validation, every example has the same weight.
-        code = UserCode.load(arguments.model, arguments.data)
-        validation = Validation(arguments, pipeline.dataset, code, pipeline.scratch)
-    return Hooks(
-        strategy,
-        model,
-        step.metrics,
-        report,
-        callbacks,
-        validation,
-        decisions,
-        validated=validated,
-    )
+def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
+    """Restore the chief's newest checkpoint on all replicas."""
+    with context.services.event_writer.timed(EventType.RESTORE, step=context.steps_done):
+        newest = checkpoints.choose() if context.is_chief else NOTHING
+        token, *name = context.decisions.numbers([context.services.lease.token, *newest])
+        restored = checkpoints.restore(Name(*name), token)
+    if start := context.steps_done():
+        print(f"resuming from the checkpoint of step {start}", flush=True)
+    return restored
 
 
-@contextmanager
-def last_good_named(checkpoints: Checkpoints) -> Iterator[None]:
-    """Add the last complete checkpoint to the message of a final error."""
-    try:
-        yield
-    except SupersededError:
-        raise  # its checkpoints belong to its successor now
-    except FinalError as error:
-        newest = checkpoints.newest()
-        # Bad weights that were saved earlier are the cause of the current error.
-        raise FinalError(f"{checkpoints.fault() or error}; {newest}") from error
+def _hooks(context: TrainingContext) -> list[Hook]:
+    """The hooks of this replica but for checkpointing, in the order in which they are called."""
+    callbacks = UserCallbacks(context)
+    hooks: list[Hook] = [FiniteLoss(context)]
+    if callbacks.validates and context.is_chief:
+        hooks.append(ValidationHook(context))
+    if context.is_chief:
+        hooks.append(Report(context))
+    return [*hooks, callbacks]

@@ -14,7 +14,7 @@ from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 
 #: Another process of the cluster ended, or the network between failed.
-_LOST = (
+_OTHER_FAILED = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
@@ -25,7 +25,7 @@ _LOST = (
 _ABORTED = "Collective ops is aborted"
 
 #: Errors of a reader whose shards' process, or dispatcher, has ended.
-_ENDED = (NO_MORE, "Unknown iteration client id")
+_NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
 #: TensorFlow's file system has no error type for a full disk.
 _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
@@ -44,7 +44,7 @@ def errors_translated(
     try:
         yield
     except tf.errors.OpError as error:
-        if _is_loss(error):
+        if _is_of_another_process(error):
             raise TemporaryError(
                 f"another process of this job was lost ({_first_line(error)}); see its own log, "
                 "and try again from the last checkpoint"
@@ -58,10 +58,12 @@ def errors_translated(
         raise  # the cause is the model, not a record, and TensorFlow's message is the best
 
 
-def _is_loss(error: tf.errors.OpError) -> bool:
+def _is_of_another_process(error: tf.errors.OpError) -> bool:
     message = str(error.message)
     aborted = isinstance(error, tf.errors.InternalError) and _ABORTED in message
-    return aborted or isinstance(error, _LOST) or any(words in message for words in _ENDED)
+    return (
+        aborted or isinstance(error, _OTHER_FAILED) or any(words in message for words in _NO_INPUT)
+    )
 
 
 def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path) -> None:

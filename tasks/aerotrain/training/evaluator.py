@@ -17,7 +17,7 @@ from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
 from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, complete_checkpoints
 from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.hooks.tensorboard import Events
+from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import KEY
@@ -37,7 +37,7 @@ def follow(replica: Replica) -> None:
     code = UserCode.load(arguments.model, arguments.data)
     store = open_store(replica.job.prefix)
     with errors_translated(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
-        validation = Validation(arguments, dataset, code, replica.scratch)
+        validation = Validation(arguments, dataset, replica.scratch)
         evaluator = Evaluator(store, validation, replica.scratch)
         for name in checkpoints_to_come(store):
             evaluator.measure(name)
@@ -50,7 +50,7 @@ class Evaluator:
         self._store = store
         self._validation = validation
         self._folder = scratch / "evaluated"
-        self._events = Events(scratch / _EVENTS)
+        self._events = EventFiles(scratch / _EVENTS)
 
     def measure(self, name: Name) -> None:
         """Evaluate the checkpoint of that name, unless that is done or it was dropped."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,15 @@ import tensorflow as tf
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.data.dataset import Dataset
+from aerotrain.data.dataset import Dataset, Split
 from aerotrain.training.input.batches import MicrobatchSpec, batch_spec, in_microbatches, ready
+from aerotrain.training.input.order import Order, Schedule
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.service import Service
-from aerotrain.training.input.shard_cache import ShardCache, order_of, shard_cache_of
+from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
-from aerotrain.training.input.shuffle_windows import batches_of, supplied
+from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.schedule import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,43 +27,62 @@ class InputPipeline:
     """The data set of a job, the user's code that reads it, and the folder for shards.
 
     Raises:
-        FinalError: a shard does not fit into the job's shard cache.
+        FinalError: there are fewer shards than readers, or one does not fit into the shard cache.
     """
 
     job: Job
     arguments: TrainArguments
     dataset: Dataset
     code: UserCode
-    plan: Plan
     scratch: Path
     service: Service | None = None
-    _supplies: list[ShardCache] = field(default_factory=list, init=False)
+    _caches: list[ShardCache] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        order_of(self.arguments, split_of(self.dataset, TRAIN_SPLIT).shards)
+        Order.of(self.arguments, self.split.shards)
+        share(self.split.shards, 0, self._readers)
 
-    @property
+    @cached_property
+    def split(self) -> Split:
+        """The split that is trained on."""
+        return split_of(self.dataset, TRAIN_SPLIT)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The number of steps, and the ends of epochs."""
+        return Schedule(
+            records=self.split.records,
+            batch_size=self.arguments.batch_size,
+            epochs=self.arguments.epochs,
+        )
+
+    @cached_property
     def spec(self) -> Any:
         """The element spec of the batches."""
         return batch_spec(self.dataset.schema, self.code.transform)
 
+    @property
+    def _readers(self) -> int:
+        """The number of replicas that each read their own shards."""
+        return max(1, self.job.count(self.job.reader))
+
     @contextmanager
-    def supplied(self) -> Iterator[None]:
+    def caching_shards(self) -> Iterator[None]:
         """A scope in which shards are downloaded. If a download fails, its error is raised."""
         try:
             yield
         except tf.errors.OpError as error:
-            for cache in self._supplies:
+            for cache in self._caches:
                 if cache.failure is not None:
                     raise cache.failure from error
             raise
         finally:
-            while self._supplies:
-                self._supplies.pop().stop()
+            while self._caches:
+                self._caches.pop().stop()
 
     def is_short(self) -> bool:
         """Whether shards are missing because the store is unavailable or the disk is full."""
-        return any(cache.is_held for cache in self._supplies)
+        return any(cache.is_waiting for cache in self._caches)
 
     def local(self, step: int) -> tf.data.Dataset:
         """The batches that follow ``step`` steps, from every shard, downloaded to this machine.
@@ -87,22 +107,9 @@ class InputPipeline:
                 first=context.input_pipeline_id * local,
                 local=local,
             )
-            return in_microbatches(
-                self._batches(step), self.dataset.schema, self.code.transform, cut
-            )
+            return self._microbatches(self._batches(step), cut)
 
         return pieces
-
-    def _batches(self, step: int) -> tf.data.Dataset:
-        shards = share(split_of(self.dataset, TRAIN_SPLIT).shards, 0, 1)
-        epoch, done = self.plan.position(step)
-        done *= self.plan.batch_size
-        cache = shard_cache_of(
-            self.arguments, self.dataset, shards, self.scratch, begin=(epoch, done)
-        )
-        cache.start()
-        self._supplies.append(cache)
-        return self._read(f"{self.scratch}/")
 
     def remote(self, step: int) -> tf.data.Dataset:
         """The batches of the worker that runs this, from its own shards.
@@ -110,8 +117,8 @@ class InputPipeline:
         They start near the position of the readers after ``step`` steps, if all have read equally
         fast.
         """
-        return self._brought(
-            lambda: ready(self._read_own(step), self.dataset.schema, self.code.transform)
+        return self._by_service(
+            lambda: ready(self._own_batches(step), self.dataset.schema, self.code.transform)
         )
 
     def remote_in_microbatches(self, step: int) -> tf.data.Dataset:
@@ -123,23 +130,36 @@ class InputPipeline:
         cut = MicrobatchSpec(
             accumulate=self.arguments.gradient_accumulation_steps, replicas=replicas, local=replicas
         )
-        return self._brought(
-            lambda: in_microbatches(
-                self._read_own(step), self.dataset.schema, self.code.transform, cut
-            )
-        )
+        return self._by_service(lambda: self._microbatches(self._own_batches(step), cut))
 
-    def _brought(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+    def _microbatches(self, batches: tf.data.Dataset, cut: MicrobatchSpec) -> tf.data.Dataset:
+        return in_microbatches(batches, self.dataset.schema, self.code.transform, cut)
+
+    def _by_service(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
         """The data set that ``make`` returns, read in this process or in the input replicas."""
-        return make() if self.service is None else self.service.bring(make)
+        return make() if self.service is None else self.service.read(make)
 
-    def _read_own(self, step: int) -> tf.data.Dataset:
-        readers = max(1, self.job.count(self.job.reader))
-        own = share(split_of(self.dataset, TRAIN_SPLIT).shards, 0, readers)
-        read = step * self.arguments.batch_size // readers
-        return self._read("", order_of(self.arguments, own).window_of(read))
+    def _batches(self, step: int) -> tf.data.Dataset:
+        """Batches of the records of all shards, after ``step`` steps of the training."""
+        epoch, done = self.schedule.position(step)
+        cache = ShardCache.of(
+            self.arguments,
+            self.dataset,
+            self.split.shards,
+            self.scratch,
+            begin=(epoch, done * self.schedule.batch_size),
+        )
+        cache.start()
+        self._caches.append(cache)
+        return self._read(f"{self.scratch}/")
+
+    def _own_batches(self, step: int) -> tf.data.Dataset:
+        """Batches of the records that the worker that runs this has downloaded."""
+        own = share(self.split.shards, 0, self._readers)
+        read = step * self.arguments.batch_size // self._readers
+        return self._read("", Order.of(self.arguments, own).window_of(read))
 
     def _read(self, root: str, first: int = 0) -> tf.data.Dataset:
-        rows = layout_of(self.dataset.schema, split_of(self.dataset, TRAIN_SPLIT).shards)
-        windows = supplied(root, rows.width if rows else None, first)
+        rows = layout_of(self.dataset.schema, self.split.shards)
+        windows = windows_from(root, rows.width if rows else None, first)
         return batches_of(windows, self.arguments.batch_size)

@@ -1,59 +1,84 @@
-"""The training loop."""
+"""The training loop: it says when something happens, and its hooks say what."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
-from aerotrain.replica import Preempted
 from aerotrain.training.background.watchdog import Watchdog
-from aerotrain.training.checkpoint_policy import CheckpointPolicy
-from aerotrain.training.hooks.hooks import Hooks
-from aerotrain.training.schedule import Plan
+from aerotrain.training.checkpoints.checkpoints import SavedState
+from aerotrain.training.context import TrainingContext
+from aerotrain.training.hooks.hooks import Hook, TrainState
 from aerotrain.training.step_runner import StepRunner
 
 
-class Counter(Protocol):
-    """The number of steps that were completed, on any worker."""
+class Executions:
+    """Runs the steps of a training, which the watchdog watches while they are awaited."""
 
-    def numpy(self) -> int: ...
+    def __init__(
+        self, context: TrainingContext, step_runner: StepRunner, watchdog: Watchdog
+    ) -> None:
+        self._context = context
+        self._step_runner = step_runner
+        self._watchdog = watchdog
+
+    def of_epoch(self, state: TrainState) -> Iterator[None]:
+        """Run what is left of an epoch, and yield when ``state`` has the result of an execution."""
+        first, left = state.step, self._context.schedule.steps_per_epoch - state.epoch_step
+        notice = self._context.replica.notice
+        results = self._step_runner.run(left, state.sums, notice.given)
+        while True:
+            with self._watchdog.watching(state.step):
+                ran = next(results, None)
+            if ran is None:
+                return
+            state.advance(first + ran.steps, ran)
+            yield
+
+    def wait_until_idle(self) -> None:
+        """Wait until no step is in flight, so that the variables can be read."""
+        with self._watchdog.watching():
+            self._step_runner.wait_until_idle()
 
 
 def train(
-    plan: Plan,
-    counter: Counter,
-    step_runner: StepRunner,
-    policy: CheckpointPolicy,
-    hooks: Hooks,
-    watchdog: Watchdog,
-    told: Callable[[], bool],
-) -> None:
-    """Train from the step of ``counter`` to the end of ``plan``, or until a stop or a preemption.
+    context: TrainingContext, executions: Executions, hooks: Sequence[Hook], restored: SavedState
+) -> TrainState:
+    """Train from the step of the counter to the end of the schedule, unless a hook ends it before.
 
     Raises:
         Preempted: this replica, or one that it computes with, was preempted, and all is saved.
     """
-    epoch, done = plan.position(int(counter.numpy()))
-    if hooks.sums is not None and not done:
-        hooks.epoch_ends(epoch - 1, hooks.sums)  # it was saved just before that epoch ended
-    while not hooks.stop and (step := int(counter.numpy())) < plan.steps:
-        epoch, done = plan.position(step)
-        hooks.epoch_begins(epoch)
-        before = 0
-        for ran in watchdog.over(step_runner.run(plan.left_in_epoch(step), hooks.sums, told), step):
-            hooks.ran(step, done, ran, before)
-            before = ran.steps
-            if policy.due() or ran.told:
-                with watchdog.watching():
-                    step_runner.wait_until_idle()
-                policy.save(hooks)
-            if ran.told:
-                policy.hurry()
-                raise Preempted(f"preempted after step {int(counter.numpy())}, which is saved")
-            if hooks.stop:
+    state = TrainState.at(context.steps_done(), context.schedule)
+    for hook in hooks:
+        hook.on_start(state, restored)
+    if state.sums is not None and not state.epoch_step:  # saved just before that epoch ended
+        state.epoch, state.epoch_step = state.epoch - 1, context.schedule.steps_per_epoch
+        _end_epoch(context, state, hooks)
+    while not state.stop and state.step < context.schedule.steps:
+        for hook in hooks:
+            hook.on_epoch_begin(state)
+        for _ in executions.of_epoch(state):
+            for hook in hooks:
+                hook.on_execution(state)
+            if state.stop:
                 break
-        with watchdog.watching():
-            step_runner.wait_until_idle()
-        if not hooks.stop:
-            policy.note_doubled(int(counter.numpy()) - step - ran.steps)
-        hooks.epoch_ends(epoch, ran.sums)
-        if hooks.is_best and not hooks.stop and int(counter.numpy()) < plan.steps:
-            policy.save(hooks)
+        executions.wait_until_idle()
+        _end_epoch(context, state, hooks)
+    _finalize_weights(context)
+    for hook in hooks:
+        hook.on_end(state)
+    return state
+
+
+def _end_epoch(context: TrainingContext, state: TrainState, hooks: Sequence[Hook]) -> None:
+    """End an epoch, and move on to the next one."""
+    state.metrics, state.sums = state.results(context.step.metrics), None
+    for hook in hooks:
+        hook.on_epoch_end(state)
+    # Workers may have run more steps than were counted here; see ``Checkpointing.on_epoch_end``.
+    state.move_to(context.steps_done(), context.schedule)
+
+
+def _finalize_weights(context: TrainingContext) -> None:
+    """Let an optimizer that averages the weights assign the averages."""
+    if context.model.optimizer is not None:
+        with context.distribution.scope():
+            context.model.optimizer.finalize_variable_values(context.model.trainable_variables)

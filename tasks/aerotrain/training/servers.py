@@ -15,7 +15,7 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server
-from aerotrain.training.input.shard_cache import ShardCache, shard_cache_of
+from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
 
 
@@ -56,7 +56,7 @@ def _supply_of_own(replica: Replica) -> ShardCache:
     dataset = load_dataset(arguments.data)
     split = split_of(dataset, TRAIN_SPLIT)
     own = share(split.shards, replica.name.index, replica.job.count(replica.name.role))
-    cache = shard_cache_of(arguments, dataset, own, replica.scratch, ends=False)
+    cache = ShardCache.of(arguments, dataset, own, replica.scratch, ends=False)
     cache.start()
     records = sum(shard.records for shard in own)
     print(f"{replica.name} reads {records} records in {len(own)} shards", flush=True)

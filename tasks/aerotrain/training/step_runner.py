@@ -9,15 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.fetching import fetch_by_copies
-from aerotrain.training.steps.step import MetricState, MetricValues
+from aerotrain.training.distribution import StrategyDistribution
+from aerotrain.training.internals import tensorflow2
+from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
 #: messages to agree that the loop continues. But each unrolled step is traced separately, so a
 #: model of many weights, which computes for longer than a message takes, is not unrolled.
 UNROLLED = 5
 FEW_WEIGHTS = 40
-
 
 #: Seconds until the values of a failed worker are fetched again.
 _ASK_AGAIN = 0.05
@@ -27,19 +27,16 @@ _ASK_AGAIN = 0.05
 class StepsRun:
     """The result of a run so far: the number of steps done, and the sums of their metrics.
 
-    ``told`` is whether any of the replicas that compute together was preempted.
+    ``preempted`` is whether any of the replicas that compute together was preempted.
     """
 
     steps: int
     sums: MetricValues
-    told: bool = False
+    preempted: bool = False
 
 
-Told = Callable[[], bool]
-
-
-def nobody() -> bool:
-    """No replica was preempted."""
+def never() -> bool:
+    """Not preempted."""
     return False
 
 
@@ -55,12 +52,12 @@ class StepRunner(Protocol):
     """Runs training steps under one strategy."""
 
     def run(
-        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+        self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
         """Run ``steps`` steps, and yield the result so far after each execution.
 
-        ``sums`` are those of earlier steps of the same epoch, if any. ``told`` returns whether this
-        replica was preempted.
+        ``sums`` are those of earlier steps of the same epoch, if any. ``is_preempted`` is about
+        this replica.
         """
 
     def wait_until_idle(self) -> None:
@@ -72,34 +69,36 @@ class LocalStepRunner:
 
     def __init__(
         self,
-        strategy: tf.distribute.Strategy,
+        distribution: StrategyDistribution,
         step: Step,
         dataset: tf.data.Dataset,
         per_execution: int,
     ) -> None:
-        together = strategy.num_replicas_in_sync > 1
-        self._agrees = together and strategy.extended._in_multi_worker_mode()
-        self._execute = (_execution_together if together else _execution)(strategy, step)
+        self._has_peers = distribution.has_peers
+        strategy = distribution.strategy
+        if strategy.num_replicas_in_sync > 1:
+            self._execute = _replicated_execution(strategy, step, self._has_peers)
+        else:
+            self._execute = _execution(strategy, step)
         self._zero = step.metrics.zero
         self._batches = iter(dataset)
         self._per_execution = per_execution
 
     def run(
-        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+        self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
         sums = self._zero if sums is None else sums
         done = 0
         while done < steps:
             size = min(self._per_execution, steps - done)
-            if self._agrees:
-                word = np.float32(told())
-                sums, words = self._execute(self._batches, np.int64(size), sums, word)
-                done += size
-                yield StepsRun(done, sums, bool(words > 0))
+            done += size
+            if self._has_peers:
+                own = np.float32(is_preempted())
+                sums, total = self._execute(self._batches, np.int64(size), sums, own)
+                yield StepsRun(done, sums, bool(total > 0))
             else:
                 sums = self._execute(self._batches, np.int64(size), sums)
-                done += size
-                yield StepsRun(done, sums, told())
+                yield StepsRun(done, sums, is_preempted())
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
@@ -113,13 +112,14 @@ class CoordinatorStepRunner:
 
     def __init__(
         self,
-        strategy: tf.distribute.ParameterServerStrategy,
+        distribution: StrategyDistribution,
         step: Step,
         make_dataset: Callable[[], tf.data.Dataset],
         per_execution: int,
         workers: int,
     ) -> None:
-        fetch_by_copies()
+        tensorflow2.fetch_by_copies()
+        strategy = distribution.strategy
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         weights = step.metrics.model.trainable_weights
         unrolled = UNROLLED if len(weights) <= FEW_WEIGHTS else 1
@@ -131,14 +131,14 @@ class CoordinatorStepRunner:
         self._workers = workers
 
     def run(
-        self, steps: int, sums: MetricValues | None = None, told: Told = nobody
+        self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
     ) -> Iterator[StepsRun]:
         sums = self._zero if sums is None else sums
         done = 0
         for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
             sums = [sum_ + more for sum_, more in zip(sums, self._fetch(value), strict=True)]
             done += size
-            yield StepsRun(done, sums, told())
+            yield StepsRun(done, sums, is_preempted())
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
         """Schedule closures, two per worker: one that runs, and the next one."""
@@ -219,29 +219,29 @@ def _execution(
     return execute
 
 
-def _execution_together(strategy: tf.distribute.Strategy, step: Step) -> Callable[..., Any]:
+def _replicated_execution(
+    strategy: tf.distribute.Strategy, step: Step, has_peers: bool
+) -> Callable[..., Any]:
     """The same for several replicas: each adds up its own sums, which are reduced at the end.
 
-    With several processes, the function takes one more number, and also returns its sum over all
-    replicas.
+    With peers, the function takes one more number, and also returns its sum over all replicas.
     """
-    agrees = strategy.extended._in_multi_worker_mode()
 
     def zero() -> list[tf.Tensor]:
         return [tf.constant(each) for each in step.metrics.zero]
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def execute(batches: Any, steps: tf.Tensor, sums: MetricValues, *words: tf.Tensor) -> Any:
+    def execute(batches: Any, steps: tf.Tensor, sums: MetricValues, *own: tf.Tensor) -> Any:
         def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
             return done + 1, strategy.run(step, args=(sums, next(batches)))
 
         begin = (tf.zeros_like(steps), strategy.run(zero))
-        _, own = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
-        total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in own]
+        _, added = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
+        total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
-        if not agrees:
+        if not has_peers:
             return sums
-        own_words = strategy.run(lambda: tf.identity(words[0]))
-        return sums, strategy.reduce(tf.distribute.ReduceOp.SUM, own_words, axis=None)
+        number = strategy.run(lambda: tf.identity(own[0]))
+        return sums, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
 
     return execute

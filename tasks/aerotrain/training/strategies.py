@@ -3,7 +3,7 @@
 The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
-import time
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,43 +14,40 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
 from aerotrain.contract.steps import TrainArguments
-from aerotrain.training.checkpoints.checkpoints import Checkpoints
+from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
+from aerotrain.training.distribution import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.internals import tensorflow2
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
-from aerotrain.training.mesh.mesh import chiefs_clock, mesh_strategy
-from aerotrain.training.mesh.step import MeshStep
-from aerotrain.training.mesh.step_runner import run_on_mesh
-from aerotrain.training.model.keras_adapter import KERAS
-from aerotrain.training.model.strategy_checks import (
+from aerotrain.training.mesh.mesh import mesh_of
+from aerotrain.training.mesh.step import MeshStep, run_on_mesh
+from aerotrain.training.model.checks import (
     check_additive_metrics,
     check_divisible,
     check_exchanged,
 )
-from aerotrain.training.peer import PeerCheckpoints
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
-from aerotrain.training.steps.custom import CustomStepTogether, has_custom_step
+from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
-from aerotrain.training.tpu import connect
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """How one strategy is built, and how its steps are run.
 
-    ``step_runner`` takes the number of the first step. ``io_device`` is the device that reads and
-    writes checkpoints for all others. ``clock`` decides when a checkpoint is due; if all processes
-    must write, it is the chief's clock in every process.
+    ``step_runner`` takes what ``build`` has built, and the number of the first step. ``io_device``
+    is the device that reads and writes checkpoints for all others.
     """
 
-    build: Callable[[TrainArguments], tf.distribute.Strategy]
-    step_runner: Callable[[tf.distribute.Strategy, Any, InputPipeline, int], StepRunner]
+    build: Callable[[TrainArguments], Distribution]
+    step_runner: Callable[[Any, Any, InputPipeline, int], StepRunner]
     step: Callable[[keras.Model, tf.Variable, Any], Any] = KERAS.step
     io_device: str | None = None
     checkpoints: type[Checkpoints] = Checkpoints
     peer_checkpoints: type[Checkpoints] = PeerCheckpoints
-    clock: Callable[[tf.distribute.Strategy], Callable[[], float]] = lambda _: time.monotonic
 
 
 def _devices() -> list[str]:
@@ -59,22 +56,22 @@ def _devices() -> list[str]:
     return [device.name for device in devices]
 
 
-def _one_device(_arguments: TrainArguments) -> tf.distribute.Strategy:
-    return tf.distribute.OneDeviceStrategy(_devices()[0])
+def _one_device(_arguments: TrainArguments) -> Distribution:
+    return StrategyDistribution(tf.distribute.OneDeviceStrategy(_devices()[0]))
 
 
-def _mirrored(_arguments: TrainArguments) -> tf.distribute.Strategy:
-    return tf.distribute.MirroredStrategy(_devices())
+def _mirrored(_arguments: TrainArguments) -> Distribution:
+    return StrategyDistribution(tf.distribute.MirroredStrategy(_devices()))
 
 
-def _central_storage(_arguments: TrainArguments) -> tf.distribute.Strategy:
+def _central_storage(_arguments: TrainArguments) -> Distribution:
     devices = _devices()
     # Several GPUs share variables on the CPU; a single device holds them itself.
     center = devices[0] if len(devices) == 1 else "/device:CPU:0"
-    return tf.distribute.experimental.CentralStorageStrategy(devices, center)
+    return StrategyDistribution(tf.distribute.experimental.CentralStorageStrategy(devices, center))
 
 
-def _multi_worker_mirrored(arguments: TrainArguments) -> tf.distribute.Strategy:
+def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
     if arguments.communication == "nccl" and not tf.config.list_physical_devices("GPU"):
         raise FinalError(
             "communication 'nccl' of 'multi_worker_mirrored' joins GPUs, and this machine has "
@@ -87,51 +84,55 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> tf.distribute.Strategy:
         ),
     )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    return StrategyDistribution(tf.distribute.MultiWorkerMirroredStrategy(resolver, options))
 
 
-def _parameter_server(_arguments: TrainArguments) -> tf.distribute.Strategy:
+def _parameter_server(_arguments: TrainArguments) -> Distribution:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
-    return tf.distribute.ParameterServerStrategy(resolver)
+    return StrategyDistribution(tf.distribute.ParameterServerStrategy(resolver))
 
 
-def _drive_here(
-    strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
+def _local_step_runner(
+    distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     arguments = pipeline.arguments
-    replicas = strategy.num_replicas_in_sync
+    replicas = distribution.strategy.num_replicas_in_sync
     check_divisible(pipeline.job.strategy, arguments, replicas)
     if replicas > 1:
-        with strategy.scope():
+        with distribution.scope():
             check_additive_metrics(pipeline.job.strategy, step, pipeline.spec)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
-        return LocalStepRunner(strategy, step, pipeline.local(start), arguments.steps_per_execution)
+        return LocalStepRunner(
+            distribution, step, pipeline.local(start), arguments.steps_per_execution
+        )
     # With input replicas, all batches are full.
-    records = arguments.batch_size if pipeline.service else pipeline.plan.records
+    records = arguments.batch_size if pipeline.service else pipeline.schedule.records
     check_exchanged(pipeline.job.strategy, step.model, arguments, records, replicas)
-    together: Step
+    shared: Step
     if has_custom_step(step.model):
-        together = CustomStepTogether(step)
+        shared = ReplicatedCustomStep(step)
     else:
-        together = MicrobatchStep(
+        shared = MicrobatchStep(
             step,
             replicas=replicas,
             gradient_dtype=arguments.gradient_dtype,
             jit_compile=arguments.jit_compile,
         )
-    dataset = strategy.distribute_datasets_from_function(pipeline.in_microbatches(start))
-    return LocalStepRunner(strategy, together, dataset, arguments.steps_per_execution)
+    dataset = distribution.strategy.distribute_datasets_from_function(
+        pipeline.in_microbatches(start)
+    )
+    return LocalStepRunner(distribution, shared, dataset, arguments.steps_per_execution)
 
 
-def _drive_around_center(
-    strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
+def _central_step_runner(
+    distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     """Set how values that several replicas assign to one central variable are aggregated.
 
     Keras does not set this for state of layers. Statistics become the mean of the replicas' values.
     Seed states, which all replicas advance equally, are taken from the first replica.
     """
-    several = strategy.num_replicas_in_sync > 1
+    several = distribution.strategy.num_replicas_in_sync > 1
     if several and pipeline.arguments.jit_compile and step.model.non_trainable_variables:
         raise FinalError(
             "jit_compile cannot be under 'central_storage' where layers have state of their own, "
@@ -139,13 +140,12 @@ def _drive_around_center(
             "leave it out, or choose 'mirrored'"
         )
     for variable in [*step.model.non_trainable_variables, *step.model.optimizer.variables]:
-        held = variable._value
-        if several and held.aggregation == tf.VariableAggregation.NONE:
-            mean = held.dtype.is_floating
-            held._aggregation = (
-                tf.VariableAggregation.MEAN if mean else tf.VariableAggregation.ONLY_FIRST_REPLICA
-            )
-    return _drive_here(strategy, step, pipeline, start)
+        central = variable.value
+        if several and central.aggregation == tf.VariableAggregation.NONE:
+            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            mean = tf.VariableAggregation.MEAN
+            tensorflow2.aggregate_by(central, mean if central.dtype.is_floating else first)
+    return _local_step_runner(distribution, step, pipeline, start)
 
 
 def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
@@ -154,8 +154,8 @@ def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainS
     return KERAS.step(model, counter, batch)
 
 
-def _drive_workers(
-    strategy: tf.distribute.Strategy, step: TrainStep, pipeline: InputPipeline, start: int
+def _coordinator_step_runner(
+    distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     arguments, workers = pipeline.arguments, pipeline.job.count(Role.WORKER)
     check_divisible(pipeline.job.strategy, arguments, 1)
@@ -165,53 +165,75 @@ def _drive_workers(
             "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
             "other processes; leave it out, or choose a synchronous strategy"
         )
-    if arguments.gradient_accumulation_steps == 1:
-        return CoordinatorStepRunner(
-            strategy, step, lambda: pipeline.remote(start), arguments.steps_per_execution, workers
-        )
-    check_exchanged(pipeline.job.strategy, step.model, arguments, arguments.batch_size, 1)
-    in_microbatches = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
+    runner_step: Step = step
+    make_dataset = pipeline.remote
+    if arguments.gradient_accumulation_steps > 1:
+        check_exchanged(pipeline.job.strategy, step.model, arguments, arguments.batch_size, 1)
+        runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
+        make_dataset = pipeline.remote_in_microbatches
     return CoordinatorStepRunner(
-        strategy,
-        in_microbatches,
-        lambda: pipeline.remote_in_microbatches(start),
+        distribution,
+        runner_step,
+        lambda: make_dataset(start),
         arguments.steps_per_execution,
         workers,
     )
 
 
-def _tpu(arguments: TrainArguments) -> tf.distribute.Strategy:
-    return connect(arguments.tpu, arguments.tpu_seconds)
+def _tpu(arguments: TrainArguments) -> Distribution:
+    """The TPU ``arguments.tpu``: ``local``, ``grpc://host:port``, or its name in the cloud.
 
+    TensorFlow itself would wait forever for a TPU that does not answer.
 
-def wait_for_all(strategy: tf.distribute.Strategy) -> None:
-    """A barrier for all replicas that compute together with this one.
-
-    A process that ends closes the connections of the others, so none may end before the chief is
-    done.
+    Raises:
+        FinalError: there is no such TPU, or it did not answer in time.
     """
-    if strategy.extended._in_multi_worker_mode() and strategy.num_replicas_in_sync > 1:
-        strategy.reduce(tf.distribute.ReduceOp.SUM, tf.ones([]), axis=None)
+    found: list[tf.distribute.cluster_resolver.TPUClusterResolver] = []
+    failed: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=arguments.tpu)
+            tf.config.experimental_connect_to_cluster(resolver)
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+            found.append(resolver)
+        except Exception as error:  # noqa: BLE001 -- handed to the caller's thread, whatever it is
+            failed.append(error)
+
+    # A call that waits inside TensorFlow cannot be cancelled. A daemon thread does not prevent the
+    # process from ending with the error below.
+    thread = threading.Thread(target=look, name="tpu", daemon=True)
+    thread.start()
+    thread.join(arguments.tpu_seconds)
+    if found:
+        return StrategyDistribution(tf.distribute.TPUStrategy(found[0]))
+    if failed:
+        reason = str(failed[0]).strip().partition("\n")[0].partition(" Failed in")[0]
+    else:
+        reason = f"no answer within {arguments.tpu_seconds:g} s"
+    raise FinalError(
+        f"strategy 'tpu' found no TPU at {arguments.tpu!r} ({reason}); name one that this machine "
+        "can reach, as 'local' or grpc://host:port, or choose another strategy"
+    ) from (failed[0] if failed else None)
 
 
 ENGINES: Mapping[str, Engine] = {
-    "one_device": Engine(build=_one_device, step_runner=_drive_here),
-    "mirrored": Engine(build=_mirrored, step_runner=_drive_here),
-    "central_storage": Engine(build=_central_storage, step_runner=_drive_around_center),
-    "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, step_runner=_drive_here),
+    "one_device": Engine(build=_one_device, step_runner=_local_step_runner),
+    "mirrored": Engine(build=_mirrored, step_runner=_local_step_runner),
+    "central_storage": Engine(build=_central_storage, step_runner=_central_step_runner),
+    "multi_worker_mirrored": Engine(build=_multi_worker_mirrored, step_runner=_local_step_runner),
     "parameter_server": Engine(
         build=_parameter_server,
-        step_runner=_drive_workers,
+        step_runner=_coordinator_step_runner,
         step=_remote_step,
         io_device="/job:chief/replica:0/task:0/device:CPU:0",
     ),
     "dtensor": Engine(
-        build=mesh_strategy,
+        build=mesh_of,
         step_runner=run_on_mesh,
         step=MeshStep,
         checkpoints=MeshCheckpoints,
         peer_checkpoints=PeerMeshCheckpoints,
-        clock=chiefs_clock,
     ),
-    "tpu": Engine(build=_tpu, step_runner=_drive_here),
+    "tpu": Engine(build=_tpu, step_runner=_local_step_runner),
 }

@@ -119,4 +119,4 @@ class KubernetesBackend:
         return JobTrigger(handle, self._conn_id, self._holder, until)
 
     def _cluster(self, namespace: str) -> Cluster:
-        return Cluster.of(self._conn_id, namespace, retry_for=self._retry_for)
+        return Cluster(self._conn_id, namespace, retry_for=self._retry_for)

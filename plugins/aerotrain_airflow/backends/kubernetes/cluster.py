@@ -10,7 +10,6 @@ import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Callable,
     Coroutine,
     Iterable,
     Mapping,
@@ -25,14 +24,11 @@ from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHo
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, backoff
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST, Line, LineSplitter, readable
 
 Manifest = Mapping[str, Any]
 T = TypeVar("T")
-
-#: A page of objects, and the resource version of their list.
-Page = tuple[Sequence[dict[str, Any]], str]
 
 #: Connections per group: its watch, its log streams, and a reserve.
 _CONNECTIONS = 64
@@ -85,32 +81,18 @@ class AwayError(Exception):
 
 
 class Cluster:
-    """One namespace of a Kubernetes API.
+    """One namespace of the Kubernetes API behind an Airflow connection of the type ``kubernetes``.
 
-    ``connect`` creates a new hook, so that a renewed credential is read after a 401. ``retry_for``
-    is for how many seconds an unavailable API is retried.
+    ``retry_for`` is for how many seconds an unavailable API is retried.
     """
 
-    def __init__(
-        self, namespace: str, connect: Callable[[], AsyncKubernetesHook], *, retry_for: float
-    ) -> None:
+    def __init__(self, conn_id: str, namespace: str, *, retry_for: float) -> None:
         self.namespace = namespace
-        self._connect = connect
+        self._conn_id = conn_id
         self._retry_for = retry_for
         self._clients = AsyncExitStack()
         self._client: ApiClient | None = None
         self._connecting = asyncio.Lock()
-
-    @classmethod
-    def of(cls, conn_id: str, namespace: str, *, retry_for: float) -> Self:
-        """The namespace behind an Airflow connection of the type ``kubernetes``."""
-
-        def connect() -> AsyncKubernetesHook:
-            configuration = Configuration()
-            configuration.connection_pool_maxsize = _CONNECTIONS
-            return AsyncKubernetesHook(conn_id=conn_id, client_configuration=configuration)
-
-        return cls(namespace, connect, retry_for=retry_for)
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,18 +117,15 @@ class Cluster:
                 return None
             raise
 
-    async def list(
-        self, kind: str, *, labels: str = "", fields: str = ""
-    ) -> tuple[list[dict[str, Any]], str]:
-        """All objects that match the selectors, and the version from which to watch."""
-        items: list[dict[str, Any]] = []
-        version = ""
-        async for page, version in self.pages(kind, labels=labels, fields=fields):  # noqa: B007
-            items += page
-        return items, version
+    async def list(self, kind: str, *, labels: str = "", fields: str = "") -> list[dict[str, Any]]:
+        """All objects that match the selectors."""
+        pages = self.pages(kind, labels=labels, fields=fields)
+        return [each async for page, _ in pages for each in page]
 
-    async def pages(self, kind: str, *, labels: str = "", fields: str = "") -> AsyncIterator[Page]:
-        """The pages of ``list``, for callers that look at each object only once.
+    async def pages(
+        self, kind: str, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[tuple[Sequence[dict[str, Any]], str]]:
+        """The pages of a list, each with the version from which to watch after the last.
 
         Other tasks of the event loop run between pages, and the list is never in memory as a whole.
         """
@@ -257,7 +236,7 @@ class Cluster:
     ) -> dict[str, Any]:
         """Send a request and return the answer, with retries for ``retry_for`` seconds."""
         until = time.monotonic() + self._retry_for
-        pause = _PAUSE
+        pauses = backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 response = await self._ask(method, path, query, body, _ANSWER)
@@ -269,10 +248,10 @@ class Cluster:
                 trouble: Exception = error
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 trouble = error
+            pause = next(pauses)
             if time.monotonic() + pause > until:
                 raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _lines(
         self, path: str, query: Mapping[str, str], splitter: LineSplitter, *, silence: float | None
@@ -310,9 +289,14 @@ class Cluster:
     async def _connected(self) -> ApiClient:
         async with self._connecting:
             if self._client is None:
+                configuration = Configuration()
+                configuration.connection_pool_maxsize = _CONNECTIONS
+                # A new hook, which reads the credential again.
+                hook = AsyncKubernetesHook(
+                    conn_id=self._conn_id, client_configuration=configuration
+                )
                 try:
-                    connection = self._connect().get_conn()
-                    self._client = await self._clients.enter_async_context(connection)
+                    self._client = await self._clients.enter_async_context(hook.get_conn())
                 except ConfigException as error:
                     raise FinalError(
                         f"no Kubernetes can be reached: {error}; create an Airflow connection "
@@ -338,8 +322,7 @@ async def _answer(response: aiohttp.ClientResponse) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:
-        said = text[:300].decode(errors="replace")
-        found = {"message": said}
+        found = {"message": text[:300].decode(errors="replace")}
     if response.status >= 400:
         raise ApiError(response.status, {"reason": response.reason, **found})
     return found

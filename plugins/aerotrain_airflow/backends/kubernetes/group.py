@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Self
 
+from aerotrain.contract.errors import backoff
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.contract.status import State
@@ -130,14 +131,15 @@ class PodGroup:
         return task
 
     def _take(self, pod: Manifest, gone: bool) -> ReplicaName | None:
-        if not self._observed.is_own(pod):
+        name = self._observed.replica_of(pod)
+        if name is None:
             self._ignore(pod["metadata"]["name"])
             return None
-        change = self._observed.take(pod, gone=gone)
-        if change is None:
+        known = self._observed.replicas.get(name)
+        before = known.seen if known else None
+        if self._observed.take(pod, gone=gone) is None:
             return None
-        name, now = change.name, change.now.seen
-        before = change.before.seen if change.before else None
+        now = self._observed.replicas[name].seen
         if now != before:
             if now.state is State.PENDING and now.reason not in ("", before and before.reason):
                 self._say(f"{name} {now.reason}")
@@ -165,7 +167,7 @@ class PodGroup:
             if not uid:
                 continue  # its pod was never observed
             try:
-                events, _ = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
+                events = await self._cluster.list("Event", fields=f"involvedObject.uid={uid}")
                 for event in events:
                     if event.get("type") == "Warning":
                         self._say(f"{name} {event.get('reason')}: {event.get('message')}")
@@ -233,14 +235,14 @@ class PodWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        version, pause, away = "", _PAUSES[0], 0.0
+        version, pauses, away = "", backoff(*_PAUSES), 0.0
         while True:
             try:
                 if not version or self._is_list_due():
                     version = await self._list()
                 if away:
                     self._say(f"the Kubernetes API is back after {time.monotonic() - away:.0f} s")
-                    away, pause = 0.0, _PAUSES[0]
+                    away, pauses = 0.0, backoff(*_PAUSES)
                 began = time.monotonic()
                 version = await self._follow(version)
                 if time.monotonic() < began + _PAUSES[0] and not self._is_list_due():
@@ -251,8 +253,7 @@ class PodWatch:
                     if not away:
                         away = time.monotonic()
                         self._say(f"the Kubernetes API is away ({error}); the replicas continue")
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _PAUSES[1])
+                    await asyncio.sleep(next(pauses))
 
     def _is_list_due(self) -> bool:
         return self._listed < max(self._list_by, time.monotonic() - RESYNC_SECONDS)

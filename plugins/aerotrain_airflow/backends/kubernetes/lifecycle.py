@@ -141,7 +141,7 @@ class PodClaim:
         await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
         until = time.monotonic() + DELETED_WITHIN
         while True:
-            labelled, _ = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
+            labelled = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
             pods = [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
             if not pods:
                 return
@@ -210,9 +210,9 @@ class PodClaim:
             lambda name: History.of(name, events).restarts,
         )
         began = time.time()
-        pods, _ = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
-        changes = [change for pod in pods if (change := observed.take(pod)) is not None]
-        observed.looked_at_all({change.name for change in changes}, began)
+        pods = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
+        there = {name for pod in pods if (name := observed.take(pod)) is not None}
+        observed.looked_at_all(there, began)
         return observed.seen
 
 

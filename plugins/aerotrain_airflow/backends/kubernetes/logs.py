@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from aerotrain.contract.errors import backoff
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import Observation
 from aerotrain_airflow.backends.base import Emit, LogLine
@@ -107,18 +108,18 @@ class PodLogs:
         await self._emit_collected()
 
     async def _stream(self, name: ReplicaName) -> None:
-        ended, pause = self._ended[name], _PAUSE
+        ended, pauses = self._ended[name], backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             whole = ended.is_set()  # checked first: a read after the end is complete
             if await self._read(name, follow=not whole) and whole:
                 return
+            pause = next(pauses)
             if whole:
                 await asyncio.sleep(pause)
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await ended.wait()
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
         """Read the new lines; returns whether the log was read to its end."""

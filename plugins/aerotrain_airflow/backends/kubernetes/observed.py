@@ -56,15 +56,6 @@ class ReplicaStatus:
         return self.seen.state.ended and self.restarts is not None and restarts <= self.restarts
 
 
-@dataclass(frozen=True)
-class Change:
-    """A pod's effect on the state of its replica; ``before`` is None if that was unknown."""
-
-    name: ReplicaName
-    before: ReplicaStatus | None
-    now: ReplicaStatus
-
-
 class ObservedGroup:
     """The replicas ``names`` of the group, each according to its newest pod.
 
@@ -80,9 +71,8 @@ class ObservedGroup:
         self._pods = {handle.pod(name): name for name in names}
         self._uid = handle.uid
         self._restarts = restarts
-        self._created_at: dict[
-            ReplicaName, float
-        ] = {}  # when its pod was created; infinite until then
+        # When the pod of a restarted replica was created; infinite until then.
+        self._created_at: dict[ReplicaName, float] = {}
         #: The state of each replica that was observed, or that is missing.
         self.replicas: dict[ReplicaName, ReplicaStatus] = {}
         #: When the last list of all pods began; None before the first one.
@@ -93,29 +83,29 @@ class ObservedGroup:
         """The observations of the replicas: of all, once all pods were listed."""
         return {name: each.observation for name, each in self.replicas.items()}
 
-    def is_own(self, pod: Manifest) -> bool:
-        """Whether it is a pod of this group, at any restart count."""
-        return pod["metadata"]["name"] in self._pods and is_owned_by(pod, self._uid)
+    def replica_of(self, pod: Manifest) -> ReplicaName | None:
+        """The replica of this group that the pod belongs to, at any restart count."""
+        return self._pods.get(pod["metadata"]["name"]) if is_owned_by(pod, self._uid) else None
 
-    def take(self, pod: Manifest, *, gone: bool = False) -> Change | None:
+    def take(self, pod: Manifest, *, gone: bool = False) -> ReplicaName | None:
         """Process a pod in its current state, or in its last state before it was ``gone``.
 
-        Returns None for a pod of another group, or of an earlier restart count, which is being
-        deleted. The first observed end of a pod is final: what follows is its deletion.
+        Returns its replica; None for a pod of another group, or of an earlier restart count, which
+        is being deleted. The first observed end of a pod is final: what follows is its deletion.
         """
-        if not self.is_own(pod):
+        name = self.replica_of(pod)
+        if name is None:
             return None
-        name, restarts = self._pods[pod["metadata"]["name"]], restarts_of(pod)
-        before = self.replicas.get(name)
+        before, restarts = self.replicas.get(name), restarts_of(pod)
         if restarts < self._restarts(name):
             return None
         if before is not None and before.is_end_of(restarts):
-            return Change(name, before, before)
+            return name
         seen, uid = observe_pod(pod), uid_of(pod)
         if gone and not seen.state.ended:
             seen = observe_pod(None)
         known = before.started if before is not None and before.uid == uid else None
-        now = ReplicaStatus(
+        self.replicas[name] = ReplicaStatus(
             seen=seen,
             created=created_at(pod),
             started=started_at(pod) or known,
@@ -123,8 +113,7 @@ class ObservedGroup:
             restarts=restarts,
             node=pod["spec"].get("nodeName", ""),
         )
-        self.replicas[name] = now
-        return Change(name, before, now)
+        return name
 
     def looked_at_all(self, there: Collection[ReplicaName], began: float) -> None:
         """Record that a list of all pods, begun at ``began``, had those of the replicas ``there``.

@@ -60,17 +60,17 @@ async def read_owner(cluster: Cluster, handle: Handle) -> dict[str, Any]:
 
 
 class EventLog:
-    """The event log of a group, in its owner."""
+    """The event log of a group, in its owner; ``events`` are those that are known so far."""
 
     def __init__(self, cluster: Cluster, owner: Manifest) -> None:
         self._cluster = cluster
         self._handle = Handle.of(owner)
+        self._take(owner)
+
+    def _take(self, owner: Manifest) -> None:
         self._version = owner["metadata"]["resourceVersion"]
         self._text = owner["data"].get(EVENTS, "")
-
-    @property
-    def events(self) -> list[Event]:
-        return read(self._text.splitlines())
+        self.events: list[Event] = read(self._text.splitlines())
 
     async def append(self, events: Sequence[Event]) -> bool:
         """Append events; False if another process has added some, which are then in ``events``.
@@ -79,23 +79,18 @@ class EventLog:
             GoneError: the group no longer exists.
         """
         both = compacted([*self.events, *events], LIMIT)
-        text = "".join(f"{each.to_json()}\n" for each in both) if events else self._text
-        while text != self._text:
-            name, uid = self._handle.name, self._handle.uid
+        data = {EVENTS: "".join(f"{each.to_json()}\n" for each in both)}
+        name, uid, known = self._handle.name, self._handle.uid, self._text
+        while events:
             try:
-                owner = await self._cluster.patch(
-                    "ConfigMap", name, uid, self._version, data={EVENTS: text}
-                )
+                owner = await self._cluster.patch("ConfigMap", name, uid, self._version, data=data)
             except ApiError as error:
                 if error.status not in (404, 409):
                     raise
-                found = await read_owner(self._cluster, self._handle)
-                self._version = found["metadata"]["resourceVersion"]
-                theirs = found["data"].get(EVENTS, "")
-                if theirs != self._text:
-                    self._text = theirs
+                self._take(await read_owner(self._cluster, self._handle))
+                if self._text != known:
                     return False
             else:
-                self._version = owner["metadata"]["resourceVersion"]
-                self._text = text
+                self._take(owner)
+                return True
         return True

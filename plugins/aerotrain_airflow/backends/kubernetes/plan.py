@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from aerotrain.contract.environment import cluster_of
+from aerotrain.contract.environment import Variable, cluster_of
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH
@@ -145,7 +145,7 @@ def _owner(job: Job) -> Manifest:
         "cluster.json": json.dumps(cluster_of(job, addresses), sort_keys=True),
     }
     for key, text in data.items():
-        size = len("AEROTRAIN_CLUSTER=") + len(text.encode()) + 1
+        size = len(f"{Variable.CLUSTER}=") + len(text.encode()) + 1
         if size > _LONGEST_VARIABLE:
             raise SpecError(
                 f"the {key} of {job.name} takes {size} bytes and a variable holds "

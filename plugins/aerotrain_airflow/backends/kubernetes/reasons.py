@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from aerotrain.contract.status import Failure, State
+from aerotrain_airflow.controller.deadlines import MORE_TIME
 
 
 class Place(StrEnum):
@@ -58,8 +59,7 @@ TABLE: tuple[Row, ...] = (
 
     # The end of a pod that its containers do not show, written by its node or by a controller.
     Row(Place.POD, "DeadlineExceeded", Failure.TEMPORARY,
-        "ran for longer than the deadline of its job",
-        "increase deadlines.run, or use more replicas"),
+        "ran for longer than the deadline of its job", MORE_TIME),
     Row(Place.POD, "Evicted", Failure.PREEMPTED, "was evicted by its node",
         "ask for as much memory and disk as it uses"),
     Row(Place.POD, "Preempting", Failure.PREEMPTED, "was preempted by a critical pod", _AGAIN),

@@ -5,7 +5,6 @@ details. ``reasons`` defines what the reasons mean. An end or a wait with an unk
 an end or a wait, but an unknown phase is an error.
 """
 
-import signal
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
+from aerotrain_airflow.controller.restart_policy import FROM_OUTSIDE
 
 Part = Mapping[str, Any]
 
@@ -32,9 +32,6 @@ _OWN_CODES = (
     ExitCode.FROZEN,
     ExitCode.SUPERSEDED,
 )
-
-#: The exit codes after its pod was deleted: SIGTERM, or SIGKILL if it did not respond to that.
-_DELETED = (ExitCode.TERMINATED, 128 + signal.SIGKILL)
 
 
 def observe_pod(pod: Part | None) -> Observation:
@@ -112,7 +109,7 @@ def _own_end(ended: Part, status: Part, *, deleted: bool) -> Observation:
         taken = _taken_down(status, code)  # the cause of the preemption, not its exit code
         if taken is not None:
             return taken
-        if deleted and code in _DELETED:
+        if deleted and code in FROM_OUTSIDE:
             reason = "was deleted from outside"
             return Observation(
                 state=State.LOST, exit_code=code, reason=reason, failure=Failure.PREEMPTED

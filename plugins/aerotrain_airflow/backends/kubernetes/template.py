@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.job import is_reserved
 from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 
 Template = Mapping[str, Any]
@@ -168,7 +169,7 @@ def _containers(spec: Template, where: str) -> dict[str, Any]:
     ours = next((each for each in containers if each["name"] == CONTAINER), containers[0])
     _refuse_owned(ours, _OWNED_BY_CONTAINER, f"{where}, in its container {ours['name']!r},")
     for each in ours.get("env") or ():
-        if each["name"] == "TF_CONFIG" or each["name"].startswith("AEROTRAIN_"):
+        if is_reserved(each["name"]):
             raise SpecError(
                 f"{where} sets {each['name']} in the environment of its container "
                 f"{ours['name']!r}, which the launcher sets for each replica; leave it out"

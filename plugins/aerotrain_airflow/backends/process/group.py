@@ -4,19 +4,18 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
-from aerotrain.contract.status import Failure, Observation, State, observed_exit
+from aerotrain.supervisor.processes import umask
+from aerotrain.supervisor.protocol import Start, observation_of
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.ports import Port, hold, release
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
-from aerotrain_airflow.backends.process.warm_start import may_fork, umask
+from aerotrain_airflow.backends.process.warm_start import may_fork
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 #: Seconds between two observations: short compared to a replica's start, long compared to the
@@ -67,7 +66,7 @@ class ProcessGroup:
         records = self._supervisor.records()
         supervised = self._supervisor.pid() is not None
         return {
-            name: _observed(records.get(str(name)), supervised=supervised)
+            name: observation_of(records.get(str(name)), supervised=supervised)
             for name in self.job.names()
         }
 
@@ -113,21 +112,21 @@ class ProcessGroup:
             OSError: the machine lacks resources, or the folder is gone.
         """
         starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
-        warm = any(each["warm"] for each in starts)
+        warm = any(each.warm for each in starts)
         await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
         self._supervisor.start(starts, [lock for port in ports for lock in port.locks])
 
-    def _start_of(self, name: ReplicaName, count: int) -> dict[str, Any]:
+    def _start_of(self, name: ReplicaName, count: int) -> Start:
         addresses = self._folder.addresses()
         own = replica_environment(self.job, name, addresses, self._folder.attempt, count)
-        return {
-            "name": str(name),
-            "restarts": count,
-            "command": list(self._command),
-            "environment": {**self._environment, **own},
-            "umask": umask(),
-            "warm": may_fork(self.job, name, self._environment),
-        }
+        return Start(
+            name=str(name),
+            restarts=count,
+            command=self._command,
+            environment={**self._environment, **own},
+            umask=umask(),
+            warm=may_fork(self.job, name, self._environment),
+        )
 
     @contextmanager
     def _reserved_again(self) -> Iterator[list[Port]]:
@@ -153,18 +152,3 @@ class ProcessGroup:
 
     async def finish(self, ended: Ended) -> None:
         """Does nothing: the last observation has emitted every line."""
-
-
-def _observed(record: Mapping[str, Any] | None, *, supervised: bool) -> Observation:
-    """The observation that the supervisor's record of a replica stands for."""
-    if record is None:
-        reason = "is gone: its supervisor has no record of it"
-        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=None)
-    restarts, code = record["restarts"], record["exit_code"]
-    if record["running"] and supervised:
-        age = record["heartbeat_age"]
-        return Observation(state=State.RUNNING, restarts=restarts, heartbeat_age=age)
-    if code is None:
-        reason = "is gone without an exit code"
-        return Observation(state=State.LOST, reason=reason, failure=Failure.NODE, restarts=restarts)
-    return replace(observed_exit(code, record["message"]), restarts=restarts)

@@ -8,12 +8,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.processes import is_alive
-from aerotrain.supervisor.protocol import LOCK, MOST_DESCRIPTORS, ask, socket_of
+from aerotrain.supervisor.protocol import LOCK, MOST_DESCRIPTORS, Start, ask, socket_of
 from aerotrain.supervisor.supervisor import read_status
 from aerotrain_airflow.backends.process.warm_start import ForkServer
 
@@ -128,7 +129,7 @@ class SupervisorClient:
             return False
         return True
 
-    def start(self, replicas: Sequence[Mapping[str, Any]], ports: Sequence[int]) -> None:
+    def start(self, replicas: Sequence[Start], ports: Sequence[int]) -> None:
         """Start these replicas; those that still run are ended first.
 
         ``ports`` are open locks that the supervisor holds for as long as it runs.
@@ -140,7 +141,7 @@ class SupervisorClient:
         for first in range(0, len(ports), MOST_DESCRIPTORS):
             some = ports[first : first + MOST_DESCRIPTORS]
             ask(socket, {"do": "observe"}, descriptors=some, seconds=_ANSWER_SECONDS)
-        request = {"do": "start", "replicas": [dict(each) for each in replicas]}
+        request = {"do": "start", "replicas": [asdict(each) for each in replicas]}
         until = time.monotonic() + _ANSWER_SECONDS
         while True:
             try:

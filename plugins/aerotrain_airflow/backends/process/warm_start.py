@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import ask, runtime_folder
 
 #: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
@@ -149,9 +150,3 @@ class ForkServer:
                 stderr=log,
                 start_new_session=True,
             )
-
-
-def umask() -> int:
-    """The umask of this process, read without setting it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

@@ -1,6 +1,6 @@
 """The write path of one partition: cast, encode, split and shuffle the batches of its source."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,17 +11,33 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Schema
 from aerotrain.data.hashing import Hashes, content_hashes, hashes_of, position_hashes
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
+from aerotrain.data.prepare.layout import Plan, PlannedPartition
 from aerotrain.data.prepare.plan import check_rules
 from aerotrain.data.prepare.quarantine import Quarantine
 from aerotrain.data.prepare.shards import Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
 from aerotrain.data.records import Columns, Frames, encoded_frames
 from aerotrain.data.records.encoding import lengths_of
-from aerotrain.data.sources import Batch
+from aerotrain.data.sources import Batch, open_source
 from aerotrain.data.statistics.column import Statistics
 
 #: Separates the values of a key of several columns; no text contains it.
 _BETWEEN = pa.scalar(b"\0", pa.large_binary())
+
+
+def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, Schema]]:
+    """The batches of a partition, each with the schema; the plan's, or that of the first batch.
+
+    Raises:
+        SpecError: a rule names a column that the first batch does not have.
+    """
+    source, schema = open_source(plan.source), plan.schema
+    for fragment in planned.fragments:
+        for batch in source.read(fragment, schema):
+            if not schema:
+                schema = {name: column.feature for name, column in batch.columns.items()}
+                check_rules(plan.rules, schema)
+            yield batch, schema
 
 
 class BatchWriter:
@@ -34,7 +50,7 @@ class BatchWriter:
         self.has_keys = bool(rules.key)
         self.has_labels = False
         self._rules = rules
-        self._shuffle = shuffle
+        self.shuffle = shuffle
         self._quarantine = quarantine
 
     def write(self, batch: Batch, schema: Schema) -> None:
@@ -89,7 +105,7 @@ class BatchWriter:
             attributes, sampled = attributes.take(kept), sampled[kept]
             columns = {name: column.take(kept) for name, column in columns.items()}
         if len(attributes.hashes):
-            self._shuffle.add(frames, attributes)
+            self.shuffle.add(frames, attributes)
             self.statistics.add(columns, fit.missing, sampled)
 
     def _why_rejected(self, length: np.int64) -> str:
@@ -123,10 +139,3 @@ def key_texts(
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
         return keys.to_pylist()
     return None if batch.keys is None else [batch.keys[row] for row in fit.rows]
-
-
-def schema_of_columns(batch: Batch, rules: PlanArguments) -> Schema:
-    """The schema by the first batch, for sources that do not know it earlier."""
-    schema = {name: column.feature for name, column in batch.columns.items()}
-    check_rules(rules, schema)
-    return schema

@@ -12,10 +12,9 @@ import numpy as np
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.hashing import Hashes, hashes_of
-from aerotrain.data.prepare.batch_writer import key_texts, schema_of_columns
+from aerotrain.data.prepare.batch_writer import batches_of, key_texts
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key
-from aerotrain.data.sources import open_source
 from aerotrain.store import Store
 
 #: Hashes of all partitions that are held in memory at once: 64 MiB.
@@ -108,14 +107,10 @@ def _found(
     plan: Plan, planned: PlannedPartition, target: np.uint64
 ) -> Iterator[tuple[str | bytes, str]]:
     """The keys with that hash and their positions, by reading the fragments again."""
-    source, schema = open_source(plan.source), plan.schema
-    for fragment in planned.fragments:
-        for batch in source.read(fragment, schema):
-            schema = schema or schema_of_columns(batch, plan.rules)
-            fit = cast_to_schema(batch, schema, plan.rules)
-            keys = key_texts(batch, fit, plan.rules)
-            assert keys is not None
-            for place in np.flatnonzero(hashes_of(keys) == target):
-                row = fit.rows[place]
-                named = f" {batch.keys[row]!r}" if batch.keys else ""
-                yield keys[int(place)], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"
+    for batch, schema in batches_of(plan, planned):
+        fit = cast_to_schema(batch, schema, plan.rules)
+        keys = key_texts(batch, fit, plan.rules) or ()
+        for place in np.flatnonzero(hashes_of(keys) == target):
+            row = fit.rows[place]
+            named = f" {batch.keys[row]!r}" if batch.keys else ""
+            yield keys[int(place)], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PartitionArguments
 from aerotrain.data.dataset import STATISTICS, Split
-from aerotrain.data.prepare.batch_writer import BatchWriter, schema_of_columns
+from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
 from aerotrain.data.prepare.duplicates import check_unique, write_keys
 from aerotrain.data.prepare.layout import (
     Plan,
@@ -26,7 +26,6 @@ from aerotrain.data.prepare.layout import (
 from aerotrain.data.prepare.quarantine import Quarantine
 from aerotrain.data.prepare.shards import Attributes, ExternalShuffle, write_shards
 from aerotrain.data.prepare.splitting import splits_of, stratified
-from aerotrain.data.sources import open_source
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
 
@@ -153,21 +152,18 @@ def write_partition(
     Raises:
         FinalError: too many records are rejected, or a key occurs twice; the message names them.
     """
-    source = open_source(plan.source)
     schema = plan.schema
     with quarantine, ExternalShuffle(folder, planned.bytes, plan.rules.seed) as shuffle:
         writer = BatchWriter(plan.rules, shuffle, quarantine)
-        for fragment in planned.fragments:
-            for batch in source.read(fragment, schema):
-                schema = schema or schema_of_columns(batch, plan.rules)
-                writer.write(batch, schema)
+        for batch, schema in batches_of(plan, planned):
+            writer.write(batch, schema)
         quarantine.check()
         attributes = shuffle.attributes
         has_keys = writer.has_keys and attributes is not None
         if attributes is not None and has_keys:
             check_unique(plan, planned, attributes.hashes)
             write_keys(attributes.hashes, folder / _KEYS)
-        splits = _write_splits(plan, number, folder, shuffle, attributes, writer)
+        splits = _write_splits(plan, number, folder, attributes, writer)
         (folder / STATISTICS).write_text(writer.statistics.to_json())
     return WrittenPartition(
         schema=schema if attributes is not None else None,
@@ -179,12 +175,7 @@ def write_partition(
 
 
 def _write_splits(
-    plan: Plan,
-    number: int,
-    folder: Path,
-    shuffle: ExternalShuffle,
-    attributes: Attributes | None,
-    writer: BatchWriter,
+    plan: Plan, number: int, folder: Path, attributes: Attributes | None, writer: BatchWriter
 ) -> dict[str, Split]:
     """Write the shuffled records into the shards of each split."""
     rules = plan.rules
@@ -199,7 +190,7 @@ def _write_splits(
             else splits_of(attributes.hashes, rules.splits)
         )
         attributes = replace(attributes, splits=splits)
-    shards = write_shards(shuffle, attributes, plan, number, folder)
+    shards = write_shards(writer.shuffle, attributes, plan, number, folder)
     classes = {
         name: _counted(attributes.labels[attributes.splits == split]) if writer.has_labels else {}
         for split, name in enumerate(names)

@@ -1,4 +1,7 @@
-"""CSV files: values separated by a delimiter, with a header or with ``names`` for the columns."""
+"""CSV files: values separated by a delimiter, with a header or with ``names`` for the columns.
+
+The types of columns are inferred, and bad lines isolated, in ``text.py``.
+"""
 
 import csv
 from collections.abc import Iterator

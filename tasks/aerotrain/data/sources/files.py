@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import IO, Any, ClassVar, NamedTuple, Self
+from typing import IO, Any, ClassVar, NamedTuple, Self, cast
 
 import pyarrow as pa
 
@@ -16,8 +16,11 @@ from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.protocol import Fragment, SourceError, check_options
 from aerotrain.store import MissingError, Store, StoreRefused, open_store
 
-#: Bytes of one range request, and of the buffer of an open file.
+#: Bytes of one range request.
 BLOCK = 8 * 2**20
+
+#: Size of the buffer in which the end of a line, or of a record, is searched.
+_BUFFER = 2**16
 
 #: Bytes at a file's start by which its format is checked.
 _CHECKED_BYTES = 2**16
@@ -78,23 +81,24 @@ class InputFile(NamedTuple):
 
     def open(self) -> IO[bytes]:
         """A seekable file object of the stored bytes; a read is short only at the file's end."""
-        return io.BufferedReader(_RangeReader(self), BLOCK)
+        return cast(IO[bytes], _RangeReader(self))
 
     def stream(self) -> IO[bytes]:
         """The content from the start, decompressed if the name has a codec's suffix."""
-        stored = self.open()
         if self.compression is None:
-            return stored
-        raw = pa.CompressedInputStream(pa.PythonFile(stored, "r"), self.compression)
+            return io.BufferedReader(_RangeReader(self), _BUFFER)
+        raw = pa.CompressedInputStream(pa.PythonFile(self.open(), "r"), self.compression)
         return io.BufferedReader(_Decompressed(raw, self.url))
 
 
 class _RangeReader(io.RawIOBase):
-    """Reads a file by range requests, one for each read; wrap it into a buffer."""
+    """A file object over range requests: large reads are passed on, small ones read a block."""
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
         self._position = 0
+        self._block = b""
+        self._block_start = 0
 
     def readable(self) -> bool:
         return True
@@ -109,15 +113,24 @@ class _RangeReader(io.RawIOBase):
         self._position = base[whence] + offset
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._file.size)
-        data = self._file.read(self._position, end) if self._position < end else b""
-        buffer[: len(data)] = data
+    def read(self, size: int | None = -1) -> bytes:
+        start = self._position
+        end = self._file.size if size is None or size < 0 else min(start + size, self._file.size)
+        data = self._range(start, end) if start < end else b""
         self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
-    def readall(self) -> bytes:  # the inherited one would read 8 KiB at a time
-        return self.read(max(0, self._file.size - self._position)) or b""
+    def _range(self, start: int, end: int) -> bytes:
+        if not self._block_start <= start <= end <= self._block_start + len(self._block):
+            if end - start >= BLOCK // 2:
+                return self._file.read(start, end)  # a copy would take as long as reading it
+            self._block_start, self._block = start, self._file.read(start, start + BLOCK)
+        return self._block[start - self._block_start : end - self._block_start]
 
 
 class _Decompressed(io.RawIOBase):

@@ -1,4 +1,7 @@
-"""JSON lines: one JSON object on each line."""
+"""JSON lines: one JSON object on each line.
+
+The types of columns are inferred, and bad lines isolated, in ``text.py``.
+"""
 
 import re
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from aerotrain.contract.event_log import CHIEF_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.intervals import USUAL_MTBF, mean_time_between_failures
+from aerotrain.training.checkpoints.interval import USUAL_MTBF, mean_time_between_failures
 
 
 class EventWriter:

@@ -3,9 +3,10 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from aerotrain.contract.environment import Cluster
 from aerotrain.contract.errors import ExitCode
@@ -39,8 +40,6 @@ class BackgroundServices:
     lease: Lease
     uploader: Uploader
     event_writer: EventWriter
-    #: The addresses of the other replicas of its cluster, by their names.
-    peers: Mapping[str, str]
 
     @classmethod
     @contextmanager
@@ -62,15 +61,8 @@ class BackgroundServices:
             event_writer = kind(store, uploader, lease.put, restarts=replica.restarts)
             event_writer.note(EventType.START, at=began())
             event_writer.note(EventType.IMPORT, at=began() + imported, seconds=imported)
-            peers = peers_of(replica.cluster, replica.name)
             try:
-                yield cls(
-                    store=store,
-                    lease=lease,
-                    uploader=uploader,
-                    event_writer=event_writer,
-                    peers=peers,
-                )
+                yield cls(store=store, lease=lease, uploader=uploader, event_writer=event_writer)
             finally:
                 uploader.wait(_LAST_SECONDS)
 
@@ -85,6 +77,16 @@ class BackgroundServices:
         self.uploader.wait(math.inf)
         self.uploader.check()
 
+    def upload(self, folder: str, files: Sequence[Path]) -> None:
+        """Upload ``files`` to ``folder`` in the background, in their state at that time."""
+
+        def upload() -> None:
+            self.lease.check()
+            for file in files:
+                self.store.upload(file, f"{folder}/{file.name}")
+
+        self.uploader.send(folder, upload)
+
     def watchdog(self, replica: Replica, excused: Callable[[], bool]) -> Watchdog:
         """Start the watchdog of ``replica``; it pauses while ``excused`` is true."""
 
@@ -95,9 +97,9 @@ class BackgroundServices:
 
         deadlines, served = replica.job.deadlines, bool(replica.job.rules.ps)
         watchdog = Watchdog(
-            patience=deadlines.progress_timeout + served * _SERVED_LATER,
-            first=deadlines.start,
-            peers=self.peers,
+            progress_timeout=deadlines.progress_timeout + served * _SERVED_LATER,
+            start_timeout=deadlines.start,
+            peers=peers_of(replica.cluster, replica.name),
             end=end,
             excused=excused,
         )

@@ -90,7 +90,7 @@ class Uploader:
                 with self._change:
                     self._running = None
                     if self._failing.pop(name, None) and not self._failing:
-                        print("what has failed to reach the store is there now", flush=True)
+                        print("all failed uploads are in the store now", flush=True)
                     self._change.notify_all()
 
     def _next(self) -> tuple[str, Upload]:
@@ -105,7 +105,7 @@ class Uploader:
         with self._change:
             self._running = None
             if not self._failing:
-                print(f"warning: {error}; training goes on, and tries it again", flush=True)
+                print(f"warning: {error}; training continues, and tries it again", flush=True)
             _, since = self._failing.get(name, (error, self._clock()))
             self._failing[name] = error, since
             self._waiting.setdefault(name, upload)

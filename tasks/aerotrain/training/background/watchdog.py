@@ -4,46 +4,48 @@ TensorFlow waits a quarter of an hour for an unresponsive peer, and forever for 
 launcher then restarts the replica from the last checkpoint.
 """
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from aerotrain.contract.recovery import say_unresponsive
-from aerotrain.training.server_probe import answers
-from aerotrain.training.step_runner import StepsRun
-
 #: Seconds between two checks, and the length of a pause after which this process was itself
 #: stopped.
-_SECONDS_BETWEEN_LOOKS = 1.0
+_CHECK_SECONDS = 1.0
 _STOPPED_SECONDS = 5.0
 
 #: An execution may take this many times as long as the slowest so far, if that exceeds the timeout.
 _SLOWER = 3.0
 
+#: The start of an HTTP/2 connection, with an empty SETTINGS frame. A running gRPC server answers
+#: with its own. Of a stopped process, at most the kernel accepts the connection.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_ANSWER_SECONDS = 1.0
+
 
 class Watchdog:
-    """Calls ``end`` when no execution ends within ``patience`` seconds.
+    """Calls ``end`` when what is watched does not end within ``progress_timeout`` seconds.
 
     ``end`` gets the reason, and the names of the peers that do not answer.
 
-    The watchdog is active only while an execution is awaited. The first execution, in which
-    TensorFlow traces and compiles, may take ``first`` seconds. ``peers`` maps names of replicas to
-    addresses. While ``excused`` is true, the delay has a known cause other than the execution.
+    The first execution, in which TensorFlow traces and compiles, may take ``start_timeout``
+    seconds. ``peers`` maps names of replicas to addresses. While ``excused`` is true, the delay has
+    a known cause other than the execution.
     """
 
     def __init__(
         self,
         *,
-        patience: float,
-        first: float,
+        progress_timeout: float,
+        start_timeout: float,
         peers: Mapping[str, str],
         end: Callable[[str, Sequence[str]], None],
         excused: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._patience = patience
-        self._first = max(first, patience)
+        self._progress_timeout = progress_timeout
+        self._start_timeout = max(start_timeout, progress_timeout)
         self._peers = peers
         self._end = end
         self._excused = excused
@@ -52,30 +54,21 @@ class Watchdog:
         self._executions = 0
         self._slowest = 0.0
         self._step = 0
-        self._looked = clock()
+        self._checked = clock()
 
     def start(self) -> None:
         """Check once a second, in a separate thread, from now on."""
         threading.Thread(target=self._work, name="watchdog", daemon=True).start()
 
-    def over(self, executions: Iterator[StepsRun], step: int) -> Iterator[StepsRun]:
-        """``executions``, each watched while it is awaited; they start after ``step`` steps."""
-        while True:
-            with self.watching():
-                ran = next(executions, None)
-            if ran is None:
-                return
-            self._step = step + ran.steps
-            yield ran
-
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """A scope in which progress is expected."""
+    def watching(self, step: int | None = None) -> Iterator[None]:
+        """A scope in which progress is expected, after ``step`` steps if that is known."""
+        self._step = self._step if step is None else step
         self._since = began = self._clock()
         try:
             yield
         finally:
-            # ``look`` may have shifted it by the time for which this process was stopped.
+            # ``check`` may have shifted it by the time for which this process was stopped.
             since, self._since = self._since or began, None
             if self._executions:
                 self._slowest = max(self._slowest, self._clock() - since)
@@ -84,13 +77,13 @@ class Watchdog:
     @property
     def allowance(self) -> float:
         """The number of seconds that may pass now without progress."""
-        usual = max(self._patience, _SLOWER * self._slowest)
-        return usual if self._executions else max(self._first, usual)
+        usual = max(self._progress_timeout, _SLOWER * self._slowest)
+        return usual if self._executions else max(self._start_timeout, usual)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End this replica if it has waited too long."""
-        now, before = self._clock(), self._looked
-        self._looked = now
+        now, before = self._clock(), self._checked
+        self._checked = now
         since = self._since
         if since is None:
             return
@@ -103,17 +96,33 @@ class Watchdog:
             unresponsive = [name for name, address in self._peers.items() if not answers(address)]
             self._end(
                 f"no progress for {now - since:.0f} s after step {self._step}, where "
-                f"{self.allowance:.0f} s are allowed: {self._whom_to_blame(unresponsive)}; this "
-                "replica ends itself, to be started again from the last checkpoint",
+                f"{self.allowance:.0f} s are allowed: {self._cause(unresponsive)}; this replica "
+                "ends itself, to be started again from the last checkpoint",
                 unresponsive,
             )
 
-    def _whom_to_blame(self, silent: Sequence[str]) -> str:
-        if silent:
-            return say_unresponsive(silent)
+    def _cause(self, unresponsive: Sequence[str]) -> str:
+        if unresponsive:
+            verb = "does" if len(unresponsive) == 1 else "do"
+            return f"{' and '.join(unresponsive)} {verb} not answer"
         return "all other replicas answer" if self._peers else "the execution does not end"
 
     def _work(self) -> None:
         while True:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-            self.look()
+            time.sleep(_CHECK_SECONDS)
+            self.check()
+
+
+def answers(address: str, seconds: float = _ANSWER_SECONDS) -> bool:
+    """Whether the gRPC server at ``host:port`` answers within ``seconds``.
+
+    TensorFlow's own clients wait without such a limit.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), seconds) as connection:
+            connection.settimeout(seconds)
+            connection.sendall(_GREETING)
+            return bool(connection.recv(1))
+    except OSError:
+        return False

@@ -5,8 +5,8 @@ A checkpoint is published in the store completely or not at all. A damaged one i
 
 import math
 import shutil
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,30 +15,36 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
-from aerotrain.lease import Lease
+from aerotrain.contract.errors import (
+    AerotrainError,
+    FinalError,
+    SupersededError,
+    TemporaryError,
+)
 from aerotrain.store import CorruptError, Manifest, MissingError, Store, fetch, publish
-from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.checkpoints.compatibility import (
+from aerotrain.training.checkpoints.metadata import (
+    check_same_config,
     check_same_model,
-    check_same_recipe,
-    described,
-    tell_changes,
+    cluster_config,
+    model_config,
+    print_cluster_changes,
+    training_config,
 )
 from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import Snapshot
+from aerotrain.training.context import TrainingContext
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
-_BESIDE = "beside"
+_FILES = "beside"
 
 #: Variables of other processes that are copied at once.
-_JOURNEYS = 8
+_COPIED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restored:
-    """The metadata of the restored checkpoint, and the files that were saved with it."""
+class SavedState:
+    """What a checkpoint holds besides the variables: metadata as JSON, and files by name."""
 
     about: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -56,67 +62,53 @@ class Draft:
 
 
 class Checkpoints:
-    """The checkpoints of one training, in ``store``, which keeps the newest ``keep`` and the best.
+    """The checkpoints of one training, in its store, which keeps some of the newest and the best.
 
-    ``counter`` is the variable that counts the steps. ``recipe`` determines the course of the
-    training; a checkpoint of another recipe is rejected. ``setting`` is the cluster, which may
-    change. ``io_device`` is the device that reads and writes for all others; without it, each
-    parameter server would use its own disk. ``lease`` is held by the chief, which alone publishes.
+    ``io_device`` is the device that reads and writes for all others; without it, each parameter
+    server would use its own disk. The chief alone publishes, and holds the lease.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        scratch: Path,
-        model: keras.Model,
-        counter: tf.Variable,
-        *,
-        keep: int,
-        recipe: Mapping[str, Any],
-        setting: Mapping[str, Any],
-        io_device: str | None,
-        uploader: Uploader,
-        lease: Lease,
-    ) -> None:
-        self._store = store
-        self._scratch = scratch / FOLDER
-        self._counter = counter
+    def __init__(self, context: TrainingContext, io_device: str | None) -> None:
+        services, model = context.services, context.model
+        self._store = services.store
+        self._uploader = services.uploader
+        self._lease = services.lease
+        self._scratch = context.scratch / FOLDER
         self._model = model
-        optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
-        self._checkpoint = tf.train.Checkpoint(step=counter, **optimizer, **_contents(model))
+        self._counter = context.counter
         self._io_device = io_device
-        self._keep = keep
-        self._recipe = recipe
-        self._setting = setting
-        self._uploader = uploader
-        self._lease = lease
-        self._token = lease.token
-        self._retention = Retention(store, keep, lease.token)
+        optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
+        self._checkpoint = tf.train.Checkpoint(
+            step=context.counter, **optimizer, **_contents(model)
+        )
+        self._config = training_config(context.arguments)
+        self._cluster = cluster_config(context.job)
+        self._keep = context.arguments.keep
+        self._token = self._lease.token
+        self._retention = Retention(self._store, self._keep, self._token)
         self._manifest: Manifest | None = None
         #: Checkpoints on this machine's disk that are not in the store yet.
         self._local: list[Draft] = []
-        #: Seconds for which the last save blocked training.
-        self.stall = 0.0
 
     def choose(self) -> Name:
         """Fetch the newest complete checkpoint to this machine, and return its name.
 
         Returns ``NOTHING`` if there is none. A warning names each damaged checkpoint.
         """
-        self._retention.name_leftovers()
-        for name in reversed(self._retention.sealed()):
+        self._retention.warn_of_incomplete()
+        for name in reversed(self._retention.complete()):
             try:
                 self._fetch(name)
             except (CorruptError, MissingError) as error:
                 print(f"warning: the checkpoint of step {name.step} is damaged: {error}")
-                print("training goes on from the one before it, if there is one", flush=True)
-                self._retention.doubt(name)
+                print("training resumes from the one before it, if there is one", flush=True)
+                self._retention.mark_damaged(name)
                 shutil.rmtree(self._folder(name), ignore_errors=True)
             else:
                 return name
         return NOTHING
 
-    def restore(self, name: Name, token: int) -> Restored:
+    def restore(self, name: Name, token: int) -> SavedState:
         """Restore the checkpoint of that name, and return its metadata and files.
 
         The names of later checkpoints contain the chief's ``token``.
@@ -127,7 +119,7 @@ class Checkpoints:
         """
         self._token = token
         if name == NOTHING:
-            return Restored()
+            return SavedState()
         if self._manifest is None:
             try:
                 self._fetch(name)
@@ -135,58 +127,60 @@ class Checkpoints:
                 raise TemporaryError(f"{error}, as the chief has just done; try again") from error
         assert self._manifest is not None
         folder, about = self._folder(name), self._manifest.about
-        check_same_recipe(self.url(name), about.get("recipe", {}), self._recipe)
-        check_same_model(self.url(name), about, self._setting, self._model)
-        tell_changes(about.get("setting", {}), self._setting)
+        check_same_config(self.url(name), about.get("recipe", {}), self._config)
+        check_same_model(self.url(name), about, self._cluster, self._model)
+        print_cluster_changes(about.get("setting", {}), self._cluster)
         try:
-            options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
-            status = self._checkpoint.read(str(folder / FILE), options)
-            status.assert_existing_objects_matched()
+            self._read(folder)
         except (AssertionError, ValueError) as error:
             raise FinalError(
                 f"the checkpoint {self.url(name)} is of another model than build_model "
                 f"returns now: {error}; undo the change, or begin a new run"
             ) from error
-        files = {path.name: path.read_bytes() for path in folder.glob(f"{_BESIDE}/*")}
+        files = {path.name: path.read_bytes() for path in folder.glob(f"{_FILES}/*")}
         shutil.rmtree(folder)
-        return Restored(about=about, files=files)
+        return SavedState(about=about, files=files)
 
-    def save(self, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Copy the current state; writing and uploading it happens in the background.
+    def _read(self, folder: Path) -> None:
+        """Restore every variable from the checkpoint in ``folder``, which may then be removed."""
+        options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
+        status = self._checkpoint.read(str(folder / FILE), options)
+        status.assert_existing_objects_matched()
+
+    def save(self, state: SavedState) -> None:
+        """Copy the variables; writing and uploading the checkpoint happens in the background.
 
         Raises:
             FinalError: a weight is not finite; earlier checkpoints remain.
             TemporaryError: the store has been unavailable for too long.
         """
-        began = time.monotonic()
         self.check()
         name = self._name()
         about = {
-            **about,
+            **state.about,
             "step": name.step,
             "token": name.token,
-            "recipe": self._recipe,
-            "setting": self._setting,
-            "model": described(self._model),
+            "recipe": self._config,
+            "setting": self._cluster,
+            "model": model_config(self._model),
         }
         folder = self._folder(name)
         snapshot = self._copy(folder)
-        draft = Draft(name=name, folder=folder, about=about, files=files, snapshot=snapshot)
+        draft = Draft(name=name, folder=folder, about=about, files=state.files, snapshot=snapshot)
         self._uploader.send("checkpoint", lambda: self._deliver(draft))
-        self.stall = time.monotonic() - began
 
-    def finish(self, about: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
+    def finish(self, state: SavedState) -> str:
         """Save, and wait until the checkpoint is in the store.
 
         Returns:
             The URL of the checkpoint.
         """
-        self.save(about, files)
+        self.save(state)
         self._uploader.wait(math.inf)
         self.check()
         return self.url(self._name())
 
-    def hurry(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Wait at most ``seconds`` for the upload of what was saved; return whether it is done."""
         return self._uploader.wait(seconds)
 
@@ -195,10 +189,21 @@ class Checkpoints:
         try:
             self._uploader.check()
         except TemporaryError as error:
-            raise TemporaryError(f"{error}; {self._here()}") from error
+            raise TemporaryError(f"{error}; {self._on_this_machine()}") from error
 
-    def fault(self) -> FinalError | None:
-        """The final error of what was saved, if there is one."""
+    @contextmanager
+    def newest_named(self) -> Iterator[None]:
+        """A scope that adds the newest complete checkpoint to the message of a final error."""
+        try:
+            yield
+        except SupersededError:
+            raise  # its checkpoints belong to its successor now
+        except FinalError as error:
+            newest = self._newest()
+            # Bad weights that were saved earlier are the cause of the current error.
+            raise FinalError(f"{self._upload_error() or error}; {newest}") from error
+
+    def _upload_error(self) -> FinalError | None:
         try:
             self.check()
         except FinalError as error:
@@ -207,22 +212,22 @@ class Checkpoints:
             pass  # an unavailable store is not why training fails
         return None
 
-    def newest(self) -> str:
+    def _newest(self) -> str:
         """A sentence that says where the newest complete checkpoint is."""
         self._uploader.wait(5)
         try:
-            sealed = self._retention.sealed()
+            complete = self._retention.complete()
         except AerotrainError:
-            return self._here()
-        if not sealed:
+            return self._on_this_machine()
+        if not complete:
             return "no checkpoint was made"
-        return f"the last good checkpoint is {self.url(sealed[-1])}"
+        return f"the last good checkpoint is {self.url(complete[-1])}"
 
     def url(self, name: Name) -> str:
         """The URL of the checkpoint of that name."""
         return f"{self._store.url}/{FOLDER}/{name}"
 
-    def _here(self) -> str:
+    def _on_this_machine(self) -> str:
         local = ", ".join(str(draft.folder) for draft in self._local)
         return (
             f"on this machine are the checkpoints {local}" if local else "none is on this machine"
@@ -240,7 +245,7 @@ class Checkpoints:
 
     def _copy(self, _folder: Path) -> Snapshot | None:
         """Copy the current state, or write it into the folder if it cannot be copied."""
-        return Snapshot.of(self._checkpoint, at_once=_JOURNEYS if self._io_device else 1)
+        return Snapshot.of(self._checkpoint, at_once=_COPIED_AT_ONCE if self._io_device else 1)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the copy, and publish it with all checkpoints that still wait for the store."""
@@ -250,8 +255,8 @@ class Checkpoints:
             draft.snapshot.write(draft.folder / FILE, self._io_device)
             draft.snapshot = None  # frees its memory for the next one
         for file, content in draft.files.items():
-            (draft.folder / _BESIDE).mkdir(exist_ok=True)
-            (draft.folder / _BESIDE / file).write_bytes(content)
+            (draft.folder / _FILES).mkdir(exist_ok=True)
+            (draft.folder / _FILES / file).write_bytes(content)
         others = [each for each in self._local if each.name != draft.name]
         for old in others[: len(others) + 1 - self._keep]:
             shutil.rmtree(old.folder, ignore_errors=True)
@@ -259,12 +264,12 @@ class Checkpoints:
         self._local = [*others, draft]
         for each in reversed(self._local):
             prefix = f"{FOLDER}/{each.name}"
-            publish(self._store, each.folder, prefix, each.about, self._lease.look)
+            publish(self._store, each.folder, prefix, each.about, self._lease.check)
             self._retention.published(each.name, each.about)
             self._local = [other for other in self._local if other is not each]
             shutil.rmtree(each.folder)
             print(f"the checkpoint of step {each.name.step} is in the store", flush=True)
-        self._lease.look()
+        self._lease.check()
         self._retention.drop()
 
     def _check_weights(self, snapshot: Snapshot, step: int) -> None:
@@ -285,6 +290,17 @@ def bad_weights(variable: Any, step: int) -> FinalError:
         f"{name} is no finite number after step {step}, so training has stopped there; lower "
         "the learning rate, or clip the gradients"
     )
+
+
+class PeerCheckpoints(Checkpoints):
+    """Restores what the chief restores, and saves nothing.
+
+    Every replica has all variables of a model and its optimizer, so the chief can save them without
+    its peers.
+    """
+
+    def save(self, _state: SavedState) -> None:
+        """Do nothing; the chief saves."""
 
 
 def checkpoint_store(store: Store, name: Name) -> Store:

@@ -74,15 +74,15 @@ class Retention:
         #: Damaged checkpoints: training resumes from an older one.
         self._damaged: set[Name] = set()
 
-    def sealed(self) -> list[Name]:
+    def complete(self) -> list[Name]:
         """The complete checkpoints of this training, oldest first."""
         return [name for name in complete_checkpoints(self._store) if name.token <= self._token]
 
-    def doubt(self, name: Name) -> None:
+    def mark_damaged(self, name: Name) -> None:
         """Mark a damaged checkpoint, to be removed as soon as there is a new one."""
         self._damaged.add(name)
 
-    def name_leftovers(self) -> None:
+    def warn_of_incomplete(self) -> None:
         """Warn of checkpoints that were not completely uploaded."""
         for name, is_whole in sorted(_names(self._store).items()):
             if is_whole or name.token > self._token:
@@ -104,7 +104,7 @@ class Retention:
         for name in self._damaged:
             self._remove(name)
         self._damaged.clear()
-        names = self.sealed()
+        names = self.complete()
         losses = {name: loss for name in names if (loss := self._loss(name)) is not None}
         for name in set(names) - kept(names, losses, self._keep):
             self._remove(name)

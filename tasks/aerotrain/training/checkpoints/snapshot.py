@@ -1,16 +1,29 @@
-"""A copy in memory of everything that a checkpoint holds.
+"""Copies in memory of everything that a checkpoint holds.
 
-Training waits only for the copy, while TensorFlow's own saving would also write to the disk. The
-files have TensorFlow's format, and are read by ``tf.train.Checkpoint.read``.
+These are the variables, the state of Python's and NumPy's random numbers, which callbacks may use,
+and the metric state of an unfinished epoch. Training waits only for the copies, while TensorFlow's
+own saving would also write to the disk.
 """
 
 import errno
+import io
+import json
+import random
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from aerotrain.training.internals import tensorflow2
+from aerotrain.training.model.callbacks import Files
+from aerotrain.training.steps.metric_state import MetricValues
+
+_RANDOM = "random.json"
+_METRIC_STATE = "sums.npz"
 
 
 @dataclass
@@ -30,8 +43,7 @@ class Snapshot:
         A variable of another process takes a round trip each, so several are copied at once.
         """
         names, slices, read, owners = [], [], [], []
-        serialized, *_ = checkpoint._saver._gather_serialized_tensors()
-        for owner, tensors in serialized.items():
+        for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
                 # A sliced variable has one tensor per slice.
                 for part, value in (each if isinstance(each, dict) else {"": each}).items():
@@ -53,6 +65,8 @@ class Snapshot:
     def write(self, prefix: Path, device: str | None) -> None:
         """Write the values as the checkpoint ``prefix``, by ``device`` of this machine.
 
+        The files are read by ``tf.train.Checkpoint.read``.
+
         Raises:
             OSError: the disk is full.
         """
@@ -73,3 +87,46 @@ def _value(given: Any) -> Any:
     """The value of a tensor, or of a callable that reads it."""
     given = getattr(given, "tensor", given)
     return (given() if callable(given) else given).numpy()
+
+
+def random_state() -> Files:
+    """The state of the process's random numbers, as a file."""
+    version, numbers, gauss = random.getstate()
+    kind, key, *position = np.random.get_state(legacy=True)
+    state = {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, [int(each) for each in key], *position],
+    }
+    return {_RANDOM: json.dumps(state).encode()}
+
+
+def restore_random_state(files: Files) -> None:
+    """Continue the random numbers from the state of ``random_state``."""
+    if _RANDOM not in files:
+        return
+    state: Mapping[str, Any] = json.loads(files[_RANDOM])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, key, *position = state["numpy"]
+    np.random.set_state((kind, np.array(key, np.uint32), *position))
+
+
+def metric_state_to_file(sums: MetricValues | None) -> Files:
+    """The metric state of the epoch so far, as a file; no file between two epochs."""
+    if sums is None:
+        return {}
+    content = io.BytesIO()
+    np.savez(content, *(np.asarray(each) for each in sums))
+    return {_METRIC_STATE: content.getvalue()}
+
+
+def metric_state_of(files: Files, zero: Sequence[Any]) -> list[Any] | None:
+    """The metric state that ``metric_state_to_file`` saved, if they fit the metrics of ``zero``."""
+    if _METRIC_STATE not in files:
+        return None
+    with np.load(io.BytesIO(files[_METRIC_STATE])) as arrays:
+        sums = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
+    if [each.shape for each in sums] != [np.shape(each) for each in zero]:
+        print("the metrics are not those of the checkpoint; those of this epoch begin at zero")
+        return None
+    return [each.astype(np.asarray(old).dtype) for each, old in zip(sums, zero, strict=True)]

@@ -1,150 +1,176 @@
-"""The hooks of a training: what runs between executions and epochs."""
+"""The interface of hooks, the state of the loop that they share, and two of them."""
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
-import keras
-import tensorflow as tf
+from dataclasses import dataclass, field
+from typing import Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.agreement import ChiefDecisions
-from aerotrain.training.checkpoints.checkpoints import Restored
-from aerotrain.training.checkpoints.state import (
-    optimizer_state,
-    random_state,
-    restore_random,
-    sums_as_file,
-    sums_of,
-)
-from aerotrain.training.hooks.report import Report
-from aerotrain.training.hooks.validation import Validation, weights_of
-from aerotrain.training.model.callback_state import Files
+from aerotrain.training.checkpoints.checkpoints import SavedState
+from aerotrain.training.context import TrainingContext
+from aerotrain.training.input.order import Schedule
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.step_runner import StepsRun
-from aerotrain.training.steps.step import MetricState, MetricValues
+from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 
-class Hooks:
-    """Called after every execution and epoch; decides when the training stops.
+@dataclass(kw_only=True)
+class TrainState:
+    """The state of the training loop between two executions."""
 
-    Callbacks run in the scope of ``strategy``, so that assignments reach the variables wherever
-    they are. They run in the chief only, and all other replicas follow it.
+    #: Steps done, and the epoch, from 0, with its number of steps done.
+    step: int
+    epoch: int
+    epoch_step: int
+    #: Steps of the last execution.
+    executed: int = 0
+    #: The metric state of the epoch so far, None between two epochs.
+    sums: MetricValues | None = None
+    #: The metrics of the last finished epoch, by name.
+    metrics: dict[str, float] = field(default_factory=dict)
+    #: Whether the current weights are the best that were measured.
+    is_best: bool = False
+    #: Whether training ends before its schedule does.
+    stop: bool = False
+    #: Whether a replica that computes with this one was preempted.
+    preempted: bool = False
+
+    @classmethod
+    def at(cls, step: int, schedule: Schedule) -> Self:
+        """The state after ``step`` steps, before anything else is known."""
+        epoch, epoch_step = schedule.position(step)
+        return cls(step=step, epoch=epoch, epoch_step=epoch_step)
+
+    def move_to(self, step: int, schedule: Schedule) -> None:
+        """Continue after ``step`` steps."""
+        self.step, (self.epoch, self.epoch_step) = step, schedule.position(step)
+
+    def advance(self, step: int, ran: StepsRun) -> None:
+        """Take over the result of an execution, after which ``step`` steps are done."""
+        self.executed = step - self.step
+        self.step, self.epoch_step = step, self.epoch_step + self.executed
+        self.sums, self.is_best, self.preempted = ran.sums, False, ran.preempted
+
+    def results(self, metrics: MetricState) -> dict[str, float]:
+        """The metrics of the epoch so far, by name."""
+        assert self.sums is not None
+        return metrics.results(self.sums)
+
+
+class Hook:
+    """What happens at fixed points of the training loop; by default nothing.
+
+    At each point the loop calls its hooks in their order. A hook may end the training by setting
+    ``state.stop`` or by an error.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        model: keras.Model,
-        sums: MetricState,
-        report: Report,
-        callbacks: Callbacks,
-        validation: Validation | None,
-        decisions: ChiefDecisions,
-        *,
-        validated: bool,
-    ) -> None:
-        self._strategy = strategy
-        self._model = model
-        self._sums = sums
-        self._report = report
-        self._callbacks = callbacks
-        self._validation = validation
-        self._is_chief = decisions.is_chief
-        self._agreement = decisions
-        #: Whether the chief validates at the end of each epoch, if this is not the chief.
-        self._validated = validated
-        #: Whether the training ends before its plan does.
-        self.stop = False
-        #: The sums of the epoch so far, None between two epochs.
-        self.sums: MetricValues | None = None
-        #: Whether the current model is the best that was measured.
-        self.is_best = False
-        self._best = math.inf
-        self._loss: float | None = None
+    def on_start(self, state: TrainState, restored: SavedState) -> None:
+        """Called once, with what was restored from a checkpoint; empty without one."""
 
-    def begin(self, restored: Restored) -> None:
-        """Start, or resume from a checkpoint."""
-        if self._is_chief:
-            with self._strategy.scope():
+    def on_epoch_begin(self, state: TrainState) -> None:
+        """Called before the first execution of an epoch, or of what is left of it."""
+
+    def on_execution(self, state: TrainState) -> None:
+        """Called after each execution."""
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """Called when the steps of an epoch are done, or training is stopped in it.
+
+        ``state.metrics`` are those of the epoch.
+        """
+
+    def on_end(self, state: TrainState) -> None:
+        """Called once, after the last epoch, when the weights are final but for callbacks."""
+
+    def on_save(self, state: TrainState) -> None:
+        """Called when a checkpoint was saved, which is uploaded meanwhile."""
+
+    def to_save(self, state: TrainState) -> SavedState:
+        """What a checkpoint keeps of this hook: it is passed to ``on_start`` of a later process."""
+        return SavedState()
+
+
+class FiniteLoss(Hook):
+    """Ends a training whose loss is not finite."""
+
+    def __init__(self, context: TrainingContext) -> None:
+        self._metrics = context.step.metrics
+
+    def on_execution(self, state: TrainState) -> None:
+        """Raises FinalError if the loss of a step was not finite, with the first such step."""
+        assert state.sums is not None
+        step = self._metrics.bad_step(state.sums)
+        if step is not None:
+            raise FinalError(
+                f"the loss of step {step} is no finite number, so training has stopped there; "
+                "lower the learning rate, clip the gradients, or look for such values in the data"
+            )
+
+
+class UserCallbacks(Hook):
+    """Calls the user's callbacks in the chief; all other replicas follow what they decide.
+
+    They are called in the scope of the strategy, so that assignments reach the variables wherever
+    they are.
+
+    Raises:
+        FinalError: a callback is not accepted, or monitors what is never logged.
+    """
+
+    def __init__(self, context: TrainingContext) -> None:
+        code, arguments, metrics = context.code, context.arguments, context.step.metrics
+        given = code.callbacks(arguments.all_hparams)
+        self._context = context
+        self._callbacks = Callbacks(code.name, given, context.model, arguments.epochs)
+        #: Whether the chief measures the validation split after each epoch.
+        self.validates = arguments.validate or self._callbacks.monitor_validation
+        if self._callbacks.monitored:
+            self._callbacks.check_monitored(
+                metrics.names(), metrics.measured_names() if self.validates else []
+            )
+
+    def on_start(self, state: TrainState, restored: SavedState) -> None:
+        if self._context.is_chief:
+            with self._context.distribution.scope():
                 self._callbacks.begin(restored.about, restored.files)
-        restore_random(restored.files)
-        self.sums = sums_of(restored.files, self._sums.zero)
-        self._best = restored.about.get("best_val_loss") or math.inf
-        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
-        if self.stop:
+        self._agree(state)
+        if state.stop:
             print("a callback has ended this training before; it stays as it is", flush=True)
 
-    def epoch_begins(self, epoch: int) -> None:
-        if self._is_chief:
-            with self._strategy.scope():
-                self._callbacks.epoch_begins(epoch)
+    def on_epoch_begin(self, state: TrainState) -> None:
+        if self._context.is_chief:
+            with self._context.distribution.scope():
+                self._callbacks.epoch_begins(state.epoch)
 
-    def ran(self, step: int, done: int, ran: StepsRun, before: int) -> None:
-        """Handle the result ``ran`` of an execution; ``ran`` counts steps from ``step`` on.
-
-        ``done`` steps of the epoch were done at ``step``, and ``before`` more when the execution
-        started.
-
-        Raises:
-            FinalError: the loss is not finite.
-        """
-        check_loss(self._sums, ran.sums)
-        self.sums, self.is_best, self._loss = ran.sums, False, None
-        self._report.progress(step + ran.steps, ran.sums)
+    def on_execution(self, state: TrainState) -> None:
         if not self._callbacks.by_batch:
             return
-        if self._is_chief:
-            logs = self._sums.results(ran.sums)
-            with self._strategy.scope():
-                self._callbacks.execution(done + before, done + ran.steps - 1, logs)
-        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
+        if self._context.is_chief:
+            first, last = state.epoch_step - state.executed, state.epoch_step - 1
+            logs = state.results(self._context.step.metrics)
+            with self._context.distribution.scope():
+                self._callbacks.execution(first, last, logs)
+        self._agree(state)
 
-    def epoch_ends(self, epoch: int, sums: MetricValues) -> None:
-        self.sums = None
-        metrics = self._sums.results(sums)
-        if self._validation is not None:
-            measured = self._validation.measure(weights_of(self._model))
-            metrics |= {f"val_{name}": value for name, value in measured.items()}
-            self._loss = metrics.get("val_loss", math.inf)
-            self.is_best = self._loss < self._best
-            self._best = min(self._loss, self._best)
-        self._report.epoch(epoch, metrics)
-        if not (self._callbacks.given or self._validated):
-            return
-        if self._is_chief:
-            with self._strategy.scope():
-                self._callbacks.epoch_ends(epoch, metrics)
+    def on_epoch_end(self, state: TrainState) -> None:
+        if self._context.is_chief:
+            with self._context.distribution.scope():
+                self._callbacks.epoch_ends(state.epoch, state.metrics)
         # A replica that does not validate waits here for the one that does, and not in the next
         # step.
-        self.stop = self._agreement.reach(self._callbacks.stop, self._model)
+        if self._callbacks.given or self.validates:
+            self._agree(state)
 
-    def end(self) -> None:
-        """End the training; a callback may still change the weights that are saved."""
-        if self._is_chief:
-            with self._strategy.scope():
-                self._callbacks.end(self._report.metrics)
+    def on_end(self, state: TrainState) -> None:
+        if self._context.is_chief:
+            with self._context.distribution.scope():
+                self._callbacks.end(state.metrics)
 
-    def remember(self) -> tuple[Mapping[str, Any], Files]:
-        """The metadata and files of a checkpoint."""
-        if not self._is_chief:
-            return {}, {}
+    def on_save(self, state: TrainState) -> None:
+        if logs := self._callbacks.logs():
+            self._context.services.upload("logs", logs)
+
+    def to_save(self, state: TrainState) -> SavedState:
         about, files = self._callbacks.remember()
-        best = None if math.isinf(self._best) else self._best
-        values = {"val_loss": self._loss, "best_val_loss": best, **optimizer_state(self._model)}
-        about = {"metrics": self._report.metrics, **values, **about}
-        return about, {**files, **random_state(), **sums_as_file(self.sums)}
+        return SavedState(about=about, files=files)
 
-    def publish(self) -> None:
-        """Upload the logs in their current state."""
-        self._report.publish(self._callbacks.logs())
-
-
-def check_loss(sums: MetricState, reached: MetricValues) -> None:
-    """Raise FinalError if the loss of a step was not finite, with the first such step."""
-    step = sums.bad_step(reached)
-    if step is not None:
-        raise FinalError(
-            f"the loss of step {step} is no finite number, so training has stopped there; lower "
-            "the learning rate, clip the gradients, or look for such values in the data"
-        )
+    def _agree(self, state: TrainState) -> None:
+        state.stop = self._context.decisions.reach(self._callbacks.stop, self._context.model)

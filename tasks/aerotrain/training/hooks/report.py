@@ -2,22 +2,19 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 
 from aerotrain.contract.status import Progress
-from aerotrain.store import Store
-from aerotrain.training.background.uploader import Uploader
-from aerotrain.training.hooks.tensorboard import Events
-from aerotrain.training.intervals import Interval
-from aerotrain.training.schedule import Plan
-from aerotrain.training.steps.step import MetricState, MetricValues
+from aerotrain.training.checkpoints.checkpoints import SavedState
+from aerotrain.training.checkpoints.interval import Interval
+from aerotrain.training.context import TrainingContext
+from aerotrain.training.hooks.hooks import Hook, TrainState
 
 _FOLDER = "tensorboard"
-_LOGS = "logs"
 _SECONDS_BETWEEN_LINES = 1.0
 _LINES_IN_PACE = 10
 
@@ -39,90 +36,96 @@ class Pace:
         return (step - first) * self._batch_size / (now - since) if now > since else 0.0
 
 
-def main_loss(metrics: Mapping[str, float]) -> float:
-    """The loss among ``metrics``; of a model with several losses and no total, the first."""
-    first = next((name for name in metrics if "loss" in name), next(iter(metrics)))
-    return metrics.get("loss", metrics[first])
+class Report(Hook):
+    """Prints progress, and writes TensorBoard's event files.
 
-
-class Report:
-    """Prints progress, keeps the metrics, and writes TensorBoard's event files to ``store``.
-
-    ``metrics`` are those of the last finished epoch, by name. ``start`` steps were done before.
-    ``look`` is called before anything is written to the store, and raises an error if this process
-    may not write there any more.
+    A line is printed once a second, at the end, and after the first execution, which shows that
+    TensorFlow has traced and compiled.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        sums: MetricState,
-        store: Store,
-        scratch: Path,
-        metrics: Mapping[str, float],
-        start: int,
-        uploader: Uploader,
-        look: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, context: TrainingContext, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.metrics = dict(metrics)
-        self._plan = plan
-        self._model = model
-        self._sums = sums
-        self._store = store
-        self._events = Events(scratch / _FOLDER)
-        self._uploader = uploader
-        self._look = look
+        self._context = context
         self._clock = clock
-        self._line = Interval(_SECONDS_BETWEEN_LINES, clock)
-        self._pace = Pace(plan.batch_size, clock(), start)
+        self._events = EventFiles(context.scratch / _FOLDER)
+
+    def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False
+        self._line = Interval(_SECONDS_BETWEEN_LINES, self._clock)
+        self._pace = Pace(self._context.schedule.batch_size, self._clock(), state.step)
 
-    def progress(self, step: int, sums: MetricValues) -> None:
-        """Report that ``step`` steps are done, with the ``sums`` of their epoch so far.
-
-        It is printed once a second, at the end, and after the first execution, which shows that
-        TensorFlow has traced and compiled.
-        """
-        if self._begun and step < self._plan.steps and not self._line.due():
+    def on_execution(self, state: TrainState) -> None:
+        schedule = self._context.schedule
+        if self._begun and state.step < schedule.steps and not self._line.due():
             return
         self._begun = True
-        loss = main_loss(self._sums.results(sums))
-        pace = self._pace.at(self._clock(), step)
-        left = (self._plan.steps - step) * self._plan.batch_size
+        loss = main_loss(state.results(self._context.step.metrics))
+        pace = self._pace.at(self._clock(), state.step)
+        left = (schedule.steps - state.step) * schedule.batch_size
         line = Progress(
-            step=step,
-            steps=self._plan.steps,
+            step=state.step,
+            steps=schedule.steps,
             loss=loss,
             examples_per_second=pace,
             seconds_left=left / pace if pace else 0.0,
         )
         print(line, flush=True)
         values = {"loss": loss, "examples_per_second": pace}
-        if self._model.optimizer is not None:
+        if (optimizer := self._context.model.optimizer) is not None:
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
-            rate = tf.convert_to_tensor(self._model.optimizer.learning_rate)
-            values["learning_rate"] = float(rate)
-        self._events.write(step, values)
+            values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
+        self._events.write(state.step, values)
 
-    def epoch(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of the epoch ``number``, counted from 0."""
-        self.metrics = dict(metrics)
-        values = " ".join(f"{name}={value:.4f}" for name, value in self.metrics.items())
-        print(f"epoch {number + 1} of {self._plan.epochs}: {values}", flush=True)
-        step = (number + 1) * self._plan.steps_per_epoch
-        self._events.write(step, {f"epoch/{name}": each for name, each in self.metrics.items()})
+    def on_epoch_end(self, state: TrainState) -> None:
+        schedule = self._context.schedule
+        values = " ".join(f"{name}={value:.4f}" for name, value in state.metrics.items())
+        print(f"epoch {state.epoch + 1} of {schedule.epochs}: {values}", flush=True)
+        step = (state.epoch + 1) * schedule.steps_per_epoch
+        self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
 
-    def publish(self, logs: Sequence[Path] = ()) -> None:
-        """Upload the event files and ``logs``, in their state at the time of the upload."""
+    def on_save(self, state: TrainState) -> None:
         self._events.flush()
+        self._context.services.upload(_FOLDER, self._events.files())
 
-        def upload() -> None:
-            self._look()
-            for file in logs:
-                self._store.upload(file, f"{_LOGS}/{file.name}")
-            for file in self._events.files():
-                self._store.upload(file, f"{_FOLDER}/{file.name}")
 
-        self._uploader.send("events", upload)
+def main_loss(metrics: Mapping[str, float]) -> float:
+    """The loss among ``metrics``; of a model with several losses and no total, the first."""
+    first = next((name for name in metrics if "loss" in name), next(iter(metrics)))
+    return metrics.get("loss", metrics[first])
+
+
+class EventFiles:
+    """Writes scalars into TensorBoard's event files in ``folder``.
+
+    On a full disk, scalars are dropped with one warning, because training matters more.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer = tf.summary.create_file_writer(str(folder))
+        self._has_warned = False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add the ``values``, by name, of ``step``."""
+        with self._ignoring_full_disk(), self._writer.as_default(step=step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+
+    def flush(self) -> None:
+        """Write everything that is buffered to the files."""
+        with self._ignoring_full_disk():
+            self._writer.flush()
+
+    def files(self) -> list[Path]:
+        """The current files."""
+        return list(self._folder.glob("*"))
+
+    @contextmanager
+    def _ignoring_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not self._has_warned:
+                print(f"warning: curves for TensorBoard are lost: {error.message}", flush=True)
+            self._has_warned = True

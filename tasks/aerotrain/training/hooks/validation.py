@@ -1,5 +1,6 @@
 """Validation: the metrics of a split, measured in this process by a copy of the model."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,10 +8,13 @@ import keras
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Dataset
+from aerotrain.training.checkpoints.checkpoints import SavedState
+from aerotrain.training.context import TrainingContext
+from aerotrain.training.hooks.hooks import Hook, TrainState
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.steps.results import numbers
+from aerotrain.training.steps.metric_state import numbers
 
 #: The split on which models are measured during training.
 VALIDATION_SPLIT = "validation"
@@ -23,12 +27,12 @@ class Validation:
         FinalError: the data set has no such split, or it is empty.
     """
 
-    def __init__(
-        self, arguments: TrainArguments, dataset: Dataset, code: UserCode, scratch: Path
-    ) -> None:
+    def __init__(self, arguments: TrainArguments, dataset: Dataset, scratch: Path) -> None:
         split = split_of(dataset, VALIDATION_SPLIT)
+        # Without class weights: in validation, every example has the same weight.
+        code = UserCode.load(arguments.model, arguments.data)
         spec = batch_spec(dataset.schema, code.transform)
-        self.model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
+        self._model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
         self._batches = every_record(
             download(arguments.data, split.shards, scratch),
             dataset.schema,
@@ -39,15 +43,37 @@ class Validation:
 
     def measure(self, update: Callable[[keras.Model], None]) -> dict[str, float]:
         """The metrics by name, after ``update`` has set the copy's weights."""
-        update(self.model)
-        return numbers(self.model.evaluate(self._batches, return_dict=True, verbose=0))
+        update(self._model)
+        return numbers(self._model.evaluate(self._batches, return_dict=True, verbose=0))
 
 
-def weights_of(trained: keras.Model) -> Callable[[keras.Model], None]:
-    """A function that copies the current state of ``trained`` into a copy."""
+class ValidationHook(Hook):
+    """Adds the metrics of the validation split to those of each epoch, and finds the best model."""
 
-    def update(copy: keras.Model) -> None:
-        for mine, theirs in zip(copy.variables, trained.variables, strict=True):
-            mine.assign(theirs.numpy())
+    def __init__(self, context: TrainingContext) -> None:
+        self._trained = context.model
+        self._validation = Validation(context.arguments, context.pipeline.dataset, context.scratch)
+        #: The validation loss of the current weights, None if it was not measured, and the lowest.
+        self._loss: float | None = None
+        self._best = math.inf
 
-    return update
+    def on_start(self, state: TrainState, restored: SavedState) -> None:
+        self._best = restored.about.get("best_val_loss") or math.inf
+
+    def on_execution(self, state: TrainState) -> None:
+        self._loss = None
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        measured = self._validation.measure(self._copy_weights)
+        state.metrics |= {f"val_{name}": value for name, value in measured.items()}
+        self._loss = state.metrics.get("val_loss", math.inf)
+        state.is_best = self._loss < self._best
+        self._best = min(self._loss, self._best)
+
+    def to_save(self, state: TrainState) -> SavedState:
+        best = None if math.isinf(self._best) else self._best
+        return SavedState(about={"val_loss": self._loss, "best_val_loss": best})
+
+    def _copy_weights(self, copy: keras.Model) -> None:
+        for own, trained in zip(copy.variables, self._trained.variables, strict=True):
+            own.assign(trained.numpy())

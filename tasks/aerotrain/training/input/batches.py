@@ -10,6 +10,7 @@ import tensorflow as tf
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.training.input.rows import Rows
 from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
+from aerotrain.training.internals import tensorflow2
 
 #: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 Transform = Callable[[dict[str, tf.Tensor]], Any]
@@ -62,14 +63,17 @@ def ready(batches: tf.data.Dataset, schema: Schema, transform: Transform) -> tf.
 
     Records are parsed by the batch, which is several times faster than one by one.
     """
+    transform = tensorflow2.converted(transform)
     return _mapped(batches, lambda records: transform(parse(records, schema))).prefetch(
         tf.data.AUTOTUNE
     )
 
 
-def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+def _mapped(dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     """Map ``function`` over the elements, several at once, in their order."""
-    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return dataset.map(
+        AS_WRITTEN(function), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,23 +105,21 @@ def in_microbatches(
     batches: tf.data.Dataset, schema: Schema, transform: Transform, cut: MicrobatchSpec
 ) -> tf.data.Dataset:
     """For each batch, one element per local replica: a tuple of (share, microbatch)."""
-    replicas = range(cut.first, cut.first + cut.local)
+    transform = tensorflow2.converted(transform)
 
-    def element(batch: tf.Tensor, replica: tf.Tensor) -> Any:
+    def element(replica: Any, batch: tf.Tensor) -> Any:
         pieces = (
             cut.piece(batch, replica * cut.accumulate + each) for each in range(cut.accumulate)
         )
         return tuple((share, transform(parse(piece, schema))) for share, piece in pieces)
 
-    each_replica = batches.flat_map(
-        lambda batch: (
-            tf.data.Dataset.from_tensors(batch)
-            .repeat(cut.local)
-            .enumerate(replicas.start)
-            .map(lambda replica, batch: (batch, replica))
-        )
-    )
-    made = each_replica.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    def for_each_replica(batch: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(batch).repeat(cut.local).enumerate(cut.first)
+
+    if cut.local == 1:
+        made = _mapped(batches, lambda batch: element(cut.first, batch))
+    else:
+        made = _mapped(batches.flat_map(AS_WRITTEN(for_each_replica)), element)
     # Otherwise TensorFlow synchronizes the replicas before each step, to agree that there is one.
     endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     return made.apply(endless).prefetch(tf.data.AUTOTUNE)
@@ -125,7 +127,9 @@ def in_microbatches(
 
 def batch_spec(schema: Schema, transform: Transform) -> Any:
     """The shapes and dtypes of a model's batches, without reading any."""
-    return every_record([], schema, transform, records=0, batch_size=1).element_spec
+    with tf.device("CPU:0"):
+        record = {name: tf.zeros(each.shape, each.dtype) for name, each in schema.items()}
+        return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
 
 
 def every_record(
@@ -141,7 +145,7 @@ def every_record(
         batches = tf.data.TFRecordDataset([str(file) for file in files]).batch(batch_size)
         parsed = _mapped(batches, lambda strings: parse(strings, schema))
     count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
-    return _mapped(parsed, transform).apply(count).prefetch(tf.data.AUTOTUNE)
+    return _mapped(parsed, tensorflow2.converted(transform)).apply(count).prefetch(tf.data.AUTOTUNE)
 
 
 def first_records(files: Sequence[Path], count: int) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The order in which a training reads the records of its shards, as a plan without any reading.
+"""The steps of a training, and the order in which they read records: plans, without any reading.
 
 Shards are shuffled, and read in groups. A group is divided into windows, each with a part of every
 shard of the group. The records of a window are held in memory and shuffled. So a run that resumes
@@ -6,10 +6,14 @@ in the middle of an epoch starts with its current window, and reads nothing befo
 """
 
 import hashlib
+import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Shard
 
 #: The most bytes of records in a window. A split that fits is shuffled perfectly.
@@ -18,6 +22,29 @@ WINDOW_BYTES = 64 * 2**20
 #: The most shards in one group, if they are larger than a window together. An epoch starts with
 #: groups of 1, 2 and 4, so that a training need not wait until many shards are downloaded.
 MIXED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """``epochs`` passes over ``records`` records, in batches of ``batch_size``."""
+
+    records: int
+    batch_size: int
+    epochs: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps that read each record once; the last batch may be smaller."""
+        return -(-self.records // self.batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return self.epochs * self.steps_per_epoch
+
+    def position(self, step: int) -> tuple[int, int]:
+        """The epoch, from 0, that follows ``step`` steps, and its number of steps done."""
+        return divmod(step, self.steps_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -73,6 +100,13 @@ class Order:
                 f"or more ({4 * largest.bytes} to have shards come while others are read), or "
                 "prepare smaller shards"
             )
+
+    @classmethod
+    def of(cls, arguments: TrainArguments, shards: Sequence[Shard]) -> Self:
+        """The order in which a job reads shards of its train split."""
+        return cls(
+            shards=shards, seed=arguments.seed, shard_cache_bytes=arguments.shard_cache_bytes
+        )
 
     def windows(self, epoch: int = 0, done: int = 0) -> Iterator[Window]:
         """All windows from ``epoch`` on, without end, except its first ``done`` records."""
@@ -133,3 +167,36 @@ class Order:
                     pieces.append(Piece(shard, begin, end - begin))
             if pieces:
                 yield tuple(pieces)
+
+
+class UpcomingWindows:
+    """The windows from ``begin`` on, an epoch and its records that are done, without end.
+
+    They are numbered from 0, and ``number`` is the next one.
+    """
+
+    def __init__(self, order: Order, begin: tuple[int, int]) -> None:
+        self._order = order
+        self._begin = begin
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Start over with window 0."""
+        self.number = 0
+        self._rest = self._order.windows(*self._begin)
+        self._planned: deque[Window] = deque()
+
+    def skip(self) -> None:
+        """Go on to the next window."""
+        if self._planned:
+            self._planned.popleft()
+        else:
+            next(self._rest)
+        self.number += 1
+
+    def __iter__(self) -> Iterator[tuple[int, Window]]:
+        """The upcoming windows with their numbers; this does not go on to the next."""
+        for index in itertools.count():
+            if index == len(self._planned):
+                self._planned.append(next(self._rest))
+            yield self.number + index, self._planned[index]

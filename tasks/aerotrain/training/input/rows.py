@@ -16,7 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from aerotrain.data.dataset import Feature, Schema, Shard
-from aerotrain.training.input.index import FOOT, HEAD
+from aerotrain.training.input.shards import FOOT, HEAD
 
 #: All single-byte strings, to convert numbers to strings.
 _BYTES = [bytes([each]) for each in range(256)]

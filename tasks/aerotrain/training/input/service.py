@@ -10,12 +10,14 @@ https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.training.server_probe import answers
+from aerotrain.contract.job import Role
+from aerotrain.replica import Replica
+from aerotrain.training.background.watchdog import answers
 
 #: Milliseconds after which an unresponsive replica is dropped, and between two heartbeats.
 _LOST, _BEAT = 5_000, 1_000
@@ -33,7 +35,15 @@ class Service:
     address: str
     name: str
 
-    def bring(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
+    @classmethod
+    def of(cls, replica: Replica) -> Self | None:
+        """The service of the replica's job, if the job has input replicas."""
+        if not replica.job.count(Role.INPUT):
+            return None
+        [address] = replica.cluster[Role.DISPATCHER]
+        return cls(address, replica.attempt)
+
+    def read(self, make: Callable[[], tf.data.Dataset]) -> tf.data.Dataset:
         """The batches that ``make`` reads in each ``input`` replica, without end and in any order.
 
         It may be called while a function is traced; ``make`` is called outside of it.

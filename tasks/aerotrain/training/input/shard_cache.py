@@ -1,34 +1,37 @@
 """The shard cache: downloads shards from the store while a training reads them.
 
 A thread downloads shards in the order in which they are read, within a limit of disk space, and
-announces windows of records by files: see ``window_requests.py``.
+announces windows of records by files: see ``shuffle_windows.py``.
 """
 
+import itertools
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error
-from aerotrain.training.input.index import INDEX, Indexed, write_index
-from aerotrain.training.input.order import Order, Window
+from aerotrain.training.input.order import Order, UpcomingWindows, Window
 from aerotrain.training.input.rows import layout_of
 from aerotrain.training.input.shards import (
     FOLDER,
+    INDEX,
     RANGES_AT_ONCE,
     SHARDS_AT_ONCE,
     TRAIN_SPLIT,
-    bring,
+    Indexed,
+    download_shard,
     split_of,
+    write_index,
 )
-from aerotrain.training.input.window_requests import WindowRequests
+from aerotrain.training.input.shuffle_windows import WindowRequests
 
-#: Windows that are written ahead of the requested one, if their shards are on the disk.
+#: Windows that are announced from the requested one on, if their shards are on the disk.
 _AHEAD = 64
 
 _SECONDS_BETWEEN_LOOKS = 0.02
@@ -43,9 +46,9 @@ class ShardCache:
     Windows are numbered from the position ``begin``, an epoch and the records of it that are done.
     A request for an earlier window than before starts over, as a restarted chief does. With
     ``ends``, epochs end; otherwise the records of one epoch are followed by those of the next. With
-    ``indexed``, for records of different lengths, an index is written for each shard. ``patience``
-    is the number of seconds for which the store may be unavailable or the disk full; meanwhile a
-    training uses the shards on the disk, or waits.
+    ``indexed``, for records of different lengths, an index is written for each shard. The store may
+    be unavailable, or the disk full, for ``store_timeout`` seconds; meanwhile a training uses the
+    shards on the disk, or waits.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class ShardCache:
         indexed: bool,
         ends: bool = True,
         begin: tuple[int, int] = (0, 0),
-        patience: float = 3600.0,
+        store_timeout: float = 3600.0,
     ) -> None:
         self.failure: BaseException | None = None
         self._store = open_store(url)
@@ -66,18 +69,43 @@ class ShardCache:
         self._requests = WindowRequests(scratch)
         self._indexed = indexed
         self._ends = ends
-        self._begin = begin
-        self._here: dict[str, Indexed] = {}
-        self._coming: dict[str, Future[Indexed]] = {}
+        self._windows = UpcomingWindows(order, begin)
+        self._announced: set[int] = set()
+        self._cached: dict[str, Indexed] = {}
+        self._downloads: dict[str, Future[Indexed]] = {}
         self._shards = ThreadPoolExecutor(SHARDS_AT_ONCE)
         self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE)
-        self._patience = patience
-        self._held_since: float | None = None
-        self._not_before = 0.0
-        self._begun = False
+        self._store_timeout = store_timeout
+        self._waiting_since: float | None = None
+        self._retry_at = 0.0
+        #: A disk that is full from the beginning is an error; later, space may be freed.
+        self._may_be_full = False
         self._stopped = threading.Event()
         self._failed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shards", daemon=True)
+
+    @classmethod
+    def of(
+        cls,
+        arguments: TrainArguments,
+        dataset: Dataset,
+        shards: Sequence[Shard],
+        scratch: Path,
+        *,
+        begin: tuple[int, int] = (0, 0),
+        ends: bool = True,
+    ) -> Self:
+        """The cache of ``shards`` of the train split, as ``InputPipeline`` reads them."""
+        layout = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards)
+        return cls(
+            arguments.data,
+            Order.of(arguments, shards),
+            scratch,
+            indexed=layout is None,
+            ends=ends,
+            begin=begin,
+            store_timeout=arguments.store_timeout,
+        )
 
     def start(self) -> None:
         """Start the download of shards, and discard the requests of an earlier process."""
@@ -101,9 +129,9 @@ class ShardCache:
         return self.failure
 
     @property
-    def is_held(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it waits for the store to be available, or for disk space."""
-        return self._held_since is not None
+        return self._waiting_since is not None
 
     def _run(self) -> None:
         try:
@@ -111,7 +139,7 @@ class ShardCache:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._hold(store_error(error, str(self._requests.folder)))
+                    self._retry_later(store_error(error, str(self._requests.folder)))
                 self._requests.wait(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:  # noqa: BLE001 -- the readers of windows must be notified
             self._fail(error)
@@ -122,86 +150,73 @@ class ShardCache:
     def _fail(self, error: BaseException) -> None:
         self.failure = error
         try:
-            self._requests.refuse()
+            self._requests.fail()
         finally:
             self._failed.set()
 
     def _turn(self) -> None:
         """Process requests and finished downloads, and start new ones."""
-        came, failed = self._take_what_came()
-        asked = self._requests.newest(self._number)
-        if not (came or self.is_held or asked != self._number or not self._written):
+        ended, failed = self._finished_downloads()
+        requested = self._requests.newest(self._windows.number)
+        has_moved = requested != self._windows.number
+        if not (ended or self.is_waiting or has_moved or not self._announced):
             return
-        if asked < self._number:
+        if requested < self._windows.number:
             self._rewind()
-        while self._number < asked:
-            self._requests.forget(self._number)
-            self._written.discard(self._number)
-            self._windows_ahead(1).popleft()
-            self._number += 1
-        may = time.monotonic() >= self._not_before
-        if failed is None and may and len(self._here) < len(self._order.shards):
-            self._bring(self._wanted())
-        self._write_windows()
+        while self._windows.number < requested:
+            self._requests.forget(self._windows.number)
+            self._announced.discard(self._windows.number)
+            self._windows.skip()
+        may = time.monotonic() >= self._retry_at
+        if failed is None and may and len(self._cached) < len(self._order.shards):
+            self._start_downloads(self._wanted())
+        self._announce_windows()
         if failed is not None:
             raise failed  # raised only now, so that what was downloaded can be read
 
     def _rewind(self) -> None:
         self._requests.forget_all()
-        self._number = 0
-        self._written: set[int] = set()
-        self._planned: Iterator[Window] = self._order.windows(*self._begin)
-        self._ahead: deque[Window] = deque()
-
-    def _windows_ahead(self, count: int) -> deque[Window]:
-        while len(self._ahead) < count:
-            self._ahead.append(next(self._planned))
-        return self._ahead
+        self._announced.clear()
+        self._windows.rewind()
 
     def _wanted(self) -> list[Shard]:
         """The shards that are read next and fit on the disk, in their order."""
         wanted: dict[str, Shard] = {}
-        size = 0
-        for window in self._to_come():
-            if len(wanted) == len(self._order.shards):
-                break
+        size, limit = 0, self._order.shard_cache_bytes
+        for _, window in self._windows:
             for shard in (piece.shard for piece in window.pieces):
                 if shard.file in wanted:
                     continue
                 size += shard.bytes
-                if self._order.shard_cache_bytes and size > self._order.shard_cache_bytes:
+                if limit and size > limit:
                     return list(wanted.values())
                 wanted[shard.file] = shard
+            if len(wanted) == len(self._order.shards):
+                break
         return list(wanted.values())
 
-    def _to_come(self) -> Iterator[Window]:
-        yield from self._ahead
-        for window in self._planned:
-            self._ahead.append(window)
-            yield window
-
-    def _bring(self, wanted: list[Shard]) -> None:
+    def _start_downloads(self, wanted: list[Shard]) -> None:
         names = {shard.file for shard in wanted}
-        if self._coming.keys() - names:
+        if self._downloads.keys() - names:
             return  # downloads that are not wanted any more occupy space until they are done
-        for file in set(self._here) - names:
-            if self._room(wanted) < 0:
+        for file in set(self._cached) - names:
+            if self._free_bytes(wanted) < 0:
                 self._drop(file)
         for shard in wanted:
-            if shard.file in self._here or shard.file in self._coming:
+            if shard.file in self._cached or shard.file in self._downloads:
                 continue
-            self._coming[shard.file] = self._shards.submit(self._bring_one, shard)
+            self._downloads[shard.file] = self._shards.submit(self._download, shard)
 
-    def _room(self, wanted: list[Shard]) -> int:
+    def _free_bytes(self, wanted: list[Shard]) -> int:
         """Bytes of the limit that remain with all wanted and all present shards on the disk."""
         if not self._order.shard_cache_bytes:
             return 0
         sizes = {shard.file: shard.bytes for shard in wanted}
-        sizes |= {file: each.shard.bytes for file, each in self._here.items()}
+        sizes |= {file: each.shard.bytes for file, each in self._cached.items()}
         return self._order.shard_cache_bytes - sum(sizes.values())
 
-    def _bring_one(self, shard: Shard) -> Indexed:
-        path = bring(self._store, shard, self._scratch, self._ranges)
+    def _download(self, shard: Shard) -> Indexed:
+        path = download_shard(self._store, shard, self._scratch, self._ranges)
         if not self._indexed:
             return Indexed(shard, None)
         try:
@@ -209,95 +224,60 @@ class ShardCache:
         except OSError as error:
             raise store_error(error, str(path)) from error
 
-    def _take_what_came(self) -> tuple[bool, BaseException | None]:
+    def _finished_downloads(self) -> tuple[bool, BaseException | None]:
         """Whether any download has ended, and the error after which none should be started."""
-        ended = [file for file, future in self._coming.items() if future.done()]
+        ended = [file for file, future in self._downloads.items() if future.done()]
         failed = None
         for file in ended:
-            future = self._coming.pop(file)
+            future = self._downloads.pop(file)
             error = future.exception()
             if error is None:
-                self._here[file] = future.result()
-                self._held_since = None
+                self._cached[file] = future.result()
+                self._waiting_since = None
                 continue
             try:
-                self._hold(error)
+                self._retry_later(error)
             except BaseException as final:  # noqa: BLE001 -- what has come may be read first
                 failed = final
         return bool(ended), failed
 
-    def _hold(self, error: BaseException) -> None:
+    def _retry_later(self, error: BaseException) -> None:
         """Retry later if the store may recover or the disk may get space; otherwise raise."""
-        passes = isinstance(error, StoreFull) and self._begun
+        passes = isinstance(error, StoreFull) and self._may_be_full
         if not (passes or isinstance(error, StoreUnavailable)):
             raise error
         now = time.monotonic()
-        if self._held_since is None:
-            self._held_since = now
-            print(f"warning: {error}; training takes what is here, then waits", flush=True)
-        if now - self._held_since > self._patience:
+        if self._waiting_since is None:
+            self._waiting_since = now
+            print(f"warning: {error}; training reads what is on the disk, then waits", flush=True)
+        if now - self._waiting_since > self._store_timeout:
             raise error
-        self._not_before = now + _SECONDS_BETWEEN_TRIES
+        self._retry_at = now + _SECONDS_BETWEEN_TRIES
 
     def _drop(self, file: str) -> None:
-        self._here.pop(file, None)
+        self._cached.pop(file, None)
         path = self._scratch / FOLDER / file
         path.unlink(missing_ok=True)
         path.with_name(path.name + INDEX).unlink(missing_ok=True)
 
-    def _write_windows(self) -> None:
-        for number, window in enumerate(self._windows_ahead(_AHEAD), self._number):
-            if number >= self._number + _AHEAD or not self._is_here(window):
+    def _announce_windows(self) -> None:
+        """Announce the next windows, up to the first one whose shards are not on the disk."""
+        for number, window in itertools.islice(self._windows, _AHEAD):
+            if not all(piece.shard.file in self._cached for piece in window.pieces):
                 return
-            if number in self._written:
-                continue
-            self._requests.answer(number, self._told(window))
-            self._written.add(number)
-            self._begun, self._held_since = True, None
+            if number not in self._announced:
+                self._requests.announce(number, self._announcement(window))
+                self._announced.add(number)
+                self._may_be_full, self._waiting_since = True, None
 
-    def _is_here(self, window: Window) -> bool:
-        return all(piece.shard.file in self._here for piece in window.pieces)
-
-    def _told(self, window: Window) -> str:
+    def _announcement(self, window: Window) -> str:
         """The content of a window's file: a line for the window, then one for each piece."""
         last = window.last and self._ends
         lines: list[list[int | str]] = [[window.drop, int(last), *window.seed]]
         for piece in window.pieces:
-            indexed = self._here[piece.shard.file]
+            indexed = self._cached[piece.shard.file]
             begin, end = (indexed.offset(each) for each in (piece.first, piece.first + piece.count))
             left = piece.shard.records - piece.first - piece.count
             content = [begin, end - begin, piece.shard.bytes - end]
             lines.append([piece.shard.file, *content, piece.first, piece.count, left])
         return "\n".join(",".join(map(str, line)) for line in lines)
-
-
-def shard_cache_of(
-    arguments: TrainArguments,
-    dataset: Dataset,
-    shards: Sequence[Shard],
-    scratch: Path,
-    *,
-    begin: tuple[int, int] = (0, 0),
-    ends: bool = True,
-) -> ShardCache:
-    """The shard cache of ``shards`` of the train split, for the reader in ``InputPipeline``.
-
-    ``begin`` is an epoch and the records of it that are done. ``ends`` is whether epochs end with a
-    smaller batch.
-    """
-    order = order_of(arguments, shards)
-    indexed = layout_of(dataset.schema, split_of(dataset, TRAIN_SPLIT).shards) is None
-    return ShardCache(
-        arguments.data,
-        order,
-        scratch,
-        indexed=indexed,
-        ends=ends,
-        begin=begin,
-        patience=arguments.store_timeout,
-    )
-
-
-def order_of(arguments: TrainArguments, shards: Sequence[Shard]) -> Order:
-    """The order in which a job reads shards of its train split."""
-    return Order(shards=shards, seed=arguments.seed, shard_cache_bytes=arguments.shard_cache_bytes)

@@ -1,18 +1,32 @@
-"""Windows of records as batches, by graph operations only.
+"""Windows of records: requested, announced, read and batched.
 
-So the graph may be traced in one process and run in another, where it requests windows from that
-process's shard cache: see ``window_requests.py``.
+A reader requests the number of a window, waits for the file that says where its records are, and
+reads them. It is made of graph operations only: a graph may be traced in one process and run in
+another, on another machine, where it requests windows from that process's shard cache. So requests
+and announcements are files, in the folder ``windows``. The number of the window that is read next
+is written to the pipe ``requested``. The file of that number appears when all shards of the window
+are on the disk. ``failed`` appears when no more windows will come. Neither a request nor a failure
+takes disk space, so both work on a full disk.
 """
 
+import contextlib
+import os
+import select
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.training.input.index import INDEX
-from aerotrain.training.input.shards import FOLDER
-from aerotrain.training.input.window_requests import ASKED, DIGITS, FAILED, WINDOWS
+from aerotrain.training.input.shards import FOLDER, INDEX
+
+#: The folder of requests, the pipe, and the file that marks a failure, which has another name until
+#: then.
+_WINDOWS, _REQUESTED, _FAILED, _RUNNING = "windows", "requested", "failed", "running"
+
+#: The digits of a window's number, in the name of its file and in a request.
+_DIGITS = 12
 
 #: AutoGraph would take each process a second at its start, and has nothing to convert here, because
 #: all is operations already.
@@ -31,7 +45,74 @@ NO_MORE = "no more shards come; the process that reads them says why"
 _PIECE = ["", *[np.int64(0)] * 6]
 
 
-def supplied(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
+class WindowRequests:
+    """The side of the shard cache, in the folder ``windows`` of ``scratch``."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.folder = scratch / _WINDOWS
+        self._pipe = -1
+        self._poll = select.poll()
+
+    def open(self) -> None:
+        """Start to accept requests, and discard those of an earlier process.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        os.mkfifo(self.folder / _REQUESTED)
+        # Opened for writing, too, so that a writer need not wait for a reader.
+        self._pipe = os.open(self.folder / _REQUESTED, os.O_RDWR | os.O_NONBLOCK)
+        self._poll.register(self._pipe, select.POLLIN)
+        (self.folder / _RUNNING).touch()
+
+    def close(self) -> None:
+        """Accept no more requests."""
+        # In this order; otherwise a request at this moment would wait for a reader forever.
+        (self.folder / _REQUESTED).unlink(missing_ok=True)
+        os.close(self._pipe)
+
+    def wait(self, seconds: float) -> None:
+        """Return at the next request, and after ``seconds`` at the latest."""
+        self._poll.poll(1000 * seconds)
+
+    def newest(self, otherwise: int) -> int:
+        """The number of the last request, or ``otherwise``. Each number is written atomically."""
+        number = otherwise
+        with contextlib.suppress(BlockingIOError):
+            while numbers := os.read(self._pipe, 1024 * _DIGITS):
+                number = int(numbers[-_DIGITS:])
+        return number
+
+    def announce(self, number: int, content: str) -> None:
+        """Write where the records of that window are.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        partial = self.folder / "partial"
+        partial.write_text(content)
+        partial.replace(self._file(number))
+
+    def forget(self, number: int) -> None:
+        """Remove the file of that window, after it was read."""
+        self._file(number).unlink(missing_ok=True)
+
+    def forget_all(self) -> None:
+        """Remove the files of all windows."""
+        for file in self.folder.glob("[0-9]*"):
+            file.unlink()
+
+    def fail(self) -> None:
+        """Announce that no more windows come."""
+        (self.folder / _RUNNING).rename(self.folder / _FAILED)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:0{_DIGITS}d}"
+
+
+def windows_from(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
     """The windows of the shard cache whose scratch folder is ``root``, which ends with a slash.
 
     An empty ``root`` is the working directory of the process that reads. ``width`` is the number of
@@ -41,13 +122,15 @@ def supplied(root: str, width: int | None, first: int = 0) -> tf.data.Dataset:
     """
 
     def window(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        lines = tf.strings.split(_asked_for(root, number), "\n")
-        said = tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64)
+        lines = tf.strings.split(_announced(root, number), "\n")
+        drop, last, *seed = tf.unstack(
+            tf.strings.to_number(tf.strings.split(lines[0], ","), tf.int64), 4
+        )
         names, *numbers = tf.io.decode_csv(lines[1:], _PIECE)
         records = _records(tf.strings.join([root, FOLDER, "/", names]), numbers, width)
         count = tf.shape(records)[0]
-        keys = tf.random.stateless_uniform([count], said[2:4], None, None, tf.int32)
-        return records, tf.argsort(keys, stable=True)[said[0] :], said[1] == 1
+        keys = tf.random.stateless_uniform([count], seed, None, None, tf.int32)
+        return records, tf.argsort(keys, stable=True)[drop:], last == 1
 
     return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
 
@@ -88,42 +171,42 @@ def batches_of(windows: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         kept = tf.concat([left[: tf.where(count > 0, 0, held)], rest], 0)
         return kept, (left, records, order, count)
 
-    def cut(*window: tf.Tensor) -> tf.data.Dataset:
-        numbers = tf.data.Dataset.range(tf.cast(window[3], tf.int64))
-        return numbers.map(lambda number: (tf.cast(number, tf.int32), *window[:3]))
-
-    def batch(
-        number: tf.Tensor, left: tf.Tensor, records: tf.Tensor, order: tf.Tensor
-    ) -> tf.Tensor:
+    def cut(
+        left: tf.Tensor, records: tf.Tensor, order: tf.Tensor, count: tf.Tensor
+    ) -> tf.data.Dataset:
         held = tf.shape(left)[0]
-        begin = tf.maximum(number * batch_size - held, 0)
-        own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
-        return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
 
-    counts = windows.scan(nothing, AS_WRITTEN(counted))
-    return counts.flat_map(AS_WRITTEN(cut)).map(AS_WRITTEN(batch))
+        def batch(number: tf.Tensor) -> tf.Tensor:
+            number = tf.cast(number, tf.int32)
+            begin = tf.maximum(number * batch_size - held, 0)
+            own = tf.gather(records, order[begin : (number + 1) * batch_size - held])
+            return tf.concat([left[: tf.where(number == 0, held, 0)], own], 0)
+
+        return tf.data.Dataset.range(tf.cast(count, tf.int64)).map(batch)
+
+    return windows.scan(nothing, AS_WRITTEN(counted)).flat_map(AS_WRITTEN(cut))
 
 
-def _asked_for(root: str, number: tf.Tensor) -> tf.Tensor:
+def _announced(root: str, number: tf.Tensor) -> tf.Tensor:
     """The content of that window's file, once it exists."""
-    name = tf.strings.as_string(number, width=DIGITS, fill="0")
-    file = tf.strings.join([root, WINDOWS, "/", name])
+    name = tf.strings.as_string(number, width=_DIGITS, fill="0")
+    file = tf.strings.join([root, _WINDOWS, "/", name])
 
-    def ask() -> tf.Operation:
-        return tf.io.write_file(f"{root}{WINDOWS}/{ASKED}", name)
+    def request() -> tf.Operation:
+        return tf.io.write_file(f"{root}{_WINDOWS}/{_REQUESTED}", name)
 
-    def again(_: tf.Tensor) -> list[tf.Tensor]:
+    def look_again(_: tf.Tensor) -> list[tf.Tensor]:
         # The names depend on the pause; otherwise TensorFlow would check for a file only once.
-        failed, here = tf.unstack(tf.gather([[f"{root}{WINDOWS}/{FAILED}", file]], _slept()))
+        failed, here = tf.unstack(tf.gather([[f"{root}{_WINDOWS}/{_FAILED}", file]], _slept()))
         with tf.control_dependencies([tf.debugging.Assert(~_exists(failed), [NO_MORE])]):
             # Repeated, because a reader of a process that has ended may have requested another.
-            asked = ask()
-        with tf.control_dependencies([asked]):
+            requested = request()
+        with tf.control_dependencies([requested]):
             return [_exists(here)]
 
-    with tf.control_dependencies([ask()]):
+    with tf.control_dependencies([request()]):
         there = _exists(file)
-    there = tf.while_loop(lambda there: ~there, again, [there])[0]
+    there = tf.while_loop(lambda there: ~there, look_again, [there])[0]
     with tf.control_dependencies([there]):
         return tf.io.read_file(file)
 

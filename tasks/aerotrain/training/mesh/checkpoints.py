@@ -1,17 +1,20 @@
 """Checkpoints of a model whose variables are distributed over processes."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
-from tensorflow.python.eager import context
 
 from aerotrain.store import fetch, publish
-from aerotrain.training.checkpoints.checkpoints import FILE, Checkpoints, bad_weights
+from aerotrain.training.checkpoints.checkpoints import (
+    FILE,
+    Checkpoints,
+    SavedState,
+    bad_weights,
+)
 from aerotrain.training.checkpoints.retention import remove
+from aerotrain.training.internals import tensorflow2
 from aerotrain.training.mesh.layouts import host
 
 #: The folder of a checkpoint's parts until the chief has merged them.
@@ -29,6 +32,10 @@ class MeshCheckpoints(Checkpoints):
     variables of a mesh, so training waits until they are on the disk.
     """
 
+    def _read(self, folder: Path) -> None:
+        super()._read(folder)
+        tensorflow2.wait_for_operations()
+
     def _copy(self, folder: Path) -> None:
         self._check_weights_now()
         shutil.rmtree(folder, ignore_errors=True)
@@ -37,7 +44,7 @@ class MeshCheckpoints(Checkpoints):
     def _write(self, folder: Path) -> None:
         if dtensor.num_clients() == 1:
             self._checkpoint.write(str(folder / FILE))
-            context.async_wait()
+            tensorflow2.wait_for_operations()
             return
         own = folder.with_name(f"{folder.name}-own")
         self._checkpoint.write(str(own / FILE))
@@ -67,7 +74,7 @@ class MeshCheckpoints(Checkpoints):
 
     def _check_weights_now(self) -> None:
         for variable in self._model.trainable_variables:
-            value = variable._value.read_value()
+            value = variable.value.read_value()
             with dtensor.default_mesh(self._counter.layout.mesh):
                 is_finite = bool(host(tf.reduce_all(tf.math.is_finite(value))))
             if not is_finite:
@@ -77,12 +84,12 @@ class MeshCheckpoints(Checkpoints):
 class PeerMeshCheckpoints(MeshCheckpoints):
     """Restores what the chief restores, and publishes its parts for the chief."""
 
-    def save(self, _about: Mapping[str, Any], _files: Mapping[str, bytes]) -> None:
+    def save(self, _state: SavedState) -> None:
         self._check_weights_now()
         name = self._name()
         folder = self._folder(name)
         self._checkpoint.write(str(folder / FILE))
-        context.async_wait()  # operations on a mesh return before they are done
+        tensorflow2.wait_for_operations()
         # The chief alone writes replicated variables, so this folder may be empty otherwise.
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _NOTHING).write_text("")

@@ -8,10 +8,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.name_scope import current_path
 from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.training.internals import keras3
 
 #: A variable up to this size is initialized whole on each process and then divided, so that it has
 #: the same initial values as under any other strategy. A larger one is initialized in parts, each
@@ -24,8 +24,10 @@ class MeshVariable(dtensor.DVariable):  # type: ignore[misc]  # TensorFlow has n
 
     def assign(self, value: Any, *arguments: Any, **options: Any) -> Any:
         """Assign a value on the mesh, or one that is whole in every process."""
-        if tf.executing_eagerly() and not dtensor.is_dtensor(value):
-            value = dtensor.relayout(tf.convert_to_tensor(value, self.dtype), self.layout)
+        if tf.executing_eagerly():
+            value = tf.convert_to_tensor(value, self.dtype)
+            if not dtensor.is_dtensor(value):
+                value = dtensor.relayout(value, self.layout)
         return super().assign(value, *arguments, **options)
 
     def numpy(self) -> Any:
@@ -55,7 +57,7 @@ class LayoutMap:
         self._rules = rules
         self._used: set[str] = set()
         self._made: dict[str, dtensor.Layout] = {}
-        self._refusal: FinalError | None = None
+        self._error: FinalError | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -67,8 +69,8 @@ class LayoutMap:
         """
         with tf.variable_creator_scope(self._create):
             yield
-        if self._refusal is not None:
-            raise self._refusal
+        if self._error is not None:
+            raise self._error
 
     def check_used(self) -> None:
         """Check that each rule names at least one of the created variables.
@@ -109,7 +111,7 @@ class LayoutMap:
                 if wrong is None:
                     cut = [axis or dtensor.UNSHARDED for axis in axes]
                     return dtensor.Layout(cut, self._mesh)
-                self._refusal = self._refusal or FinalError(
+                self._error = self._error or FinalError(
                     f"the layout {pattern!r} of 'dtensor' does not fit the variable {path} of "
                     f"shape {tuple(shape)}: {wrong}"
                 )
@@ -146,7 +148,7 @@ def _path(initial: Any, name: str) -> str:
         owner = inspect.getclosurevars(initial).nonlocals.get("self")
         if isinstance(owner, keras.Variable):
             return str(owner.path)
-    return "/".join(filter(None, [current_path(), name]))
+    return "/".join(filter(None, [keras3.current_path(), name]))
 
 
 def _spec(initial: Any, dtype: Any) -> tf.TensorSpec:

@@ -1,13 +1,12 @@
 """The mesh of devices over which DTensor divides batches and the model's variables.
 
-Every process of the job runs the same program, and its devices hold its own parts. ``MeshStrategy``
-implements on a mesh what the loop uses of a ``tf.distribute.Strategy``.
+Every process of the job runs the same program, and its devices hold its own parts.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -18,60 +17,46 @@ from aerotrain.contract.steps import BATCH_AXIS, MODEL_AXIS, TrainArguments
 from aerotrain.training.mesh.layouts import LayoutMap, host, replicated
 
 
-class MeshStrategy:
-    """The mesh, the layouts of variables on it, and its processes."""
+class Mesh:
+    """The ``Distribution`` of a mesh: its devices, and the layouts of variables on it."""
 
-    def __init__(self, mesh: dtensor.Mesh, layouts: LayoutMap) -> None:
-        self.mesh = mesh
+    def __init__(self, devices: dtensor.Mesh, layouts: LayoutMap) -> None:
+        self.devices = devices
         self.layouts = layouts
-        #: The loop's "replicas" are processes here, because the loop runs once per process.
-        self.num_replicas_in_sync = dtensor.num_clients()
-        self._told = 0.0
-        self._agreed = False
+        self.has_peers = dtensor.num_clients() > 1
+        self._is_preempted = 0.0
+        self._any_preempted = False
 
-    @property
-    def extended(self) -> "MeshStrategy":
-        """The internal interface of ``tf.distribute.Strategy.extended``."""
-        return self
+    def scope(self) -> AbstractContextManager[None]:
+        return self.layouts.scope()
 
-    def _in_multi_worker_mode(self) -> bool:
-        return self.num_replicas_in_sync > 1
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """A scope in which variables, including those of Keras, are created on the mesh."""
-        with self.layouts.scope():
-            yield
-
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
-        """Call ``function`` once in each process."""
-        return function(*args)
-
-    def reduce(self, _operation: Any, value: tf.Tensor, axis: None) -> tf.Tensor:
-        """The sum of ``value`` over the devices of all processes; all of them must call this."""
+    def sum(self, values: tf.Tensor) -> Any:
+        """The sum of ``values`` over the devices of all processes; all of them must call this."""
         layout = dtensor.Layout(
-            [*self.mesh.dim_names, *[dtensor.UNSHARDED] * value.ndim], self.mesh
+            [*self.devices.dim_names, *[dtensor.UNSHARDED] * values.ndim], self.devices
         )
-        part = tf.reshape(value, [1] * len(self.mesh.dim_names) + value.shape.as_list())
-        parts = dtensor.pack([part] * self.mesh.num_local_devices(), layout)
-        with dtensor.default_mesh(self.mesh):
-            total = tf.reduce_sum(parts, axis=list(range(len(self.mesh.dim_names))))
-        return tf.constant(host(total))
+        part = tf.reshape(values, [1] * len(self.devices.dim_names) + values.shape.as_list())
+        parts = dtensor.pack([part] * self.devices.num_local_devices(), layout)
+        with dtensor.default_mesh(self.devices):
+            total = tf.reduce_sum(parts, axis=list(range(len(self.devices.dim_names))))
+        return host(total)
 
-    def agreed(self, told: bool) -> bool:
-        """Whether any process had been preempted when the chief's clock was last read.
+    def clock(self) -> float:
+        """The chief's clock in seconds; also tells all processes whether one was preempted."""
+        if not self.has_peers:
+            return time.monotonic()
+        own = [time.monotonic() if dtensor.client_id() == 0 else 0.0, self._is_preempted]
+        clock, preempted = self.sum(tf.constant(own, tf.float64))
+        self._any_preempted = bool(preempted > 0)
+        return float(clock) / self.devices.num_local_devices()
 
-        ``told`` is whether this process is preempted now; the next reading sends it to the others.
+    def any_preempted(self, own: bool) -> bool:
+        """Whether any process had been preempted when ``clock`` was last read.
+
+        ``own`` is whether this process is preempted now; the next reading sends it to the others.
         """
-        self._told = float(told)
-        return told if not self._in_multi_worker_mode() else self._agreed
-
-    def read_clock(self) -> float:
-        """The chief's clock in seconds; every process must call this."""
-        own = [time.monotonic() if dtensor.client_id() == 0 else 0.0, self._told]
-        clock, told = self.reduce(None, tf.constant(own, tf.float64), axis=None).numpy()
-        self._agreed = told > 0
-        return float(clock) / self.mesh.num_local_devices()
+        self._is_preempted = float(own)
+        return self._any_preempted if self.has_peers else own
 
     def on_mesh(self, batch: tf.Tensor) -> tf.Tensor:
         """A batch that is whole in this process, with its examples divided over the mesh.
@@ -79,13 +64,13 @@ class MeshStrategy:
         A batch that cannot be divided, such as the last of an epoch, is computed whole on every
         device.
         """
-        layout = replicated(self.mesh, batch.ndim)
-        if batch.shape[0] % self.mesh.dim_size(BATCH_AXIS) == 0:
-            layout = dtensor.Layout.batch_sharded(self.mesh, BATCH_AXIS, batch.ndim)
+        layout = replicated(self.devices, batch.ndim)
+        if batch.shape[0] % self.devices.dim_size(BATCH_AXIS) == 0:
+            layout = dtensor.Layout.batch_sharded(self.devices, BATCH_AXIS, batch.ndim)
         return dtensor.relayout(batch, layout)
 
 
-def mesh_strategy(arguments: TrainArguments) -> MeshStrategy:
+def mesh_of(arguments: TrainArguments) -> Mesh:
     """Join the other processes of the cluster, if any, and create the mesh.
 
     Raises:
@@ -106,29 +91,15 @@ def mesh_strategy(arguments: TrainArguments) -> MeshStrategy:
         mesh = dtensor.create_distributed_mesh(list(sizes.items()), device_type=kind)
     else:
         mesh = dtensor.create_mesh(list(sizes.items()), device_type=kind)
-    return MeshStrategy(mesh, LayoutMap(mesh, arguments.layout))
-
-
-def chiefs_clock(strategy: MeshStrategy) -> Callable[[], float]:
-    """The chief's clock, in seconds, in every process; they must read it together."""
-    if not strategy._in_multi_worker_mode():
-        return time.monotonic
-
-    return strategy.read_clock
+    return Mesh(mesh, LayoutMap(mesh, arguments.layout))
 
 
 def _sizes(arguments: TrainArguments, devices: int) -> Mapping[str, int]:
     if arguments.mesh:
         return {axis: arguments.mesh.get(axis, 1) for axis in (BATCH_AXIS, MODEL_AXIS)}
-    along_model = bool(arguments.layout)
-    return (
-        {BATCH_AXIS: 1, MODEL_AXIS: devices}
-        if along_model
-        else {
-            BATCH_AXIS: devices,
-            MODEL_AXIS: 1,
-        }
-    )
+    if arguments.layout:
+        return {BATCH_AXIS: 1, MODEL_AXIS: devices}
+    return {BATCH_AXIS: devices, MODEL_AXIS: 1}
 
 
 def _present(kind: str) -> int:

@@ -1,16 +1,27 @@
-"""Training steps of a compiled Keras model whose variables are on a mesh."""
+"""Training steps of a compiled Keras model whose variables are on a mesh, and their runner."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
-from keras.src.optimizers.base_optimizer import BaseOptimizer
+from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.steps.compiled import inner
+from aerotrain.contract.steps import BATCH_AXIS, TrainArguments
+from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.internals import keras3
+from aerotrain.training.mesh.layouts import host, replicated
+from aerotrain.training.mesh.mesh import Mesh
+from aerotrain.training.model.checks import check_divisible
+from aerotrain.training.step_runner import StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
-from aerotrain.training.steps.step import MetricState, MetricValues
+from aerotrain.training.steps.metric_state import MetricState, MetricValues
+from aerotrain.training.steps.step import inner, length
+
+#: The most steps in one execution. DTensor has no loops, so each step is compiled separately.
+_UNROLLED = 4
 
 
 class MeshStep:
@@ -26,8 +37,7 @@ class MeshStep:
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable, _batch: Any = None) -> None:
-        _refuse_conditional(model)
-        _without_variables(model.optimizer)
+        _check_unconditional(model)
         self.metrics = MetricState(model)
         self.model = model
         self.counter = counter
@@ -45,7 +55,7 @@ class MeshStep:
         ``first`` is the number of the first of these steps, counted from 1.
         """
         variables = [*self._weights, *self._slots]
-        before = [each._value.read_value() for each in variables]
+        before = [each.value.read_value() for each in variables]
         after, many = before, len(self._weights)
         for index, batch in enumerate(batches):
             weights, slots, loss, sums = self._one(after[:many], after[many:], sums, batch)
@@ -53,7 +63,7 @@ class MeshStep:
             after = [*weights, *slots]
         for variable, old, new in zip(variables, before, after, strict=True):
             if new is not old:
-                variable._value.assign(new)
+                variable.value.assign(new)
         return sums
 
     def _one(
@@ -70,28 +80,109 @@ class MeshStep:
         with keras.StatelessScope(mapping, collect_losses=True) as scope:
             with tf.GradientTape() as tape:
                 tape.watch(trained)
-                y_pred = model(x, training=True) if model._call_has_training_arg else model(x)
-                loss = model._compute_loss(x, y, y_pred, weight, training=True)
-                length = tf.shape(tf.nest.flatten(x)[0])[0]
-                model._loss_tracker.update_state(loss, sample_weight=length)
+                y_pred = keras3.call(model, x, training=True)
+                loss = keras3.compute_loss(model, x, y, y_pred, weight)
+                keras3.track_loss(model, loss, length(x))
                 scaled = model.optimizer.scale_loss(loss)
             model.compute_metrics(x, y, y_pred, sample_weight=weight)
         gradients = tape.gradient(scaled, trained)
-        new_trained, new_slots = model.optimizer.stateless_apply(slots, gradients, trained)
+        new_trained, new_slots = keras3.stateless_apply(model.optimizer, slots, gradients, trained)
         after = [scope.get_current_value(each) for each in self._weights]
         for place, new in zip(self._trained, new_trained, strict=True):
             after[place] = new
         return after, new_slots, loss, [*self.metrics.of(scope), sums[-1]]
 
 
+class MeshStepRunner:
+    """Runs steps on the mesh. Each process reads every batch, and keeps its part of it."""
+
+    def __init__(
+        self, mesh: Mesh, step: MeshStep, dataset: tf.data.Dataset, per_execution: int
+    ) -> None:
+        self._mesh = mesh
+        self._counter = step.counter
+        self._zero = step.metrics.zero
+        self._execute = tf.function(step, autograph=False)
+        self._batches = iter(dataset)
+        self._per_execution = min(per_execution, _UNROLLED)
+
+    def run(
+        self, steps: int, sums: MetricValues | None = None, is_preempted: Callable[[], bool] = never
+    ) -> Iterator[StepsRun]:
+        mesh = self._mesh.devices
+        begin = self._zero if sums is None else [np.asarray(each) for each in sums]
+        sums = [dtensor.relayout(tf.constant(each), replicated(mesh, each.ndim)) for each in begin]
+        done = 0
+        for batches in self._executions(steps):
+            before = int(self._counter.numpy())
+            first = dtensor.relayout(tf.constant(before + 1, tf.int64), replicated(mesh, 0))
+            with dtensor.default_mesh(mesh):
+                sums = self._execute(sums, first, batches)
+            self._counter.assign(before + len(batches))
+            done += len(batches)
+            preempted = self._mesh.any_preempted(is_preempted())
+            yield StepsRun(done, [host(each) for each in sums], preempted)
+
+    def _executions(self, steps: int) -> Iterator[list[Any]]:
+        """The batches of ``steps`` steps, in full lists of one shape, or in lists of one batch.
+
+        Lists of any other length would each be compiled separately.
+        """
+        held: list[Any] = []
+        for number in range(1, steps + 1):
+            held.append(next(self._batches))
+            alike = _rows(held[-1]) == _rows(held[0])
+            if alike and len(held) < self._per_execution and number < steps:
+                continue
+            whole = alike and len(held) == self._per_execution
+            for batches in [held] if whole else [[each] for each in held]:
+                yield [tf.nest.map_structure(self._mesh.on_mesh, each) for each in batches]
+            held = []
+
+    def wait_until_idle(self) -> None:
+        """Do nothing: an execution returns when its steps are done."""
+
+
+def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int) -> MeshStepRunner:
+    """The step runner of a job under ``dtensor``.
+
+    Raises:
+        FinalError: a layout names no variable, or an argument is not possible on a mesh.
+    """
+    mesh.layouts.check_used()
+    _check_arguments(pipeline.arguments)
+    check_divisible(pipeline.job.strategy, pipeline.arguments, mesh.devices.dim_size(BATCH_AXIS))
+    return MeshStepRunner(mesh, step, pipeline.local(start), pipeline.arguments.steps_per_execution)
+
+
+def _check_arguments(arguments: TrainArguments) -> None:
+    several = dtensor.num_clients() > 1
+    for name, asked, instead in (
+        (
+            "gradient_accumulation_steps",
+            arguments.gradient_accumulation_steps > 1,
+            "lower batch_size",
+        ),
+        ("jit_compile", arguments.jit_compile, "DTensor compiles its steps in its own way"),
+        ("gradient_dtype", arguments.gradient_dtype != "float32", "use mixed_bfloat16"),
+        ("checkpoint_interval", arguments.checkpoint_interval is None and several, "give a number"),
+        ("validate", arguments.validate and several, "ask for an evaluator, which is a replica"),
+    ):
+        if asked:
+            raise FinalError(
+                f"{name}={getattr(arguments, name)!r} cannot be under 'dtensor'; leave it out "
+                f"({instead}), or choose 'multi_worker_mirrored'"
+            )
+
+
 def _first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-    """The result of ``step.first_bad``, without ``tf.where``, which crashes DTensor on a scalar."""
+    """``metric_state.first_bad`` without ``tf.where``, which crashes DTensor on a scalar."""
     bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
     is_first = tf.cast(tf.logical_and(bad, tf.equal(known[1], 0)), known.dtype)
     return known + is_first * tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
 
 
-def _refuse_conditional(model: keras.Model) -> None:
+def _check_unconditional(model: keras.Model) -> None:
     """Check for what acts in some steps only, because DTensor has no conditionals."""
     if has_custom_step(model):
         raise FinalError(
@@ -111,33 +202,5 @@ def _refuse_conditional(model: keras.Model) -> None:
             )
 
 
-def _without_variables(optimizer: Any) -> None:
-    """Give ``optimizer`` the ``stateless_apply`` that Keras disables for TensorFlow's optimizers.
-
-    Keras's TensorFlow optimizers bypass Keras's variables and use the ``tf.Variable`` in them. Only
-    that is undone here. The optimizer's formula does not change.
-    """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        _without_variables(optimizer.inner_optimizer)
-        return
-    kind = type(optimizer)
-    optimizer.__class__ = type(kind.__name__, (_Stateless, kind), {})
-    variables = optimizer._trainable_variables
-    optimizer._trainable_variables_indices = {id(each): i for i, each in enumerate(variables)}
-
-
-class _Stateless(BaseOptimizer):  # type: ignore[misc]  # Keras has no types
-    assign = BaseOptimizer.assign
-    _apply_weight_decay = BaseOptimizer._apply_weight_decay
-    _backend_update_step = BaseOptimizer._backend_update_step
-    _overwrite_model_variables_with_average_value = (
-        BaseOptimizer._overwrite_model_variables_with_average_value
-    )
-    _var_key = BaseOptimizer._var_key
-    stateless_apply = BaseOptimizer.stateless_apply
-
-    def assign_add(self, variable: Any, value: Any) -> None:
-        variable.assign(variable + tf.convert_to_tensor(value))
-
-    def assign_sub(self, variable: Any, value: Any) -> None:
-        variable.assign(variable - tf.convert_to_tensor(value))
+def _rows(batch: Any) -> int:
+    return int(tf.nest.flatten(batch)[0].shape[0])

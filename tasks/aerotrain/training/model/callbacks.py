@@ -3,18 +3,33 @@
 They receive the trained model: what they assign to its optimizer's learning rate, or to its
 weights, takes effect in the next step. ``on_train_batch_*`` are called once per execution, which is
 several steps, and only if a callback defines them.
+
+A checkpoint keeps the state of callbacks: of Keras's, the attributes that determine their
+decisions; of a callback of the user's own, what ``get_state()`` returns, which is JSON, and
+``set_state(state)`` takes. All other callbacks start over.
 """
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.training.model.callback_state import Files, remembered, resumed
 from aerotrain.training.model.keras_adapter import KERAS
+
+#: Content by file name.
+Files = Mapping[str, bytes]
+
+#: The attributes of Keras's callbacks that determine their decisions.
+_STATE: Mapping[type[keras.callbacks.Callback], tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
+}
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
@@ -24,7 +39,6 @@ _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
     keras.callbacks.BackupAndRestore: "a training that is started again goes on by itself",
     keras.callbacks.TensorBoard: "its event files are in the store already",
 }
-
 
 #: Callbacks of Keras that log the learning rate.
 _RATES = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
@@ -54,7 +68,7 @@ class Callbacks:
         names = [getattr(each, "monitor", None) for each in self.given]
         return [name for name in names if isinstance(name, str)]
 
-    def refuse_unlogged(self, logged: Sequence[str], measured: Sequence[str] | None) -> None:
+    def check_monitored(self, logged: Sequence[str], measured: Sequence[str] | None) -> None:
         """Check that no callback monitors what is never logged, and so would never act.
 
         ``logged`` are the names that training logs, ``measured`` those of the validation split, or
@@ -95,7 +109,7 @@ class Callbacks:
 
     def begin(self, state: Mapping[str, Any], files: Files) -> None:
         """Start the training, or resume from the state that ``remember`` returned."""
-        with resumed(self.given, state.get("callbacks", []), files):
+        with _resumed(self.given, state.get("callbacks", []), files):
             self._list.on_train_begin()
         self._model.stop_training = bool(state.get("stopped"))
 
@@ -115,7 +129,7 @@ class Callbacks:
 
     def remember(self) -> tuple[dict[str, Any], Files]:
         """The state for a checkpoint: JSON, and files by name."""
-        callbacks, files = remembered(self.given)
+        callbacks, files = _states_of(self.given)
         return {"callbacks": callbacks, "stopped": self.stop}, files
 
     def logs(self) -> list[Path]:
@@ -151,3 +165,70 @@ def _has(callback: keras.callbacks.Callback, name: str) -> bool:
     """Whether the callback overrides the method of that name."""
     function = getattr(getattr(callback, name), "__func__", None)
     return function is not getattr(keras.callbacks.Callback, name)
+
+
+def _states_of(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Files]:
+    """The state of each callback as JSON, and the parts of it that are files."""
+    files: dict[str, bytes] = {}
+    states = []
+    for index, each in enumerate(callbacks):
+        states.append({"kind": type(each).__name__, "state": _state_of(each)})
+        if isinstance(each, keras.callbacks.CSVLogger):
+            files[_log_file(index)] = Path(each.filename).read_bytes()
+        if getattr(each, "best_weights", None) is not None:
+            content = io.BytesIO()
+            np.savez(content, *each.best_weights)
+            files[_weights_file(index)] = content.getvalue()
+    return states, files
+
+
+@contextmanager
+def _resumed(
+    callbacks: Sequence[Any], states: Sequence[Mapping[str, Any]], files: Files
+) -> Iterator[None]:
+    """Restore the state of callbacks, which start in this scope."""
+    if [each["kind"] for each in states] != [type(each).__name__ for each in callbacks]:
+        if states:
+            print("the callbacks are others than those of the checkpoint: they start over")
+        yield
+        return
+    for index, each in enumerate(callbacks):
+        if isinstance(each, keras.callbacks.CSVLogger) and _log_file(index) in files:
+            each.append = True
+            Path(each.filename).write_bytes(files[_log_file(index)])
+    yield  # on_train_begin resets a callback, so the rest is restored after it
+    for index, (each, kept) in enumerate(zip(callbacks, states, strict=True)):
+        _restore(each, kept["state"])
+        if _weights_file(index) in files:
+            with np.load(io.BytesIO(files[_weights_file(index)])) as arrays:
+                each.best_weights = [arrays[name] for name in arrays.files]
+
+
+def _state_of(callback: Any) -> Any:
+    if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
+        return callback.get_state()
+    values = {name: getattr(callback, name, None) for name in _attributes(callback)}
+    return {
+        name: None if value is None else float(value) if name == "best" else int(value)
+        for name, value in values.items()
+    }
+
+
+def _restore(callback: Any, state: Any) -> None:
+    if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
+        callback.set_state(state)
+        return
+    for name in _attributes(callback):
+        setattr(callback, name, state[name])
+
+
+def _attributes(callback: Any) -> tuple[str, ...]:
+    return next((names for kind, names in _STATE.items() if isinstance(callback, kind)), ())
+
+
+def _log_file(index: int) -> str:
+    return f"{index}-log.csv"
+
+
+def _weights_file(index: int) -> str:
+    return f"{index}-best-weights.npz"

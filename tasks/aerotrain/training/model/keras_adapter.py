@@ -4,26 +4,21 @@ All differences between the two are in ``KERAS``; the loop is the same.
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common import global_state
 
-from aerotrain.training.steps.compiled import check_trainable, symbolically_built
-from aerotrain.training.steps.custom import step_of
+from aerotrain.contract.errors import FinalError
+from aerotrain.training.internals import keras3
+from aerotrain.training.steps.custom import has_custom_step, step_of
 from aerotrain.training.steps.step import TrainStep
 
 #: The variable by which TensorFlow chooses, and its values that select tf_keras.
 VARIABLE = "TF_USE_LEGACY_KERAS"
 _TRUE = ("1", "true", "True")
-
-#: Keras's counters of names, such as ``auc`` and ``auc_1``. The only public way to change them is
-#: to reset all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
-_COUNTS = "object_name_uids"
 
 #: How many objects of each name a process has created.
 Names = Mapping[str, int]
@@ -77,7 +72,7 @@ class KerasAdapter(Protocol):
     def hint(self, value: Any) -> str:
         """Advice about ``value``, if it is a model of the other Keras; otherwise empty."""
 
-    def refuse(self, strategy: str, *, jit_compile: bool) -> None:
+    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
         """Check that this Keras supports the strategy and XLA.
 
         Raises:
@@ -109,15 +104,8 @@ class Keras3:
         finally:
             keras.config.set_dtype_policy(before)
 
-    @contextmanager
-    def naming(self, made: Names) -> Iterator[dict[str, int]]:
-        before = global_state.get_global_attribute(_COUNTS)
-        counts = defaultdict(int, made)
-        global_state.set_global_attribute(_COUNTS, counts)
-        try:
-            yield counts
-        finally:
-            global_state.set_global_attribute(_COUNTS, before)
+    def naming(self, made: Names) -> AbstractContextManager[dict[str, int]]:
+        return keras3.counted_names(made)
 
     def is_model(self, value: Any) -> bool:
         return isinstance(value, keras.Model)
@@ -126,20 +114,20 @@ class Keras3:
         return bool(model.compiled)
 
     def complete(self, model: keras.Model, batch: Any, module: str) -> None:
-        symbolically_built(model, batch)
-        check_trainable(model, module)
+        _build_symbolically(model, batch)
+        _check_trainable(model, module)
 
     def step(self, model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
         return step_of(model, counter, batch)
 
     def predict(self, model: keras.Model, x: Any) -> Any:
-        return model(x, training=False) if model._call_has_training_arg else model(x)
+        return keras3.call(model, x, training=False)
 
     def variables(self, model: keras.Model) -> list[tf.Variable]:
         return [variable.value for variable in model.variables]
 
     def losses(self, model: keras.Model) -> list[Any]:
-        return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
+        return keras3.losses(model)
 
     def hint(self, value: Any) -> str:
         # By name, because tf_keras need not be installed with Keras 3.
@@ -147,11 +135,44 @@ class Keras3:
             return f", or give the replicas {VARIABLE}=1 in their environment"
         return ""
 
-    def refuse(self, strategy: str, *, jit_compile: bool) -> None:
+    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
         """Do nothing: each strategy checks what Keras 3 cannot do under it."""
 
     def check_callbacks(self, module: str) -> None:
         """Do nothing: callbacks are called."""
+
+
+def _build_symbolically(model: keras.Model, batch: Any) -> None:
+    """Create every variable of ``model``, for batches of the element spec ``batch``."""
+    symbols = tf.nest.map_structure(
+        lambda spec: keras.KerasTensor(spec.shape, spec.dtype.name), batch
+    )
+    try:
+        keras3.build_symbolically(model, symbols)
+    except RuntimeError:
+        # A model with its own train_step may have no call; its step builds it.
+        if not has_custom_step(model):
+            raise
+
+
+def _check_trainable(model: keras.Model, module: str) -> None:
+    """Check that the model can be trained at all.
+
+    Raises:
+        FinalError: the model has no trainable weights, or relies on ``keras.distribution``.
+    """
+    if keras.distribution.distribution() is not None:
+        raise FinalError(
+            f"build_model of {module!r} sets keras.distribution, which shards nothing under "
+            "TensorFlow; leave it out, and choose a strategy of the job's instead"
+        )
+    if not model.trainable_weights and not has_custom_step(model):
+        raise FinalError(
+            f"the model that build_model of {module!r} returned has no trainable weights; "
+            "leave trainable=True on the layers that are to learn"
+        )
+    if model.run_eagerly:
+        print("run_eagerly=True has no effect here: every step is compiled", flush=True)
 
 
 def chosen(environment: Mapping[str, str]) -> KerasAdapter:
@@ -168,4 +189,4 @@ def chosen(environment: Mapping[str, str]) -> KerasAdapter:
 
 
 #: Chosen once per process, as TensorFlow does.
-KERAS: KerasAdapter = chosen(os.environ)
+KERAS: KerasAdapter = chosen(os.environ)  # noqa: TID251 -- TensorFlow reads it at import, too

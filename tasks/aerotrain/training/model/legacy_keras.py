@@ -1,21 +1,28 @@
 """Models of tf_keras, which is Keras 2, adapted to the loop for Keras 3.
 
 Imported only if TF_USE_LEGACY_KERAS is set, see ``aerotrain.training.model.keras_adapter``.
+
+The metrics of tf_keras have no stateless scope. While a step is traced, their variables are
+replaced by ``Held`` values, which behave like variables and become the sums.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.steps.legacy import LegacyStep
+from aerotrain.training.steps.metric_state import MetricState, MetricValues, numbers
+from aerotrain.training.steps.step import TrainStep
 
 try:
     import tf_keras
-    from tf_keras.src import backend
+
+    from aerotrain.training.internals import keras2
 except ModuleNotFoundError as error:
     raise FinalError(
         "TF_USE_LEGACY_KERAS asks for tf_keras, and it is not installed; install aerotrain's "
@@ -24,6 +31,159 @@ except ModuleNotFoundError as error:
 
 #: The strategies that are tested to train tf_keras models as one device does.
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server")
+
+
+class Held:
+    """A value that replaces a metric's variable. An assignment changes the value it holds."""
+
+    def __init__(self, variable: tf.Variable, value: Any) -> None:
+        self.dtype, self.shape, self.name = variable.dtype, variable.shape, variable.name
+        self.now: tf.Tensor = tf.convert_to_tensor(value, variable.dtype)
+
+    def assign(self, value: Any, **_: Any) -> tf.Tensor:
+        self.now = tf.ensure_shape(tf.cast(value, self.dtype), self.shape)
+        return self.now
+
+    def assign_add(self, value: Any, **_: Any) -> tf.Tensor:
+        return self.assign(self.now + tf.cast(value, self.dtype))
+
+    def assign_sub(self, value: Any, **_: Any) -> tf.Tensor:
+        return self.assign(self.now - tf.cast(value, self.dtype))
+
+    def read_value(self) -> tf.Tensor:
+        return self.now
+
+    value = read_value
+
+    def __getitem__(self, item: Any) -> tf.Tensor:
+        return self.now[item]
+
+
+def _operating(operate: Callable[[Any, Any], Any], *, swapped: bool = False) -> Any:
+    def operated(held: Held, other: Any) -> Any:
+        return operate(other, held.now) if swapped else operate(held.now, other)
+
+    return operated
+
+
+for _name in ("add", "sub", "mul", "truediv", "gt", "ge", "lt", "le"):
+    setattr(Held, f"__{_name}__", _operating(getattr(operator, _name)))
+for _name in ("add", "sub", "mul", "truediv"):
+    setattr(Held, f"__r{_name}__", _operating(getattr(operator, _name), swapped=True))
+
+tf.register_tensor_conversion_function(
+    Held, lambda held, dtype=None, name=None, as_ref=False: held.now
+)
+
+
+class LegacyMetricState(MetricState):
+    """The metrics of a tf_keras model, including the mean loss, as values.
+
+    Raises:
+        FinalError: a metric keeps a variable somewhere else than in an attribute.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.metrics = list(model.metrics)
+        self.in_call = False
+        self.by_batch = set()  # every loss counts by the size of its batch
+        #: The place of each variable: its object, the attribute, and the variable.
+        self._places: list[tuple[Any, str, tf.Variable]] = []
+        for metric in model.metrics:
+            metric.reset_state()
+            self._places += _places(metric)
+        self.variables = [variable for _, _, variable in self._places]
+        self.zero = [*(np.asarray(each.numpy()) for each in self.variables), np.zeros(2)]
+
+    @contextmanager
+    def holding(self, sums: MetricValues) -> Iterator[list[Held]]:
+        """A context in which the metrics read and update ``sums``, through the yielded values."""
+        held = [Held(*pair) for pair in zip(self.variables, sums, strict=False)]
+        self._put(held)
+        try:
+            yield held
+        finally:
+            self._put(self.variables)
+
+    def results(self, sums: MetricValues) -> dict[str, float]:
+        with self.holding(sums):
+            return numbers(self.model.get_metrics_result())
+
+    def begin_of(self, metric: Any) -> list[np.ndarray[Any, Any]]:
+        states = zip(self.variables, self.zero, strict=False)
+        return [state for variable, state in states if _is_in(variable, metric.weights)]
+
+    def updated(
+        self, metric: Any, states: Sequence[Any], arguments: Sequence[Any]
+    ) -> list[np.ndarray[Any, Any]]:
+        begin = iter(states)
+        own = [_is_in(variable, metric.weights) for variable in self.variables]
+        zero = zip(own, self.zero, strict=False)
+        with self.holding([next(begin) if mine else each for mine, each in zero]) as held:
+            metric.update_state(*arguments)
+        return [each.now.numpy() for mine, each in zip(own, held, strict=True) if mine]
+
+    def _put(self, values: Sequence[Any]) -> None:
+        for (owner, name, _), value in zip(self._places, values, strict=True):
+            # Bypasses tf_keras's own __setattr__, which would track the value.
+            object.__setattr__(owner, name, value)
+
+
+def _places(metric: Any) -> list[tuple[Any, str, tf.Variable]]:
+    places = [
+        (owner, name, value)
+        for owner in keras2.parts(metric)
+        for name, value in sorted(vars(owner).items())
+        if _is_in(value, metric.weights)
+    ]
+    if len(places) != len(metric.weights):
+        raise FinalError(
+            f"the metric {metric.name!r} of {type(metric).__name__} keeps its variables in a list "
+            "or a dict; give each an attribute of its own, or use a Keras 3 model"
+        )
+    return places
+
+
+def _is_in(value: Any, weights: Sequence[tf.Variable]) -> bool:
+    """Whether ``value`` is one of ``weights``, by identity: variables have no usable equality."""
+    return any(value is weight for weight in weights)
+
+
+class LegacyStep(TrainStep):
+    """One step of one replica for a tf_keras model, to be called through ``strategy.run``."""
+
+    def __init__(self, model: Any, counter: tf.Variable) -> None:
+        self.metrics: LegacyMetricState = LegacyMetricState(model)
+        self.model = model
+        self._counter = counter
+
+    def compute(
+        self, sums: MetricValues, batch: Any, share: tf.Tensor | None = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor, list[tf.Tensor]]:
+        model = self.model
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        with self.metrics.holding(sums) as held:
+            with tf.GradientTape() as tape:
+                y_pred = model(x, training=True)
+                loss = model.compute_loss(x, y, y_pred, weight)
+                counted = loss if share is None else loss * tf.cast(share, loss.dtype)
+            gradients = tape.gradient(counted, model.trainable_variables)
+            model.compiled_metrics.update_state(y, y_pred, weight)
+            added = [each.now for each in held]
+        if share is not None:
+            added = self.metrics.of_microbatch(sums, added, share)
+        return gradients, loss, [*added, sums[-1]]
+
+    def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        optimizer = self.model.optimizer
+        done = self._counter.assign_add(1, read_value=True)
+        # As with Keras 3: schedules and bias correction read it, and other workers may set it.
+        optimizer.iterations.assign(done - 1)
+        pairs = zip(gradients, self.model.trainable_variables, strict=True)
+        # Gradients of several replicas have already been exchanged.
+        optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+        return done
 
 
 class LegacyKeras:
@@ -43,29 +203,18 @@ class LegacyKeras:
         finally:
             tf_keras.mixed_precision.set_global_policy(before)
 
-    @contextmanager
-    def naming(self, made: Mapping[str, int]) -> Iterator[dict[str, int]]:
-        # https://github.com/keras-team/tf-keras/blob/v2.21.0/tf_keras/backend.py
-        counts, names = dict(backend.PER_GRAPH_OBJECT_NAME_UIDS), set(backend.OBSERVED_NAMES)
-        backend.reset_uids()
-        own = backend.get_default_graph_uid_map()
-        own.update(made)
-        try:
-            yield own
-        finally:
-            backend.reset_uids()
-            backend.PER_GRAPH_OBJECT_NAME_UIDS.update(counts)
-            backend.OBSERVED_NAMES.update(names)
+    def naming(self, made: Mapping[str, int]) -> AbstractContextManager[dict[str, int]]:
+        return keras2.counted_names(made)
 
     def is_model(self, value: Any) -> bool:
         return isinstance(value, tf_keras.Model)
 
     def is_compiled(self, model: tf_keras.Model) -> bool:
-        return bool(model._is_compiled)
+        return keras2.is_compiled(model)
 
     def complete(self, model: tf_keras.Model, batch: Any, module: str) -> None:
-        _refuse_what_is_its_own(model)
-        _refuse_optimizer(model.optimizer)
+        _check_methods(model)
+        _check_optimizer(model.optimizer)
         if model.run_eagerly:
             print("run_eagerly=True has no effect here: every step is compiled", flush=True)
         _trace(model, batch)
@@ -86,14 +235,14 @@ class LegacyKeras:
         return list(model.variables)
 
     def losses(self, model: tf_keras.Model) -> list[Any]:
-        return list(filter(None, tf.nest.flatten(model.compiled_loss._losses)))
+        return keras2.losses(model)
 
     def hint(self, value: Any) -> str:
         if isinstance(value, keras.Model):
             return ", or leave TF_USE_LEGACY_KERAS out of the replicas' environment"
         return ""
 
-    def refuse(self, strategy: str, *, jit_compile: bool) -> None:
+    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
         if strategy not in STRATEGIES:
             raise FinalError(
                 f"strategy {strategy!r} trains no tf_keras models; choose one of "
@@ -112,7 +261,7 @@ class LegacyKeras:
         )
 
 
-def _refuse_what_is_its_own(model: tf_keras.Model) -> None:
+def _check_methods(model: tf_keras.Model) -> None:
     for name in ("train_step", "compute_metrics"):
         if getattr(type(model), name) is not getattr(tf_keras.Model, name):
             raise FinalError(
@@ -121,7 +270,7 @@ def _refuse_what_is_its_own(model: tf_keras.Model) -> None:
             )
 
 
-def _refuse_optimizer(optimizer: Any) -> None:
+def _check_optimizer(optimizer: Any) -> None:
     if isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer):
         raise FinalError(
             "the optimizer scales its losses, as mixed_float16 needs it, which the loop does not "
@@ -146,8 +295,8 @@ def _trace(model: tf_keras.Model, batch: Any) -> None:
     strategy = tf.distribute.get_strategy()
     # States of layers and metrics may be updated only in a replica context. A parameter server
     # strategy has none before there is a coordinator, and does not require it.
-    together = strategy.num_replicas_in_sync > 1
+    replicated = strategy.num_replicas_in_sync > 1
     function = tf.function(
-        (lambda each: strategy.run(once, args=(each,))) if together else once, autograph=False
+        (lambda each: strategy.run(once, args=(each,))) if replicated else once, autograph=False
     )
     function.get_concrete_function(batch)

@@ -8,9 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.training.steps.results import flat
+from aerotrain.training.internals import keras3
+from aerotrain.training.steps.metric_state import MetricState, MetricValues, first_bad, flat
 from aerotrain.training.steps.slices import summed
-from aerotrain.training.steps.step import MetricState, MetricValues, TrainStep, first_bad
+from aerotrain.training.steps.step import TrainStep
 
 
 class CustomStepMetricState(MetricState):
@@ -45,7 +46,7 @@ class CustomStepMetricState(MetricState):
 
     def _has_tracked(self, sums: MetricValues) -> bool:
         """Whether the loss tracker, whose total and count come first, has counted anything."""
-        return self.model._loss_tracker is not None and bool(np.asarray(sums[1]))
+        return keras3.loss_tracker(self.model) is not None and bool(np.asarray(sums[1]))
 
 
 class CustomStep(TrainStep):
@@ -72,7 +73,7 @@ class CustomStep(TrainStep):
         return [*states, self.metrics.added(sums, logs), first_bad(sums[-1], losses, done)]
 
 
-class CustomStepTogether:
+class ReplicatedCustomStep:
     """``step`` on one replica of several, to be called through ``strategy.run``.
 
     Every optimizer adds up the gradients of all replicas, as in Keras. In an uneven last batch,
@@ -85,12 +86,12 @@ class CustomStepTogether:
         for each in tf.train.TrackableView(step.model).descendants():
             if isinstance(each, keras.optimizers.Optimizer):
                 # TensorFlow's own sum, which Keras calls, fails on slices of a short batch.
-                each._all_reduce_sum_gradients = _summed_pairs
+                keras3.sum_gradients_by(each, _summed_pairs)
 
     def __call__(
-        self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
+        self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> list[tf.Tensor]:
-        [(_, batch)] = pieces
+        [(_, batch)] = microbatches
         return self._step(sums, batch)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from aerotrain.training.internals import keras3
+
 #: Optimizers whose ``update_step`` is Adam's; a subclass may have changed it.
 _ADAM = (keras.optimizers.Adam, keras.optimizers.AdamW)
 
@@ -35,8 +37,7 @@ def _adam(
         if variable.shape.num_elements() < least or dtype not in _DTYPES:
             otherwise(optimizer, gradient, variable, learning_rate)
             return
-        index = optimizer._get_variable_index(variable)
-        m, v = optimizer._momentums[index].handle, optimizer._velocities[index].handle
+        m, v = (each.handle for each in keras3.adam_moments(optimizer, variable))
         step = tf.cast(optimizer.iterations + 1, dtype)
         first, second = (
             _less_than_one(each, dtype) for each in (optimizer.beta_1, optimizer.beta_2)

@@ -12,9 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from aerotrain.training.steps.compiled import inner
+from aerotrain.training.internals import keras3
+from aerotrain.training.steps.metric_state import MetricValues, first_bad
 from aerotrain.training.steps.slices import joined, summed
-from aerotrain.training.steps.step import MetricValues, TrainStep, first_bad
+from aerotrain.training.steps.step import TrainStep, inner
 
 #: A gradient for each trainable weight: a tensor, slices of one, or None.
 Gradients = Sequence[Any]
@@ -39,15 +40,15 @@ class MicrobatchStep:
             self._compute = tf.function(step.compute, jit_compile=True, autograph=False)
         if replicas > 1:
             # Keras would add up gradients after clipping each replica's own.
-            inner(step.model.optimizer)._all_reduce_sum_gradients = list
+            keras3.sum_gradients_by(inner(step.model.optimizer), list)
 
     def __call__(
-        self, sums: MetricValues, pieces: Sequence[tuple[tf.Tensor, Any]]
+        self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> list[tf.Tensor]:
-        """Train on ``pieces``, each a share and a batch; return ``sums`` with them added."""
+        """Train on ``microbatches``, each a share and a batch; return ``sums`` with them added."""
         total: Gradients | None = None
         losses: list[tf.Tensor] = []
-        for share, batch in pieces:
+        for share, batch in microbatches:
             # One after another, to limit memory to that of one microbatch.
             with tf.control_dependencies([*losses, *_tensors(total or ())]):
                 gradients, loss, sums = self._compute(

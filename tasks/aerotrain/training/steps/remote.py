@@ -1,23 +1,32 @@
-"""One training step of a worker whose variables are on parameter servers."""
+"""One training step of a worker whose variables are on parameter servers.
 
-from collections.abc import Sequence
+A worker and a ps that exchange four variables and their gradients separately spend more time on
+messages than on the values. So the small variables of a machine are packed together, and read and
+updated in one message. Of large tables, only the rows that a batch looks up are fetched.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from aerotrain.training.steps.compiled import inner
+from aerotrain.training.internals import keras3
 from aerotrain.training.steps.fused import fuse
-from aerotrain.training.steps.packed_variables import PackedVariables
-from aerotrain.training.steps.step import MetricScope, MetricState, MetricValues, TrainStep
+from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
+from aerotrain.training.steps.step import TrainStep, inner
+
+#: Variables up to this size are packed. For a larger one, the cost of a message is small, and of an
+#: embedding table a step needs only a few rows.
+PACKED_BYTES = 2**20
 
 
 class RemoteStep(TrainStep):
     """The step of ``TrainStep``, in few messages.
 
     It starts with one message that fetches all small weights, and ends with one that sends their
-    gradients to the ps, where the optimizer runs. Of large tables, only the rows that a batch looks
-    up are fetched.
+    gradients to the ps, where the optimizer runs.
     """
 
     def __init__(self, model: keras.Model, counter: tf.Variable) -> None:
@@ -25,15 +34,14 @@ class RemoteStep(TrainStep):
         # On a ps every operation is costly, and concurrent updates change results more than
         # rounding.
         fuse(inner(model.optimizer), least=0)
-        self._parcels = PackedVariables(model.trainable_weights, counter)
-        together = {id(each) for each in self._parcels.variables}
+        self._packed = PackedVariables(model.trainable_weights, counter)
+        packed = {id(each) for each in self._packed.variables}
         for weight in model.trainable_weights:
-            if id(weight) not in together:
-                # TensorFlow's gather calls it; without it, it would read the whole Keras variable.
-                weight.sparse_read = weight._value.sparse_read
+            if id(weight) not in packed:
+                keras3.gather_by_rows(weight)
 
     def _scope(self, sums: MetricValues) -> MetricScope:
-        scope = FetchedScope(self.metrics, sums, self._parcels)
+        scope = FetchedScope(self.metrics, sums, self._packed)
         self._number = scope.count + 1
         return scope
 
@@ -47,16 +55,58 @@ class RemoteStep(TrainStep):
 
     def _forward(self, x: Any, scope: MetricScope) -> Any:
         with scope:
-            return self._called(x)
+            return keras3.call(self.model, x, training=True)
 
     def apply(self, gradients: Sequence[Any]) -> tf.Tensor:
         weights = self.model.trainable_weights
         ids = [id(each) for each in weights]
-        arrived = self._parcels.delivered(dict(zip(ids, gradients, strict=True)))
+        arrived = self._packed.delivered(dict(zip(ids, gradients, strict=True)))
         with tf.device(self._counter.device):
             super().apply([arrived[each] for each in ids])
         # Reading the counter's present value would take one more message.
         return self._number
+
+
+class PackedVariables:
+    """The small ones of the Keras variables ``variables``, grouped by machine.
+
+    ``counter``, an int64 variable, is packed with those of its machine.
+    """
+
+    def __init__(self, variables: Iterable[Any], counter: tf.Variable) -> None:
+        small = [each for each in variables if _bytes(each) <= PACKED_BYTES]
+        self._groups = [list(group) for _, group in groupby(sorted(small, key=_place), _place)]
+        self._counter = counter
+        self.variables = [each for group in self._groups for each in group]
+
+    def fetched(self) -> tuple[tf.Tensor, dict[int, tf.Tensor]]:
+        """The current counter, and the values of ``variables`` by the variable's ``id``."""
+        values: dict[int, tf.Tensor] = {}
+        count = None
+        for group in self._groups:
+            device, dtype = _place(group[0])
+            with tf.device(device):
+                parts = [tf.reshape(each.value, [-1]) for each in group]
+                if count is None and device == self._counter.device and dtype == "float32":
+                    parts.append(tf.bitcast(self._counter.read_value(), tf.float32))
+                flat = tf.concat(parts, axis=0)
+            if len(parts) > len(group):
+                flat, bits = flat[:-2], flat[-2:]
+                count = tf.bitcast(bits, tf.int64)
+            values |= zip(map(id, group), _apart(flat, group), strict=True)
+        return self._counter.read_value() if count is None else count, values
+
+    def delivered(self, gradients: Mapping[int, Any]) -> dict[int, Any]:
+        """``gradients`` by the variable's ``id``; those of ``variables`` on their machines."""
+        arrived = dict(gradients)
+        for group in self._groups:
+            sent = [each for each in group if isinstance(gradients[id(each)], tf.Tensor)]
+            if not sent:
+                continue
+            flat = tf.concat([tf.reshape(gradients[id(each)], [-1]) for each in sent], axis=0)
+            with tf.device(_place(group[0])[0]):
+                arrived |= zip(map(id, sent), _apart(flat, sent), strict=True)
+        return arrived
 
 
 class FetchedScope(MetricScope):
@@ -73,3 +123,20 @@ class FetchedScope(MetricScope):
             # A layer assigns to its own weight, so the fetched value is outdated.
             self.state_mapping.pop(id(variable), None)
         super().add_update(update)
+
+
+def _apart(flat: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
+    parts = tf.split(flat, [each.shape.num_elements() for each in variables])
+    return [
+        tf.reshape(*pair) for pair in zip(parts, (each.shape for each in variables), strict=True)
+    ]
+
+
+def _bytes(variable: Any) -> int:
+    value = variable.value
+    return int(value.shape.num_elements() * value.dtype.size)
+
+
+def _place(variable: Any) -> tuple[str, str]:
+    value = variable.value
+    return value.device, value.dtype.name

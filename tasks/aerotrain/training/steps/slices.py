@@ -8,24 +8,26 @@ TensorFlow adds them up, too, but fails if lengths change from step to step: wit
 function a collective has one shape, for all steps of its loop. The last batch of an epoch, or
 lookups that depend on the data, have other lengths. So slices are sent in blocks of a few sizes
 here, each by its own collective.
-
-https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/cross_device_utils.py
-has ``_all_gather``, which a launcher calls for one replica. There is no public way to call it
-inside a condition.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
+
+from aerotrain.training.internals import tensorflow2
 
 #: Bytes of a block. Slices are sent in one block of the smallest size that fits those of all
 #: replicas, or in several of the largest. Each size is traced, which takes up to a second at the
-#: start of training.
+#: start of training, so there are few: steps of 8, which limit padding to 8 times the slices. The
+#: smallest takes hardly longer than an empty message, and the largest limits the padding, and the
+#: memory for it, of gradients of any size.
 BLOCKS = (2**12, 2**15, 2**18, 2**21)
+
+AllGather = Callable[[tf.Tensor], tf.Tensor]
 
 
 def joined(one: tf.IndexedSlices, other: tf.IndexedSlices) -> tf.IndexedSlices:
@@ -54,11 +56,10 @@ def summed(gradients: Sequence[Any]) -> list[Any]:
 
 
 def _of_slices(context: Any, gradients: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-    collectives = getattr(context.strategy.extended, "_cross_device_ops", None)
-    if not isinstance(collectives, CollectiveAllReduce):
+    all_gather = tensorflow2.collective_all_gather(context)
+    if all_gather is None:
         # A reduction within one process accepts another shape in each step.
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
-    all_gather = collectives._launchers[context._replica_id]._all_gather
     lengths = _lengths(context, gradients)
     sums: list[Any] = list(gradients)
     order = sorted(range(len(gradients)), key=lambda place: _kind(gradients[place]))
@@ -86,61 +87,79 @@ def _lengths(context: Any, gradients: Sequence[tf.IndexedSlices]) -> tf.Tensor:
 
 
 def _gathered(
-    own: Sequence[tf.IndexedSlices], lengths: tf.Tensor, all_gather: Callable[..., Any]
+    own: Sequence[tf.IndexedSlices], lengths: tf.Tensor, all_gather: AllGather
 ) -> list[tf.IndexedSlices]:
     """The sums of gradients of one kind, whose numbers of slices are ``lengths``."""
     dtype, width = _kind(own[0])
-    values = tf.concat([tf.reshape(each.values, [-1, width]) for each in own], axis=0)
-    indices = tf.concat([tf.cast(each.indices, tf.int64) for each in own], axis=0)
-    *sizes, greatest = [max(1, size // (tf.as_dtype(dtype).size * width)) for size in BLOCKS]
-    most = tf.reduce_max(tf.reduce_sum(lengths, axis=1))
-    replicas = lengths.shape[0]
-
-    def block(size: int, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """``size`` rows of each replica, from row ``begin`` on."""
-        rows = values[begin : begin + size], indices[begin : begin + size]
-        missing = size - tf.shape(rows[1])[0]
-        gathered = (
-            all_gather(tf.pad(rows[0], [[0, missing], [0, 0]]), None),
-            all_gather(tf.pad(rows[1], [[0, missing]]), None),
-        )
-        return (
-            tf.reshape(gathered[0], [replicas, size, width]),
-            tf.reshape(gathered[1], [replicas, size]),
-        )
-
-    def in_several() -> tuple[tf.Tensor, tf.Tensor]:
-        first = block(greatest, tf.zeros([], tf.int64))
-
-        def body(begin: tf.Tensor, *known: tf.Tensor) -> list[tf.Tensor]:
-            more = zip(known, block(greatest, begin), strict=True)
-            return [begin + greatest, *(tf.concat(pair, axis=1) for pair in more)]
-
-        shapes = [[], [replicas, None, width], [replicas, None]]
-        _, *all_blocks = tf.while_loop(
-            lambda begin, *_: begin < most,
-            body,
-            [tf.constant(greatest, tf.int64), *first],
-            shape_invariants=[tf.TensorShape(shape) for shape in shapes],
-            parallel_iterations=1,
-        )
-        return tuple(all_blocks)
-
-    in_one = [partial(block, size, tf.zeros([], tf.int64)) for size in sizes]
-    fit_not = tf.math.count_nonzero(most > sizes, dtype=tf.int32)
-    all_values, all_indices = tf.switch_case(fit_not, [*in_one, in_several])
+    exchange = _Exchange(
+        tf.concat([tf.reshape(each.values, [-1, width]) for each in own], axis=0),
+        tf.concat([tf.cast(each.indices, tf.int64) for each in own], axis=0),
+        lengths.shape[0],
+        all_gather,
+    )
+    sizes = [max(1, size // (tf.as_dtype(dtype).size * width)) for size in BLOCKS]
+    values, indices = exchange.rows(tf.reduce_max(tf.reduce_sum(lengths, axis=1)), sizes)
     ends = tf.cumsum(lengths, axis=1)
     begins = ends - lengths
-    size = tf.shape(all_indices)[1]
+    size = tf.shape(indices)[1]
     sums = []
     for place, each in enumerate(own):
         mine = tf.sequence_mask(ends[:, place], size) & ~tf.sequence_mask(begins[:, place], size)
         shape = tf.concat([[-1], tf.shape(each.values)[1:]], axis=0)
         sums.append(
             tf.IndexedSlices(
-                tf.reshape(tf.boolean_mask(all_values, mine), shape),
-                tf.cast(tf.boolean_mask(all_indices, mine), each.indices.dtype),
+                tf.reshape(tf.boolean_mask(values, mine), shape),
+                tf.cast(tf.boolean_mask(indices, mine), each.indices.dtype),
                 each.dense_shape,
             )
         )
     return sums
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Sends this replica's ``(slices, width)`` values and their indices to all replicas."""
+
+    values: tf.Tensor
+    indices: tf.Tensor
+    replicas: int
+    all_gather: AllGather
+
+    def rows(self, most: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
+        """The values ``(replicas, rows, width)`` and indices ``(replicas, rows)`` of all replicas.
+
+        ``most`` is the greatest number of slices of a replica, which the smallest fitting one of
+        ``sizes`` holds, or several of the greatest. Further rows are padding.
+        """
+        in_one = [partial(self._block, size, tf.zeros([], tf.int64)) for size in sizes[:-1]]
+        in_several = partial(self._blocks, most, sizes[-1])
+        too_small = tf.math.count_nonzero(most > sizes[:-1], dtype=tf.int32)
+        return tf.switch_case(too_small, [*in_one, in_several])
+
+    def _block(self, size: int, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """``size`` rows of each replica, from row ``begin`` on."""
+        values, indices = (each[begin : begin + size] for each in (self.values, self.indices))
+        missing = size - tf.shape(indices)[0]
+        all_values = self.all_gather(tf.pad(values, [[0, missing], [0, 0]]))
+        all_indices = self.all_gather(tf.pad(indices, [[0, missing]]))
+        return (
+            tf.reshape(all_values, [self.replicas, size, self.values.shape[1]]),
+            tf.reshape(all_indices, [self.replicas, size]),
+        )
+
+    def _blocks(self, most: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """At least ``most`` rows of each replica, in blocks of ``size``."""
+
+        def body(begin: tf.Tensor, *known: tf.Tensor) -> list[tf.Tensor]:
+            more = zip(known, self._block(size, begin), strict=True)
+            return [begin + size, *(tf.concat(pair, axis=1) for pair in more)]
+
+        shapes = [[], [self.replicas, None, self.values.shape[1]], [self.replicas, None]]
+        _, values, indices = tf.while_loop(
+            lambda begin, *_: begin < most,
+            body,
+            [tf.constant(size, tf.int64), *self._block(size, tf.zeros([], tf.int64))],
+            shape_invariants=[tf.TensorShape(shape) for shape in shapes],
+            parallel_iterations=1,
+        )
+        return values, indices

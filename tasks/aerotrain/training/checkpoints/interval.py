@@ -1,4 +1,4 @@
-"""Intervals: when something is due, separate from what is done then."""
+"""Intervals: when a checkpoint, or something else, is due."""
 
 import math
 from collections.abc import Callable
@@ -50,6 +50,16 @@ class OptimalInterval(Interval):
         self._costs = [*self._costs[-4:], seconds]
         mean = sum(self._costs) / len(self._costs)
         self.seconds = optimal_interval(mean, self._mtbf)
+
+
+def checkpoint_interval(
+    seconds: float | None, clock: Callable[[], float], mtbf: Callable[[], float]
+) -> Interval:
+    """The interval of ``seconds`` between two checkpoints, or with None that of least cost.
+
+    ``mtbf`` returns the mean time between failures in seconds.
+    """
+    return OptimalInterval(clock, mtbf()) if seconds is None else Interval(seconds, clock)
 
 
 def optimal_interval(cost: float, mtbf: float) -> float:

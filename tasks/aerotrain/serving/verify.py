@@ -1,4 +1,4 @@
-"""Verify a SavedModel in a separate process: ``python -m aerotrain.verify SAVED CHECK``.
+"""Verify a SavedModel in a separate process: ``python -m aerotrain.serving.verify SAVED CHECK``.
 
 ``CHECK`` is a folder of serialized tensors: ``examples`` (strings, each a ``tf.train.Example``),
 ``inputs/NAME`` for each input of the signature ``serving_default``, and ``outputs/NAME``, the

@@ -10,6 +10,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
 from aerotrain.training.input.batches import Transform, parse
+from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
 
 #: The accepted difference of predictions, absolute or relative, by the compute dtype of layers: the
@@ -74,12 +75,12 @@ class Servable:
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
     def save_check(self, examples: tf.Tensor, folder: Path) -> None:
-        """Write what ``aerotrain.verify`` compares: real records, and their expected predictions.
+        """Write what ``verify.py`` compares: real records, and their expected predictions.
 
         The predictions are those of the trained model, not of the exported one.
         """
         features = parse(examples, self._schema)
-        dtypes = {layer.compute_dtype for layer in self._model._flatten_layers()}
+        dtypes = {layer.compute_dtype for layer in keras3.layers(self._model)}
         tolerance = max(TOLERANCES.get(dtype, _TOLERANCE) for dtype in dtypes)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tolerance").write_text(str(tolerance))
@@ -102,8 +103,8 @@ class Servable:
     def _tables(self) -> list[Any]:
         """The resources in which predictions look up values, such as the vocabulary of a layer."""
         handles = [each for each in self._graph.external_captures if each.dtype == tf.resource]
-        held = [each._parent_trackable() for each in handles if hasattr(each, "_parent_trackable")]
-        return list({id(each): each for each in held}.values())
+        owners = [owner for each in handles if (owner := tensorflow2.owner_of(each)) is not None]
+        return list({id(each): each for each in owners}.values())
 
     def _reaching_predictions(self) -> Schema:
         """The features from which the graph has a path to the predictions."""

@@ -1,32 +1,60 @@
-"""Checks that a checkpoint belongs to this training: to its recipe and its current model."""
+"""The metadata of a checkpoint, and checks that it belongs to this training and its model."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.job import Job, Role
+from aerotrain.contract.steps import TrainArguments
+from aerotrain.training.steps.step import inner
 
 
-def described(model: keras.Model) -> dict[str, Any]:
+def training_config(arguments: TrainArguments) -> dict[str, Any]:
+    """The arguments that determine the course of a training, except its length and its strategy."""
+    hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
+    return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
+
+
+def cluster_config(job: Job) -> dict[str, Any]:
+    """The cluster of a training, which may change when it resumes."""
+    workers, ps = job.count(Role.WORKER), job.count(Role.PS)
+    return {"strategy": job.strategy, "workers": workers, "ps": ps}
+
+
+def model_config(model: keras.Model) -> dict[str, Any]:
     """The description of a model in a manifest, which distinguishes it from others."""
     variables = [[getattr(each, "path", each.name), list(each.shape)] for each in model.weights]
     return {"optimizer": type(model.optimizer).__name__, "variables": variables}
 
 
-def check_same_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def optimizer_state(model: keras.Model) -> dict[str, Any]:
+    """The optimizer and its schedule, for readers of a manifest; its state is in the checkpoint."""
+    optimizer = inner(model.optimizer)
+    if optimizer is None:
+        return {}
+    try:
+        schedule = optimizer.get_config().get("learning_rate")
+        # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
+        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
+        json.dumps(schedule)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        schedule = rate = None  # an optimizer of the user's own, without a usable config
+    return {"optimizer": type(optimizer).__name__, "learning_rate": rate, "schedule": schedule}
+
+
+def check_same_config(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the checkpoint ``url`` was made with the same arguments.
 
     Raises:
         FinalError: some arguments have changed; the message names each.
     """
-    changes = [
-        f"{key} was {was[key]!r} and is {value!r}"
-        for key, value in now.items()
-        if key in was and was[key] != value
-    ]
+    changes = _changes(was, now)
     # An argument that an earlier version had under another name.
     changes += [f"{key} was {was[key]!r} and is not given" for key in was if key not in now]
     if changes:
@@ -37,7 +65,7 @@ def check_same_recipe(url: str, was: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def check_same_model(
-    url: str, about: Mapping[str, Any], setting: Mapping[str, Any], model: keras.Model
+    url: str, about: Mapping[str, Any], cluster: Mapping[str, Any], model: keras.Model
 ) -> None:
     """Check that the checkpoint ``url`` with the metadata ``about`` is of the same model.
 
@@ -46,33 +74,38 @@ def check_same_model(
     """
     if "model" not in about:
         return  # of an earlier version without a description; TensorFlow compares what it reads
-    was, now = about["model"], described(model)
+    was, now = about["model"], model_config(model)
     change = _first_change(was["variables"], now["variables"])
     if change is None and was["optimizer"] != now["optimizer"]:
         change = f"its optimizer was {was['optimizer']} and is {now['optimizer']}"
     if change is not None:
         strategy = about.get("setting", {}).get("strategy")
-        made = f", made under {strategy!r}," if strategy != setting.get("strategy") else ""
+        made = f", made under {strategy!r}," if strategy != cluster.get("strategy") else ""
         raise FinalError(
             f"the checkpoint {url}{made} is of another model than build_model returns now: "
             f"{change}; undo the change, or begin a new run"
         )
 
 
-def tell_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def print_cluster_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Print what has changed in the cluster since the checkpoint."""
-    changes = [
+    changes = _changes(was, now)
+    if changes:
+        print(
+            f"the checkpoint was made in another cluster: {'; '.join(changes)}. The weights, the "
+            "position in the data and the global batch are the same; only their division among "
+            "the replicas differs",
+            flush=True,
+        )
+
+
+def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What has changed of the values that both have."""
+    return [
         f"{key} was {was[key]!r} and is {value!r}"
         for key, value in now.items()
         if key in was and was[key] != value
     ]
-    if changes:
-        print(
-            f"the checkpoint was made in another setting: {'; '.join(changes)}. The weights and "
-            "the position in the data are the same, and so is the global batch; who computes "
-            "which part of it is not",
-            flush=True,
-        )
 
 
 def _first_change(was: Sequence[Any], now: Sequence[Any]) -> str | None:

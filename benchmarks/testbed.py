@@ -15,7 +15,7 @@ from aerotrain.store import open_store
 from aerotrain.user_code import publish_code
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
-from benchmarks.mishaps import ROOT, Training
+from benchmarks.fault_injection import ROOT, Training
 
 REPLICAS: Mapping[str, tuple[ReplicaSpec, ...]] = {
     "one_device": (ReplicaSpec(role=Role.CHIEF),),
@@ -32,11 +32,11 @@ def processes_in(sets: Path, python: str = sys.executable, *, warm: bool = True)
     """A launcher of local processes whose replica groups are in that folder."""
     roots = [str(ROOT / "tasks"), str(ROOT / "plugins")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    return Launcher(ProcessBackend(sets, environment, "mishaps", python, warm=warm))
+    return Launcher(ProcessBackend(sets, environment, "benchmarks", python, warm=warm))
 
 
 @dataclass
-class Workshop:
+class Testbed:
     """A store with the digits in it, and the folder of all replica groups."""
 
     folder: Path
@@ -48,7 +48,7 @@ class Workshop:
 
     @classmethod
     def open(cls, stack: ExitStack, *, warm: bool = True) -> Self:
-        """A workshop in a temporary folder, with its data prepared."""
+        """A testbed in a temporary folder, with its data prepared."""
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         return cls.prepared(folder, launcher=processes_in(folder / "sets", warm=warm))
 
@@ -60,7 +60,7 @@ class Workshop:
         store: str | None = None,
         launcher: Launcher[Any] | None = None,
     ) -> Self:
-        """A workshop with its data prepared; store and groups are in ``folder`` by default."""
+        """A testbed with its data prepared; store and groups are in ``folder`` by default."""
         models, store = ROOT / "dags" / "models", store or (folder / "store").as_uri()
         code = publish_code(open_store(store), models)
         made = cls(folder, store, launcher or processes_in(folder / "sets"), code)
@@ -100,7 +100,7 @@ class Workshop:
         **more: Any,
     ) -> Job:
         return Job(
-            name=f"mishap-{self.runs}",
+            name=f"benchmark-{self.runs}",
             module=f"aerotrain.{module}",
             store=self.store,
             run="prepare" if module.startswith("prepare") else f"run-{self.runs}",

@@ -148,7 +148,7 @@ class Outcome:
     adoptions: int = 0
 
 
-def mishap(
+def inject(
     training: Training,
     harm: Callable[[Training], None],
     *,

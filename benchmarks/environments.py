@@ -1,0 +1,45 @@
+"""Temporary environments with packages that this project's environment does not contain."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+
+def with_beam(folder: Path) -> Path | str:
+    """A Python in ``folder`` that has Apache Beam, or why it cannot be installed."""
+    # Without its C extension Beam computes each checksum in Python, which takes 20 times as long.
+    return _created(folder, ["apache-beam==2.77.*", "google-crc32c", "crcmod"])
+
+
+def with_tf_keras(folder: Path) -> Path | str:
+    """A Python in ``folder`` that has tf_keras, or why it cannot be installed.
+
+    With the environment variable TF_USE_LEGACY_KERAS=1, ``tf.keras`` is tf_keras in it.
+    """
+    folder.mkdir()
+    override = folder / "override.txt"
+    # tf_keras requires the full TensorFlow in addition to tensorflow-cpu.
+    override.write_text("tensorflow ; sys_platform == 'never'\n")
+    wanted = ["tf_keras==2.21.*", f"tensorflow-cpu=={version('tensorflow-cpu')}"]
+    # Without bytecode TensorFlow takes 16 s to import instead of 6, in every replica.
+    return _created(folder, [*wanted, "--override", str(override), "--compile-bytecode"])
+
+
+def _created(folder: Path, install: Sequence[str]) -> Path | str:
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if not uv:
+        return "uv is not on the PATH, and UV does not name it"
+    python = folder / "bin" / "python"
+    try:
+        for words in (
+            ["venv", "--quiet", "--allow-existing", "--python", "3.11", str(folder)],
+            ["pip", "install", "--quiet", "--python", str(python), *install],
+        ):
+            subprocess.run([uv, *words], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        return f"uv could not create its environment: {said.strip().splitlines()[-1]}"
+    return python

@@ -1,0 +1,1 @@
+"""What an export makes: a SavedModel, its verification in another process, a version number."""

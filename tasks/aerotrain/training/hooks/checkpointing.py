@@ -1,0 +1,147 @@
+"""Checkpointing: when a training is saved, and the record of what that costs."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aerotrain.contract.event_log import EventType
+from aerotrain.replica import Preempted
+from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
+from aerotrain.training.checkpoints.interval import Interval
+from aerotrain.training.checkpoints.metadata import optimizer_state
+from aerotrain.training.checkpoints.snapshot import (
+    metric_state_of,
+    metric_state_to_file,
+    random_state,
+    restore_random_state,
+)
+from aerotrain.training.context import TrainingContext
+from aerotrain.training.hooks.hooks import Hook, TrainState
+
+#: Seconds between two TRAIN events of the event log.
+_BETWEEN_EVENTS = 30.0
+
+#: Seconds after which the pace is known, and the length of a training that needs no warning.
+_PACE_KNOWN, _SHORT = 5.0, 60.0
+
+#: The share of the grace period that may pass until the last checkpoint is in the store.
+_MOST_OF_GRACE = 0.8
+
+
+class Checkpointing(Hook):
+    """Saves a training: at an interval, when preempted, after its best epochs, and at its end.
+
+    It comes after all other hooks, of which ``saved`` are those whose state a checkpoint keeps.
+    ``wait_until_idle`` returns when no step is in flight. The event log gets the steps of the
+    training and the time for which saving stops it.
+    """
+
+    def __init__(
+        self,
+        context: TrainingContext,
+        checkpoints: Checkpoints,
+        interval: Interval,
+        saved: Sequence[Hook],
+        wait_until_idle: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._context = context
+        self._checkpoints = checkpoints
+        self._interval = interval
+        self._saved = saved
+        self._wait_until_idle = wait_until_idle
+        self._clock = clock
+        self._note = context.services.event_writer.note
+        #: The URL of the last checkpoint, when the training has ended.
+        self.url = ""
+
+    def on_start(self, state: TrainState, restored: SavedState) -> None:
+        """Restore what ``_save`` has saved; after this, a preempted training saves."""
+        # Last of all hooks, because callbacks may draw numbers as they start.
+        restore_random_state(restored.files)
+        state.sums = metric_state_of(restored.files, self._context.step.metrics.zero)
+        state.metrics = dict(restored.about.get("metrics", {}))
+        self._events = Interval(_BETWEEN_EVENTS, self._clock)
+        self._noted_at = self._clock()
+        self._first: tuple[float, int] | None = None
+        self._warned = False
+        self._context.replica.notice.promise()
+
+    def on_execution(self, state: TrainState) -> None:
+        """Raises Preempted when a replica was preempted, and all is saved."""
+        self._checkpoints.check()
+        self._warn_of_long_interval(state)
+        if self._events.due():
+            self._note_steps()
+        if self._interval.due() or state.preempted:
+            self._wait_until_idle()
+            self._save(state)
+        if state.preempted:
+            step, grace = self._context.steps_done(), self._context.replica.notice.grace
+            self._note(EventType.PREEMPTED, step=step)
+            if not self._checkpoints.wait(grace * _MOST_OF_GRACE):
+                print("warning: the last checkpoint did not reach the store in time", flush=True)
+            raise Preempted(f"preempted after step {step}, which is saved")
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        step, schedule = self._context.steps_done(), self._context.schedule
+        repeated = step - state.step
+        if repeated > 0 and state.epoch_step == schedule.steps_per_epoch:
+            why = f"{repeated} steps ran twice, on a worker that was lost and on another"
+            self._note(EventType.REWORK, step=step, because=why)
+            print(f"{why}, by step {step}", flush=True)
+        if state.is_best and not state.stop and step < schedule.steps:
+            self._save(state)
+
+    def on_end(self, state: TrainState) -> None:
+        self._note_steps()
+        self.url = self._checkpoints.finish(self._state_to_save(state))
+        for each in self._saved:
+            each.on_save(state)
+        self._checkpoints.wait(self._context.replica.notice.grace)
+        self._note(EventType.END, step=self._context.steps_done())
+
+    def _save(self, state: TrainState) -> None:
+        """Save the current state; the upload continues in the background."""
+        self._note_steps()
+        began = self._clock()
+        self._checkpoints.save(self._state_to_save(state))
+        stall = self._clock() - began
+        self._interval.cost(stall)
+        self._note(EventType.SAVE_STALL, seconds=stall, step=self._context.steps_done())
+        self._noted_at = self._clock()
+        for each in self._saved:
+            each.on_save(state)
+
+    def _state_to_save(self, state: TrainState) -> SavedState:
+        epoch, batches = self._context.schedule.position(self._context.steps_done())
+        about: dict[str, Any] = {"epoch": epoch, "batches": batches, "metrics": state.metrics}
+        about |= optimizer_state(self._context.model)
+        files = {**random_state(), **metric_state_to_file(state.sums)}
+        for each in (hook.to_save(state) for hook in self._saved):
+            about, files = {**about, **each.about}, {**files, **each.files}
+        return SavedState(about=about, files=files)
+
+    def _warn_of_long_interval(self, state: TrainState) -> None:
+        """Warn once, when the pace is known, if the training will end before its first save."""
+        if self._first is None:
+            self._first = self._clock(), state.step
+        since, first = self._first
+        seconds, steps = self._clock() - since, state.step - first
+        if self._warned or seconds < _PACE_KNOWN or steps <= 0:
+            return
+        self._warned = True
+        whole = seconds / steps * (self._context.schedule.steps - first)
+        if self._interval.seconds > max(whole, _SHORT):
+            print(
+                f"warning: checkpoint_interval is {self._interval.seconds:g}, and this training "
+                f"takes about {whole:.0f} s: a failure would lose all of it; choose a shorter "
+                "interval, or leave it empty",
+                flush=True,
+            )
+
+    def _note_steps(self) -> None:
+        now = self._clock()
+        step = self._context.steps_done()
+        self._note(EventType.TRAIN, seconds=now - self._noted_at, step=step)
+        self._noted_at = now

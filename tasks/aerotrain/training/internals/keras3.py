@@ -1,0 +1,210 @@
+"""Private names of Keras 3, tried with 3.15.1.
+
+Outside of a ``StatelessScope`` and of layers, ``variable.value`` is the ``tf.Variable`` of a Keras
+variable, so that this needs no private name.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.common import global_state, name_scope
+from keras.src.losses.loss import unscale_loss_for_distribution
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+#: Keras's counters of names, such as ``auc`` and ``auc_1``. The only public way to change them is
+#: to reset all: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/utils/naming.py
+_NAME_COUNTS = "object_name_uids"
+
+
+@contextmanager
+def counted_names(made: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """A context in which default names are counted as if only ``made`` had been created.
+
+    It yields these counts, and keeps them up to date.
+    """
+    before = global_state.get_global_attribute(_NAME_COUNTS)
+    counts = defaultdict(int, made)
+    global_state.set_global_attribute(_NAME_COUNTS, counts)
+    try:
+        yield counts
+    finally:
+        global_state.set_global_attribute(_NAME_COUNTS, before)
+
+
+def current_path() -> str:
+    """The path of the layer that creates a variable now.
+
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/common/name_scope.py
+    """
+    return str(name_scope.current_path())
+
+
+# Models: https://github.com/keras-team/keras/blob/v3.15.1/keras/src/trainers/trainer.py and
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/layers/layer.py
+
+
+def build_symbolically(model: keras.Model, batch: Any) -> None:
+    """Create every variable of ``model`` for ``batch``, of ``KerasTensor``, without computing."""
+    model._symbolic_build(data_batch=batch)
+
+
+def call(model: keras.Model, x: Any, *, training: bool) -> Any:
+    """``model(x)``, with ``training`` if the model has that parameter, as ``fit`` calls it."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def compute_loss(
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    y_pred: Any,
+    weight: Any,
+    added: Sequence[tf.Tensor] = (),
+) -> tf.Tensor:
+    """The loss of a training batch, by the model's own ``compute_loss`` if it has one.
+
+    ``added`` replaces the losses of layers, which a model does not see in a stateless scope.
+    """
+    model._losses_override = list(added)
+    try:
+        # The public method fails for models whose own one has no parameter ``training``.
+        return model._compute_loss(x, y, y_pred, weight, training=True)
+    finally:
+        model._losses_override = []
+
+
+def track_loss(model: keras.Model, loss: tf.Tensor, examples: tf.Tensor) -> None:
+    """Add the loss of ``examples`` examples, divided by the replicas, to the mean loss."""
+    whole = unscale_loss_for_distribution(loss)
+    model._loss_tracker.update_state(whole, sample_weight=examples)
+
+
+def loss_tracker(model: keras.Model) -> Any:
+    """The metric of the mean loss, or None."""
+    return model._loss_tracker
+
+
+def compiled_metrics(model: keras.Model) -> Any:
+    """The one metric object that holds the metrics of ``compile``, or None."""
+    return model._compile_metrics
+
+
+def output_loss_metrics(model: keras.Model) -> Sequence[Any]:
+    """The metrics of the loss of each output."""
+    return getattr(model._compile_loss, "metrics", ())
+
+
+def own_metrics(model: keras.Model) -> list[Any]:
+    """The metrics of the model, in the order of Keras, without those of its layers."""
+    return list(model._get_own_metrics())
+
+
+def losses(model: keras.Model) -> list[Any]:
+    """The losses that the model was compiled with."""
+    return [each.loss for each in getattr(model._compile_loss, "_flat_losses", None) or ()]
+
+
+def layers(model: Any) -> list[Any]:
+    """The model and all layers in it, at any depth; also of a tf_keras model."""
+    return list(model._flatten_layers())
+
+
+# Variables and optimizers:
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/tensorflow/core.py
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/tensorflow/optimizer.py
+# https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/base_optimizer.py
+
+
+def assign_directly(variable: keras.Variable, value: tf.Tensor) -> None:
+    """Assign ``value`` even within a stateless scope."""
+    variable._direct_assign(value)
+
+
+def gather_by_rows(variable: keras.Variable) -> None:
+    """Let ``tf.gather`` read rows of ``variable``; it would read the whole Keras variable first.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/array_ops.py
+    """
+    variable.sparse_read = variable.value.sparse_read
+
+
+def set_iterations(optimizer: Any, steps: tf.Tensor) -> None:
+    """Set the number of steps that ``optimizer`` has done."""
+    # ``iterations`` is no variable in an optimizer that accumulates gradients.
+    optimizer._iterations.assign(steps)
+
+
+def count_atomically(optimizer: Any) -> None:
+    """Let ``optimizer`` add to its count by TensorFlow's operation.
+
+    Keras reads, adds and writes, which loses counts when two workers do it at once.
+    """
+    count = optimizer._iterations
+    count.assign_add = lambda value: count.value.assign_add(value)
+
+
+def sum_gradients_by(
+    optimizer: Any, function: Callable[[Iterable[tuple[Any, Any]]], list[tuple[Any, Any]]]
+) -> None:
+    """Let ``function`` replace the sum over replicas, of pairs of a gradient and a variable."""
+    optimizer._all_reduce_sum_gradients = function
+
+
+def adam_moments(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any]:
+    """The variables of the first and the second moment of ``variable``."""
+    index = optimizer._get_variable_index(variable)
+    return optimizer._momentums[index], optimizer._velocities[index]
+
+
+def stateless_apply(
+    optimizer: Any, state: Sequence[Any], gradients: Sequence[Any], weights: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The weights and the state of ``optimizer`` after an update, as values.
+
+    ``state`` are the values of ``optimizer.variables``. Keras has this for its other backends; its
+    TensorFlow optimizers use the ``tf.Variable`` in each Keras variable instead. ``optimizer`` is
+    not changed: its formula is computed by a view of it, which shares its variables.
+    """
+    return _functional(optimizer).stateless_apply(state, gradients, weights)
+
+
+def _functional(optimizer: Any) -> Any:
+    kind = type(optimizer)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return _view(kind, optimizer, inner_optimizer=_functional(optimizer.inner_optimizer))
+    functional = type(kind.__name__, (_Functional, kind), {})
+    keys = {id(each): optimizer._var_key(each) for each in optimizer._trainable_variables}
+    return _view(functional, optimizer, _keys=keys)
+
+
+def _view(kind: type, optimizer: Any, **others: Any) -> Any:
+    """An instance of ``kind`` that shares the attributes of ``optimizer``, except ``others``."""
+    view: Any = object.__new__(kind)
+    vars(view).update(vars(optimizer), **others)
+    return view
+
+
+class _Functional(BaseOptimizer):  # type: ignore[misc]  # Keras has no types
+    """Undoes what ``TFOptimizer`` changes of ``BaseOptimizer``, whose methods can be stateless."""
+
+    assign = BaseOptimizer.assign
+    _apply_weight_decay = BaseOptimizer._apply_weight_decay
+    _backend_update_step = BaseOptimizer._backend_update_step
+    _overwrite_model_variables_with_average_value = (
+        BaseOptimizer._overwrite_model_variables_with_average_value
+    )
+    stateless_apply = BaseOptimizer.stateless_apply
+
+    def _var_key(self, variable: Any) -> Any:
+        # In a stateless scope, a variable's value is a tensor, which has no key.
+        return self._keys[id(variable)]
+
+    def assign_add(self, variable: Any, value: Any) -> None:
+        variable.assign(variable + tf.convert_to_tensor(value))
+
+    def assign_sub(self, variable: Any, value: Any) -> None:
+        variable.assign(variable - tf.convert_to_tensor(value))

@@ -1,0 +1,99 @@
+"""Private names of TensorFlow, tried with 2.21.0. It does not import Keras."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
+from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
+from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
+from tensorflow.python.eager import context
+
+_fetch_by_function = RemoteValueImpl._copy_to_local
+
+
+def fetch_by_copies() -> None:
+    """Make all coordinators of this process fetch values, as NumPy arrays, by plain copies.
+
+    A coordinator fetches each worker's values in its own thread, by an ``Identity`` that TensorFlow
+    turns into a function on two machines. The first of each kind is added to a vector
+    (``EagerClusterFunctionLibraryRuntime::function_data_``) whose elements other threads read
+    without its lock. If the vector grows at that moment, they send an invalid device name, and the
+    job ends with "Unable to parse request". This was observed once in 60 times that 8 threads
+    fetched 15 types of values. ``numpy()`` of a tensor copies the values without any such function,
+    in half the time.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/values.py
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/distributed_runtime/eager/cluster_function_library_runtime.cc
+    """
+    RemoteValueImpl._copy_to_local = _fetch_by_copies
+
+
+def _fetch_by_copies(remote: Any) -> Any:
+    try:
+        return tf.nest.map_structure(_copied, remote._values)
+    except tf.errors.OpError:
+        # Only this function attaches the worker to the error, by which the coordinator detects a
+        # failed worker.
+        return _fetch_by_function(remote)
+
+
+def _copied(value: Any) -> Any:
+    return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def collective_all_gather(replica: tf.distribute.ReplicaContext) -> Callable[..., tf.Tensor] | None:
+    """The function that gathers tensors of one shape from all replicas; None within one process.
+
+    It may be called inside a condition, for which there is no public way.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/cross_device_ops.py
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/cross_device_utils.py
+    """
+    collectives = getattr(replica.strategy.extended, "_cross_device_ops", None)
+    if not isinstance(collectives, CollectiveAllReduce):
+        return None
+    all_gather = collectives._launchers[replica._replica_id]._all_gather
+    return lambda value: all_gather(value, None)
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which AutoGraph rewrites even if a function that it does not rewrite calls it.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/autograph/impl/api.py
+    """
+    return autograph.tf_convert(function, control_status_ctx())
+
+
+def aggregate_by(variable: tf.Variable, aggregation: tf.VariableAggregation) -> None:
+    """Set how the values are aggregated that several replicas assign to ``variable``.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/ps_values.py
+    """
+    variable._aggregation = aggregation
+
+
+def serialized_tensors(checkpoint: tf.train.Checkpoint) -> Mapping[Any, Mapping[str, Any]]:
+    """What ``checkpoint`` writes: by object, tensors, or functions that read them, by name.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/checkpoint/checkpoint.py
+    """
+    serialized, *_ = checkpoint._saver._gather_serialized_tensors()
+    return serialized
+
+
+def owner_of(handle: tf.Tensor) -> Any:
+    """The object, such as a table, whose resource ``handle`` is; None if it has none.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/trackable/resource.py
+    """
+    return handle._parent_trackable() if hasattr(handle, "_parent_trackable") else None
+
+
+def wait_for_operations() -> None:
+    """Wait until all operations of this process are done; those on a mesh return earlier.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/eager/context.py
+    """
+    context.async_wait()
