@@ -59,7 +59,7 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
             0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )
         step = engine.step(model, counter, spec)
-    with feed.supplied():
+    with feed.caching_shards():
         step_runner = engine.step_runner(distribution, step, feed, 0)
         results = [step.metrics.results(ran.sums) for ran in step_runner.run(steps)]
     weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
