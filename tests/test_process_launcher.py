@@ -60,8 +60,8 @@ def test_the_plan_names_a_command_for_every_replica_and_starts_none(
 def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
-    address = launcher.start(launcher.plan(job(tmp_path, chief="finish"), "try-1"))
-    seen, lines = _to_the_end(launcher, address)
+    handle = launcher.start(launcher.plan(job(tmp_path, chief="finish"), "try-1"))
+    seen, lines = _to_the_end(launcher, handle)
     assert seen[CHIEF] == Observation(state=State.SUCCEEDED, exit_code=0, reason="exited with 0")
     assert seen[WORKER].state is State.RUNNING
     assert "[worker-1] hello from worker-1 in work" in lines
@@ -88,8 +88,8 @@ def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
 def test_the_end_of_a_failed_replica_has_its_reason(
     launcher: Launcher[Any], tmp_path: Path, role: str, does: str, state: State, reason: str
 ) -> None:
-    address = launcher.start(launcher.plan(job(tmp_path, **{role: does}), "try-1"))
-    seen, _ = _to_the_end(launcher, address)
+    handle = launcher.start(launcher.plan(job(tmp_path, **{role: does}), "try-1"))
+    seen, _ = _to_the_end(launcher, handle)
     assert job_state(seen) is state
     assert reason in [each.reason for each in seen.values()]
 
@@ -97,43 +97,43 @@ def test_the_end_of_a_failed_replica_has_its_reason(
 def test_stop_ends_the_whole_group_with_its_grandchildren_and_leaves_nothing(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
-    address = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
+    handle = launcher.start(launcher.plan(job(tmp_path, worker="leave_grandchildren"), "try-1"))
     lines: list[str] = []
 
     def have_begun() -> bool:
-        launcher.observe(address, lambda line: lines.append(str(line)))
+        launcher.observe(handle, lambda line: lines.append(str(line)))
         return sum("child " in line for line in lines) == 6
 
     wait_for("six children", have_begun, seconds=60)
     children = [int(line.split()[-1]) for line in lines if "child " in line]
 
     began = time.monotonic()
-    launcher.stop(address)
+    launcher.stop(handle)
 
     assert time.monotonic() - began < 5, "Airflow gives a killed task five seconds"
     assert not [pid for pid in children if _is_alive(pid)]
-    assert not processes_of(address)
-    assert not Path(address).exists()
+    assert not processes_of(handle)
+    assert not Path(handle).exists()
 
 
 def test_stop_may_be_called_by_another_process_and_twice(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
-    address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
     stranger = process_launcher(tmp_path / "sets", {}, "try-1")
-    assert stranger.observe(address)[WORKER].state is State.RUNNING
-    stranger.stop(address)
-    stranger.stop(address)
-    assert not processes_of(address)
+    assert stranger.observe(handle)[WORKER].state is State.RUNNING
+    stranger.stop(handle)
+    stranger.stop(handle)
+    assert not processes_of(handle)
 
 
 def test_the_start_of_a_different_job_ends_the_earlier_replica_group(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
-    address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    first = set(processes_of(address))
+    handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    first = set(processes_of(handle))
     second = launcher.start(launcher.plan(job(tmp_path, chief="serve"), "try-2"))
-    assert not processes_of(address)
+    assert not processes_of(handle)
     assert not first & set(processes_of(second))
 
 
@@ -142,10 +142,10 @@ def test_an_earlier_try_that_is_killed_late_does_not_touch_the_next(
 ) -> None:
     earlier = launcher.start(launcher.plan(job(tmp_path), "try-1"))
     second = process_launcher(tmp_path / "sets", replica_environment(), "try-2")
-    address = second.start(second.plan(job(tmp_path, chief="serve"), "try-2"))
+    handle = second.start(second.plan(job(tmp_path, chief="serve"), "try-2"))
     launcher.stop(earlier)
-    launcher.stop(address)
-    assert second.observe(address)[WORKER].state is State.RUNNING
+    launcher.stop(handle)
+    assert second.observe(handle)[WORKER].state is State.RUNNING
 
 
 def test_a_group_that_cannot_start_completely_leaves_nothing(
@@ -160,31 +160,31 @@ def test_a_group_that_cannot_start_completely_leaves_nothing(
 def test_two_jobs_at_once_have_ports_and_folders_of_their_own(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
-    addresses = [
+    handles = [
         launcher.start(launcher.plan(job(tmp_path, name=name), "try-1")) for name in ("a", "b")
     ]
     clusters = {
         cluster
-        for address in addresses
-        for pid in processes_of(address)
+        for handle in handles
+        for pid in processes_of(handle)
         if (cluster := psutil.Process(pid).environ().get("AEROTRAIN_CLUSTER"))
     }
     ports = [port for cluster in clusters for port in _ports_of(cluster)]
     assert len(set(ports)) == 8
-    launcher.stop(addresses[0])
-    assert launcher.observe(addresses[1])[WORKER].state is State.RUNNING
+    launcher.stop(handles[0])
+    assert launcher.observe(handles[1])[WORKER].state is State.RUNNING
 
 
 def test_a_replica_that_vanished_with_its_parent_is_a_node_failure(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
-    address = launcher.start(launcher.plan(job(tmp_path), "try-1"))
-    replica = psutil.Process(replica_pid(address, "worker-1"))
+    handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    replica = psutil.Process(replica_pid(handle, "worker-1"))
     reaper = replica.parent()
     assert reaper is not None
     reaper.kill()
     psutil.wait_procs([replica], timeout=10)
-    seen = launcher.observe(address)[WORKER]
+    seen = launcher.observe(handle)[WORKER]
     assert (seen.state, seen.failure) == (State.LOST, Failure.NODE)
 
 
@@ -192,13 +192,13 @@ def test_killing_the_supervisor_ends_all_replicas_as_node_failures(
     launcher: Launcher[Any], tmp_path: Path
 ) -> None:
     described = job(tmp_path, worker="leave_grandchildren")
-    address = launcher.start(launcher.plan(described, "try-1"))
-    while len(found := processes_of(address)) < 1 + 4 + 4 + 6:
+    handle = launcher.start(launcher.plan(described, "try-1"))
+    while len(found := processes_of(handle)) < 1 + 4 + 4 + 6:
         time.sleep(0.01)
-    os.kill(json.loads((Path(address) / "status.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(json.loads((Path(handle) / "status.json").read_text())["pid"], signal.SIGKILL)
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in found if _is_alive(pid)], 10)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
-    assert {each.failure for each in launcher.observe(address).values()} == {Failure.NODE}
+    assert {each.failure for each in launcher.observe(handle).values()} == {Failure.NODE}
 
 
 def test_a_folder_of_another_version_is_not_read_but_removed_once_nothing_runs_in_it(
@@ -219,13 +219,13 @@ def test_a_folder_of_another_version_is_not_read_but_removed_once_nothing_runs_i
 
 
 def _to_the_end(
-    launcher: Launcher[Any], address: str
+    launcher: Launcher[Any], handle: str
 ) -> tuple[dict[ReplicaName, Observation], list[str]]:
     lines: list[str] = []
     seen: dict[ReplicaName, Observation] = {}
 
     def has_ended() -> bool:
-        seen.update(launcher.observe(address, lambda line: lines.append(str(line))))
+        seen.update(launcher.observe(handle, lambda line: lines.append(str(line))))
         return job_state(seen).ended
 
     wait_for("the end of the job", has_ended, seconds=60)

@@ -102,7 +102,7 @@ def test_an_unresponsive_replica_is_ended_and_restarted(
     os.kill(live.pid("worker-1"), signal.SIGSTOP)
     assert live.end.result(60).state is State.SUCCEEDED
     [failure] = [
-        each for each in live.launcher.events(live.address) if each.event is EventType.DETECT
+        each for each in live.launcher.events(live.handle) if each.event is EventType.DETECT
     ]
     assert (failure.replica, failure.kind) == ("worker-1", "hang")
     assert failure.because == "had no heartbeat for 6 s, and was ended"
@@ -154,7 +154,7 @@ def test_the_next_try_adopts_the_group_of_a_killed_task_and_passes_the_remaining
         first.kill()
         first.wait()
     live = watched(described, "try-2")
-    assert f"at {live.address}" == said[0]
+    assert f"at {live.handle}" == said[0]
     before = live.pids()
     os.kill(before["worker-1"], signal.SIGKILL)
     assert live.end.result(60).state is State.SUCCEEDED
@@ -163,7 +163,7 @@ def test_the_next_try_adopts_the_group_of_a_killed_task_and_passes_the_remaining
     ]
     assert live.entries(EventType.ADOPT) == [""]
     stranger = process_launcher(tmp_path / "sets", {}, "try-1")
-    stranger.stop(live.address)
+    stranger.stop(live.handle)
     assert live.pid("worker-0") == before["worker-0"]
 
 
@@ -172,10 +172,10 @@ def test_a_replica_that_failed_while_unwatched_is_restarted(
 ) -> None:
     described = job(tmp_path, GANG, {"awaited": dict.fromkeys(("chief", "worker-0"), 2)})
     first = process_launcher(tmp_path / "sets", replica_environment(), "try-1")
-    address = first.start(first.plan(described, "try-1"))
-    log = Path(address) / "worker-1" / "log"
+    handle = first.start(first.plan(described, "try-1"))
+    log = Path(handle) / "worker-1" / "log"
     wait_for("the start of worker-1", lambda: "hello" in log.read_text(), seconds=60)
-    os.kill(replica_pid(address, "worker-1"), signal.SIGKILL)
+    os.kill(replica_pid(handle, "worker-1"), signal.SIGKILL)
     live = watched(described, "try-2")
     assert live.end.result(60).state is State.SUCCEEDED
     assert set(live.entries(EventType.RESTART)) == {"chief", "worker-0", "worker-1"}
@@ -189,7 +189,7 @@ def test_a_try_that_still_watches_an_adopted_group_gets_an_error(
     ended = first.end.result(60)
     assert (ended.state, "taken over by another try" in ended.reason) == (State.LOST, True)
     assert not second.end.done()
-    second.launcher.stop(second.address)
+    second.launcher.stop(second.handle)
     assert "was ended from outside" in second.end.result(60).reason
 
 
@@ -201,13 +201,13 @@ def test_of_two_simultaneous_tries_one_starts_and_the_other_adopts(tmp_path: Pat
         task(tmp_path, described, holders[1], "only start") as other,
     ):
         said = [process.communicate()[0].splitlines() for process in (one, other)]
-        addresses = {line for lines in said for line in lines if line.startswith("at ")}
-        assert len(addresses) == 1
-        address = addresses.pop().removeprefix("at ")
-    assert [path.name for path in (tmp_path / "sets" / "job").iterdir()] == [Path(address).name]
+        handles = {line for lines in said for line in lines if line.startswith("at ")}
+        assert len(handles) == 1
+        handle = handles.pop().removeprefix("at ")
+    assert [path.name for path in (tmp_path / "sets" / "job").iterdir()] == [Path(handle).name]
     for holder in holders:
-        process_launcher(tmp_path / "sets", {}, holder).stop(address)
-    assert not processes_of(address)
+        process_launcher(tmp_path / "sets", {}, holder).stop(handle)
+    assert not processes_of(handle)
     assert not list((tmp_path / "sets").iterdir())
 
 

@@ -43,14 +43,14 @@ class Live:
     """A replica group that is watched in a thread."""
 
     def __init__(
-        self, launcher: Launcher[ProcessPlan], address: str, thread: ThreadPoolExecutor
+        self, launcher: Launcher[ProcessPlan], handle: str, thread: ThreadPoolExecutor
     ) -> None:
         self.launcher = launcher
-        self.address = address
+        self.handle = handle
         self.lines: list[str] = []
         self._said = threading.Condition()
         self.end: Future[Ended] = thread.submit(
-            lambda: launcher.watch(address, self._take, until=None)
+            lambda: launcher.watch(handle, self._take, until=None)
         )
 
     def _take(self, line: LogLine) -> None:
@@ -77,18 +77,18 @@ class Live:
         return sum(words in line for line in self.lines)
 
     def until_all_run(self) -> None:
-        for each in self.launcher.observe(self.address):
+        for each in self.launcher.observe(self.handle):
             self.until_said(f"hello from {each}")
 
     def pid(self, name: str) -> int:
         """The process id of the replica itself."""
-        return replica_pid(self.address, name)
+        return replica_pid(self.handle, name)
 
     def pids(self) -> dict[str, int]:
-        return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.address)}
+        return {str(name): self.pid(str(name)) for name in self.launcher.observe(self.handle)}
 
     def entries(self, what: EventType) -> list[str]:
-        return [each.replica for each in self.launcher.events(self.address) if each.event is what]
+        return [each.replica for each in self.launcher.events(self.handle) if each.event is what]
 
 
 @pytest.fixture
@@ -117,13 +117,13 @@ def watched(sets: Path) -> Iterator[Callable[..., Live]]:
 
         def start(job: Job, holder: str = "try-1", **how: Any) -> Live:
             launcher = process_launcher(sets, replica_environment(), holder, **how)
-            address = launcher.start(launcher.plan(job, holder))
-            lives.append(Live(launcher, address, thread))
+            handle = launcher.start(launcher.plan(job, holder))
+            lives.append(Live(launcher, handle, thread))
             return lives[-1]
 
         yield start
         for live in reversed(lives):  # the last holder first: earlier ones may stop nothing
-            live.launcher.stop(live.address)
+            live.launcher.stop(live.handle)
 
 
 #: What an Airflow task does until it is killed.
@@ -134,10 +134,10 @@ from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
 launcher = Launcher(ProcessBackend(Path(sys.argv[1]), dict(os.environ), sys.argv[2]))
-address = launcher.start(launcher.plan(Job.from_json(sys.argv[3]), sys.argv[2]))
-print("at", address, flush=True)
+handle = launcher.start(launcher.plan(Job.from_json(sys.argv[3]), sys.argv[2]))
+print("at", handle, flush=True)
 if len(sys.argv) == 4:
-    launcher.watch(address, lambda line: print(line, flush=True), until=None)
+    launcher.watch(handle, lambda line: print(line, flush=True), until=None)
 """
 
 
