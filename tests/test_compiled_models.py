@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.steps import ExportArguments, TrainArguments
 from aerotrain.train import run
+from aerotrain.training.model.checks import check_asynchronous, warn_of_slow_dtype_policy
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner
@@ -238,10 +240,15 @@ def user_of(build):
     return UserCode("here", lambda _: build(), lambda features: features)
 
 
+@cache
+def fitted(kind):
+    """The model of that kind after a training by ``fit``, and the logs of each batch."""
+    return trained_by_fit(user_of(MODELS[kind]), batches())
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
-    user, data = user_of(MODELS[kind]), batches()
-    assert_same(trained_by_us(user, data), trained_by_fit(user, data))
+    assert_same(trained_by_us(user_of(MODELS[kind]), batches()), fitted(kind))
 
 
 @pytest.mark.parametrize(
@@ -250,8 +257,8 @@ def test_a_compiled_model_trains_as_fit_does_step_for_step(kind):
 )
 def test_a_worker_with_packed_variables_computes_the_steps_of_fit(kind, size, monkeypatch):
     monkeypatch.setattr(remote, "PACKED_BYTES", size)
-    user, data = user_of(MODELS[kind]), batches()
-    assert_same(trained_by_us(user, data, step_of=RemoteStep), trained_by_fit(user, data))
+    ours = trained_by_us(user_of(MODELS[kind]), batches(), step_of=RemoteStep)
+    assert_same(ours, fitted(kind))
 
 
 def test_weights_of_examples_count_in_the_loss_and_in_weighted_metrics():
@@ -387,28 +394,32 @@ def test_invalid_arguments_are_refused(arguments, message):
         TrainArguments.of({"model": "m", "data": "d", **arguments})
 
 
-@pytest.mark.parametrize("dtype_policy", ["mixed_bfloat16", "mixed_float16"])
-def test_a_model_of_mixed_precision_is_evaluated_and_exported(
-    digits, dtype_policy, capsys, tmp_path
-):
+def test_a_model_of_mixed_precision_is_evaluated_and_exported(digits, capsys, tmp_path):
     url = run(
         digits.replica(
             "train",
-            dtype_policy.replace("_", "-"),
+            "mixed-float16",
             model="small",
             data=digits.data,
             epochs=3,
-            dtype_policy=dtype_policy,
+            dtype_policy="mixed_float16",
         )
     )
-    assert ("10 times as long" in capsys.readouterr().out) is (dtype_policy == "mixed_float16")
-    assert ModelManifest.load(url).dtype_policy == dtype_policy
-    measured = evaluate.run(digits.replica("evaluate", dtype_policy, model=url, data=digits.data))
+    assert "10 times as long" in capsys.readouterr().out
+    assert ModelManifest.load(url).dtype_policy == "mixed_float16"
+    measured = evaluate.run(digits.replica("evaluate", "mixed", model=url, data=digits.data))
     assert measured["accuracy"] > 0.85
     saved, check = tmp_path / "saved", tmp_path / "check"
-    replica = digits.replica("export", dtype_policy)
+    replica = digits.replica("export", "mixed")
     export.write(replica, ExportArguments(model=url, data=digits.data), saved, check)
     export.verify(saved, check)
+
+
+def test_only_the_slow_policy_of_mixed_precision_causes_a_warning(capsys):
+    warn_of_slow_dtype_policy("mixed_bfloat16")
+    assert not capsys.readouterr().out
+    warn_of_slow_dtype_policy("mixed_float16")
+    assert "10 times as long" in capsys.readouterr().out
 
 
 def exploding(digits, run_id, steps_per_execution):
@@ -446,18 +457,20 @@ def test_training_with_parameter_servers_stops_at_a_loss_that_is_not_finite(digi
     assert "no checkpoint was made" in said
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("own_step", "OwnStep has a train_step of its own.*'parameter_server' loses updates"),
-        ("accumulating", "accumulates gradients over 4 steps, and under 'parameter_server'"),
-    ],
-)
-def test_a_model_that_parameter_servers_would_train_wrongly_is_refused(digits, model, message):
-    with digits.cluster(f"refused-{model.replace('_', '-')}", model=model) as processes:
+def test_parameter_servers_refuse_a_model_with_its_own_train_step(digits):
+    with digits.cluster("refused-own-step", model="own_step") as processes:
         said = processes["chief"].communicate(timeout=120)[0]
         assert processes["chief"].returncode == ExitCode.FINAL
+    message = "OwnStep has a train_step of its own.*'parameter_server' loses updates"
     assert re.search(message, said)
+
+
+def test_parameter_servers_refuse_a_model_that_accumulates_gradients():
+    model = MODELS["accumulated gradients"]()
+    check_asynchronous("multi_worker_mirrored", model)
+    message = "accumulates gradients over 4 steps, and under 'parameter_server'"
+    with pytest.raises(FinalError, match=message):
+        check_asynchronous("parameter_server", model)
 
 
 def test_parameter_servers_train_with_a_scaled_loss_and_metrics_in_layers(digits):

@@ -1,10 +1,7 @@
 """Two chiefs in one place of the store: one holds its lease, the other is fenced."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +15,7 @@ from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.lease import KEY, LAPSES_AFTER, Lease
 from aerotrain.store import MissingError, Store, StoreUnavailable, open_store
 from aerotrain.training.checkpoints.retention import complete_checkpoints
-from support.training_fixtures import CHIEF, Pipeline, read_until, start
+from support.training_fixtures import CHIEF, Pipeline, Process, read_until, start_python, suspend
 
 RESULT = "result.json"
 
@@ -319,14 +316,14 @@ def test_a_lease_that_was_never_taken_does_not_fence(store: Store) -> None:
 
 
 @contextmanager
-def chief(digits: Pipeline, attempt: str) -> Iterator[subprocess.Popen[str]]:
+def chief(digits: Pipeline, attempt: str) -> Iterator[Process]:
     """The only replica of a launch of a training: always the same job."""
     arguments = {"model": "small", "data": digits.data, "epochs": 4000, "checkpoint_interval": 0.5}
     job = digits.job("train", "frozen", {**arguments, "steps_per_execution": 10})
     scratch = digits.folder / "scratch" / f"frozen-{attempt}"
     scratch.mkdir(parents=True)
     environment = replica_environment(job, CHIEF, {CHIEF: "here:1"}, attempt=attempt)
-    with start([sys.executable, "-m", "aerotrain.replica"], scratch, environment) as process:
+    with start_python(["-m", "aerotrain.replica"], scratch, environment) as process:
         try:
             yield process
         finally:
@@ -340,8 +337,7 @@ def test_a_chief_that_was_frozen_ends_at_once_when_another_launch_has_taken_over
     store = open_store(f"{digits.store}/runs/frozen/train")
     with chief(digits, "first") as first:
         read_until(first, "is in the store")
-        first.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, first.pid, os.WSTOPPED)
+        suspend(first)
         with chief(digits, "second") as second:
             read_until(second, "is in the store")
             before = [name for name in complete_checkpoints(store) if name.token == 1]

@@ -1,6 +1,7 @@
 """tf_keras: what the loop supports and what it rejects, each in a process of its own.
 
-TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported.
+TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported, so one test starts
+a fresh interpreter; the others are forked from a process with tf_keras.
 """
 
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.job import ReplicaSpec, Role
-from support.training_fixtures import CHIEF, MODELS, start, steps_of_replicas
+from support.training_fixtures import CHIEF, start, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process
 
@@ -20,52 +21,44 @@ STEPS = 45  # an epoch of 1,249 records has 40 batches of 32; the last one has 1
 
 
 @pytest.fixture(autouse=True)
-def _legacy(monkeypatch):
+def _legacy(models, monkeypatch):
     pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    monkeypatch.setenv("PYTHONPATH", str(MODELS))
 
 
-def said_by(words, folder, environment=None):
+def said_by(started):
     """The output of a process that must succeed."""
-    with start([sys.executable, *words], folder, environment) as process:
+    with started as process:
         said = process.communicate(timeout=200)[0]
     assert process.returncode == 0, said
     return said
 
 
 def test_one_device_computes_the_same_losses_as_fit_of_tf_keras(digits, tmp_path):
-    said = said_by([str(HERE / "support" / "legacy_steps.py"), digits.data], tmp_path)
+    said = said_by(start_python([str(HERE / "support" / "legacy_steps.py"), digits.data], tmp_path))
     assert said.count("the same as fit") == 2
 
 
-@pytest.fixture(scope="module")
-def steps_of(digits):
-    """A function that runs steps under a strategy, and returns the results of each replica."""
-
-    def run(strategy, devices=1, workers=0, **arguments):
-        common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}
-        replicas = [ReplicaSpec(role=Role.CHIEF)]
-        if workers:
-            replicas.append(ReplicaSpec(role=Role.WORKER, count=workers))
-        job = digits.job(
-            "train", "legacy", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
-        )
-        folder = digits.folder / "legacy" / strategy
-        return steps_of_replicas(job, folder, devices, STEPS)
-
-    return run
+def jobs_of(digits, strategies, workers=0):
+    """A job of each strategy with its options, and how many steps of it to run."""
+    replicas = [ReplicaSpec(role=Role.CHIEF), *[ReplicaSpec(role=Role.WORKER)] * workers]
+    common = {"model": "legacy", "data": digits.data, "steps_per_execution": 1}
+    made = (
+        digits.job("train", "legacy", {**common, **more}, strategy=name, replicas=tuple(replicas))
+        for name, more in strategies.items()
+    )
+    return [(job, STEPS) for job in made]
 
 
-def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(steps_of):
+def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(digits):
+    here = {"one_device": {}, "mirrored": {"gradient_accumulation_steps": 2}}
+    several = jobs_of(digits, {"multi_worker_mirrored": {}}, workers=1)
     with ThreadPoolExecutor() as pool:
-        one = pool.submit(steps_of, "one_device").result
-        mirrored = pool.submit(
-            steps_of, "mirrored", devices=2, gradient_accumulation_steps=2
-        ).result
-        workers = pool.submit(steps_of, "multi_worker_mirrored", workers=1).result
-        [alone], replicas = one(), [*mirrored(), *workers()]
-    for replica in replicas:
+        folder = digits.folder / "legacy"
+        one = pool.submit(steps_of_replicas, jobs_of(digits, here), folder / "here", 2)
+        other = pool.submit(steps_of_replicas, several, folder / "workers", 1)
+        [[alone], mirrored], [workers] = one.result(), other.result()
+    for replica in [*mirrored, *workers]:
         assert replica["counter"] == replica["iterations"] == STEPS
         for name in alone:
             np.testing.assert_allclose(
@@ -92,7 +85,7 @@ print(export.run(digits.replica("export", "keras2", **given)))
 
 
 def test_a_tf_keras_model_is_trained_again_evaluated_and_exported(digits, tmp_path):
-    said = said_by(["-c", PIPELINE, str(tmp_path), digits.data], tmp_path)
+    said = said_by(start_python(["-c", PIPELINE, str(tmp_path), digits.data], tmp_path))
     assert "resuming from the checkpoint of step 40" in said
     assert "val_accuracy=" in said
     assert "without Keras, both signatures give the same predictions" in said
@@ -167,7 +160,7 @@ for refused in (
 
 
 def test_unsupported_features_of_tf_keras_are_refused_with_an_alternative(tmp_path):
-    lines = said_by(["-c", REFUSALS], tmp_path).splitlines()
+    lines = said_by(start([sys.executable, "-c", REFUSALS], tmp_path)).splitlines()
     for line, words in zip(
         [line for line in lines if line.startswith("refused: ")],
         (
@@ -194,6 +187,6 @@ def test_without_the_environment_variable_a_tf_keras_model_is_refused_with_a_sol
         "from aerotrain.training.model.code import UserCode\n"
         "UserCode.load('legacy').build({}, None)"
     )
-    with start([sys.executable, "-c", build], tmp_path) as process:
+    with start_python(["-c", build], tmp_path) as process:
         said = process.communicate(timeout=100)[0]
     assert "return a keras.Model, or give the replicas TF_USE_LEGACY_KERAS=1 in their" in said

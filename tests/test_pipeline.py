@@ -54,6 +54,8 @@ def stack(home: Home) -> Iterator[Stack]:
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
         # Seconds after which Airflow fails a task that was killed together with its worker.
         patch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
+        # No DAG file changes. Parsing all of them every 10 s takes a considerable part of a core.
+        patch.setenv("AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL", "3600")
         with running_stack(home, PROJECT) as running:
             running.wait_for_dag(DAG)
             yield running
@@ -141,6 +143,7 @@ def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manife
     before = {stored.key for stored in store.list("datasets")}
 
     run = pipeline.trigger({"shards": shards, "strategy": "one_device"})
+    until("the end of plan", lambda: pipeline.states(run)["prepare.plan"] == "success")
     wait_for("a first shard", lambda: shards_but(before, store), seconds=300, every=_MOMENT)
     with _stopped(pipeline.stack.s3):
         killed = _under_way(pipeline, run, "prepare.partition")

@@ -1,8 +1,9 @@
 """Synchronous strategies: replicas that share a batch reach the result of one with all of it."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,34 +20,125 @@ from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.strategies import ENGINES
 from support.training_fixtures import DIGITS, MODELS, read_until, start_python, steps_of_replicas
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 STEPS = 50  # an epoch of 1,249 records has 40 batches of 32; the last one has 1 record
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Some steps under a strategy: in processes with so many devices each, and so many workers."""
+
+    strategy: str
+    devices: int
+    workers: int
+    model: str
+    steps: int
+    arguments: Mapping[str, Any]
+
+
+def case(strategy, devices=0, workers=0, model="plain", steps=STEPS, **arguments):
+    return Case(
+        strategy=strategy,
+        devices=devices or (1 if workers else 2),
+        workers=workers,
+        model=model,
+        steps=steps,
+        arguments=arguments,
+    )
+
+
+ALONE = {
+    "one_device": case("one_device"),
+    "one_device, embedding": case("one_device", model="looking_up", steps_per_execution=STEPS),
+    "one_device, its own train step": case("one_device", model="own_step", steps=30),
+}
+
+#: Cases that compute the same as ``one_device``.
+SHARED = {
+    "mirrored": case("mirrored"),
+    "mirrored, 4 devices": case("mirrored", devices=4),
+    "central_storage": case("central_storage"),
+    "multi_worker_mirrored": case("multi_worker_mirrored", workers=1),
+    "multi_worker_mirrored, ring of 2 devices each": case(
+        "multi_worker_mirrored", devices=2, workers=1, communication="ring"
+    ),
+    "one_device, microbatches": case("one_device", gradient_accumulation_steps=4),
+    "mirrored, microbatches": case("mirrored", gradient_accumulation_steps=2),
+    "multi_worker_mirrored, microbatches": case(
+        "multi_worker_mirrored", workers=1, gradient_accumulation_steps=4
+    ),
+    "multi_worker_mirrored, small packs": case(
+        "multi_worker_mirrored", workers=1, bytes_per_pack=4096
+    ),
+    "one_device, XLA": case("one_device", jit_compile=True),
+    "mirrored, XLA": case("mirrored", jit_compile=True),
+    "multi_worker_mirrored, XLA": case("multi_worker_mirrored", workers=1, jit_compile=True),
+}
+
+#: Cases that compute the same as ``one_device`` does with a custom train step.
+SHARED_OWN = {
+    "mirrored, its own train step": case("mirrored", model="own_step", steps=30),
+    "central_storage, its own train step": case("central_storage", model="own_step", steps=30),
+    "multi_worker_mirrored, its own train step": case(
+        "multi_worker_mirrored", workers=1, model="own_step", steps=30
+    ),
+}
+
+#: Layers whose state depends on a replica's part of the batch.
+STATEFUL = {
+    "central_storage, state": case("central_storage", model="small"),
+    "mirrored, state and XLA": case("mirrored", model="small", jit_compile=True),
+    "multi_worker_mirrored, state and XLA": case(
+        "multi_worker_mirrored", workers=1, model="small", jit_compile=True
+    ),
+}
+
+CASES = {
+    **ALONE,
+    **SHARED,
+    **SHARED_OWN,
+    **STATEFUL,
+    "multi_worker_mirrored, embedding": case(
+        "multi_worker_mirrored", workers=1, model="looking_up", steps_per_execution=STEPS
+    ),
+    "bfloat16": case("multi_worker_mirrored", workers=1, gradient_dtype="bfloat16"),
+    "float16": case("multi_worker_mirrored", workers=1, gradient_dtype="float16"),
+}
+
+
 @pytest.fixture(scope="module")
 def steps_of(digits):
-    """A function that runs steps under a strategy, and returns their results."""
+    """A function that returns the results of a case, of every replica.
 
-    def run(strategy, devices=1, workers=0, model="plain", steps=STEPS, **arguments):
-        common = {"model": model, "data": digits.data, "steps_per_execution": 1}
-        replicas = [ReplicaSpec(role=Role.CHIEF)]
-        if workers:
-            replicas.append(ReplicaSpec(role=Role.WORKER, count=workers))
-        job = digits.job(
-            "train", "steps", {**common, **arguments}, strategy=strategy, replicas=tuple(replicas)
-        )
-        digits.started.append("steps")
-        folder = digits.folder / "steps" / str(len(digits.started))
-        return steps_of_replicas(job, folder, devices, steps)
+    The first call runs all cases with that number of devices and workers in the same processes.
+    """
+    runs = {}
+
+    def run(name):
+        place = (CASES[name].devices, CASES[name].workers)
+        if place not in runs:
+            runs[place] = None
+            cases = {
+                name: case for name, case in CASES.items() if (case.devices, case.workers) == place
+            }
+            jobs = [(job_of(digits, case), case.steps) for case in cases.values()]
+            folder = digits.folder / "steps" / "-".join(map(str, place))
+            steps = steps_of_replicas(jobs, folder, devices=CASES[name].devices)
+            runs[place] = dict(zip(cases, steps, strict=True))
+        assert runs[place], "its processes failed in the first test that needed them"
+        return runs[place][name]
 
     return run
 
 
-@pytest.fixture(scope="module")
-def alone(steps_of):
-    """The result of one replica with the whole of each batch."""
-    return steps_of("one_device")[0]
+def job_of(digits, case):
+    replicas = [ReplicaSpec(role=Role.CHIEF)]
+    if case.workers:
+        replicas.append(ReplicaSpec(role=Role.WORKER, count=case.workers))
+    arguments = {"model": case.model, "data": digits.data, "steps_per_execution": 1}
+    arguments |= case.arguments
+    return digits.job("train", "steps", arguments, strategy=case.strategy, replicas=tuple(replicas))
 
 
 def assert_same(one, other, rtol=2e-4, atol=2e-5):
@@ -55,43 +147,25 @@ def assert_same(one, other, rtol=2e-4, atol=2e-5):
         np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "setting"),
-    [
-        ("mirrored", {"devices": 2}),
-        ("mirrored", {"devices": 4}),
-        ("central_storage", {"devices": 2}),
-        ("multi_worker_mirrored", {"workers": 1}),
-        ("multi_worker_mirrored", {"workers": 1, "devices": 2, "communication": "ring"}),
-        ("one_device", {"gradient_accumulation_steps": 4}),
-        ("mirrored", {"devices": 2, "gradient_accumulation_steps": 2}),
-        ("multi_worker_mirrored", {"workers": 1, "gradient_accumulation_steps": 4}),
-        ("multi_worker_mirrored", {"workers": 1, "bytes_per_pack": 4096}),
-        ("one_device", {"jit_compile": True}),
-        ("mirrored", {"devices": 2, "jit_compile": True}),
-        ("multi_worker_mirrored", {"workers": 1, "jit_compile": True}),
-    ],
-    ids=str,
-)
-def test_replicas_that_share_a_batch_train_the_same_model_as_one(
-    steps_of, alone, strategy, setting
-):
-    for replica in steps_of(strategy, **setting):
+@pytest.mark.parametrize("name", SHARED)
+def test_replicas_that_share_a_batch_train_the_same_model_as_one(steps_of, name):
+    [alone] = steps_of("one_device")
+    for replica in steps_of(name):
         assert replica["counter"] == replica["iterations"] == STEPS
         assert_same(replica, alone)
 
 
 def test_workers_train_an_embedding_with_a_short_batch_as_one_replica_does(steps_of):
     # All in one execution, which ends an epoch, and so has batches of two sizes.
-    setting = {"model": "looking_up", "steps_per_execution": STEPS}
-    [one] = steps_of("one_device", **setting)
-    for replica in steps_of("multi_worker_mirrored", workers=1, **setting):
+    [one] = steps_of("one_device, embedding")
+    for replica in steps_of("multi_worker_mirrored, embedding"):
         assert_same(replica, one)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-10)])
-def test_gradients_of_16_bits_cost_little_accuracy(steps_of, alone, dtype, error):
-    one, other = steps_of("multi_worker_mirrored", workers=1, gradient_dtype=dtype)
+def test_gradients_of_16_bits_cost_little_accuracy(steps_of, dtype, error):
+    [alone] = steps_of("one_device")
+    one, other = steps_of(dtype)
     assert_same(one, other, rtol=0, atol=0)
     lost = np.abs(one["loss"] - alone["loss"]) / alone["loss"]
     print(f"{dtype}: mean {lost.mean():.5f}, worst {lost.max():.5f} of the loss")
@@ -130,9 +204,8 @@ def accuracy_by_hand(digits, run, strategy, devices):
     return ModelManifest.load(f"{digits.store}/runs/{run}/train/model.json").metrics["accuracy"]
 
 
-@pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
-def test_several_devices_reach_the_accuracy_of_one(digits, strategy):
-    assert accuracy_by_hand(digits, f"all-{strategy}", strategy, devices=2) > 0.95
+def test_several_devices_around_a_center_reach_the_accuracy_of_one(digits):
+    assert accuracy_by_hand(digits, "all-central", "central_storage", devices=2) > 0.95
 
 
 def result_of(digits, name):
@@ -140,32 +213,16 @@ def result_of(digits, name):
     return ModelManifest.load(json.loads(result.read_text())["value"])
 
 
-def test_mirrored_workers_reach_the_accuracy_of_one_and_resume_after_it(digits):
-    common = {"strategy": "multi_worker_mirrored", "code": DIGITS, "model": "digits"}
-    with digits.cluster("peers", epochs=12, checkpoint_interval=0.5, **common) as processes:
-        read_until(processes["chief"], "epoch 12 of 12")
-        for process in processes.values():
-            assert process.wait(60) == ExitCode.OK
-    trained = result_of(digits, "peers")
-    assert trained.step == 12 * 40
-    assert trained.metrics["accuracy"] > 0.95
-
-    with digits.cluster("peers", epochs=13, **common) as processes:
-        for process in processes.values():
-            assert "resuming from the checkpoint of step 480" in read_until(process, "resuming")
-            process.communicate(timeout=120)
-            assert process.returncode == ExitCode.OK
-    assert result_of(digits, "peers").step == 13 * 40
-
-
-def test_mirrored_workers_train_layers_with_statistics_and_seeds(digits):
+def test_mirrored_workers_with_statistics_and_seeds_of_layers_reach_the_accuracy_of_one(digits):
     with digits.cluster(
         "layers", strategy="multi_worker_mirrored", model="small", epochs=6
     ) as processes:
         for process in processes.values():
             said = process.communicate(timeout=120)[0]
             assert process.returncode == ExitCode.OK, said
-    assert result_of(digits, "layers").metrics["accuracy"] > 0.9
+    trained = result_of(digits, "layers")
+    assert trained.step == 6 * 40
+    assert trained.metrics["accuracy"] > 0.9
 
 
 @pytest.mark.parametrize(("killed", "left"), [("worker-0", "chief"), ("chief", "worker-0")])
@@ -211,18 +268,13 @@ def test_a_loss_with_sum_reduction_is_refused_if_the_last_batch_is_uneven():
         check_exchanged("mirrored", model, arguments, records=65, replicas=2)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "devices", "workers"),
-    [("mirrored", 2, 0), ("central_storage", 2, 0), ("multi_worker_mirrored", 1, 1)],
-)
-def test_replicas_with_a_custom_train_step_train_the_same_model_as_one(
-    steps_of, strategy, devices, workers
-):
-    [one] = steps_of("one_device", model="own_step", steps=30)
-    for each in steps_of(strategy, devices, workers, model="own_step", steps=30):
+@pytest.mark.parametrize("name", SHARED_OWN)
+def test_replicas_with_a_custom_train_step_train_the_same_model_as_one(steps_of, name):
+    [one] = steps_of("one_device, its own train step")
+    for each in steps_of(name):
         # compute_loss returns a replica's part of the loss, as under fit.
-        each["loss"] *= 2
-        assert_same(each, one)
+        doubled = {**each, "loss": 2 * each["loss"]}
+        assert_same(doubled, one)
 
 
 def test_an_optimizer_that_accumulates_gradients_is_refused_with_several_replicas():
@@ -269,16 +321,9 @@ def test_an_argument_that_cannot_be_is_refused(wrong, message):
         TrainArguments(model="m", data="d", **wrong)
 
 
-def test_layers_with_state_train_in_central_storage(steps_of):
-    [replica] = steps_of("central_storage", model="small", devices=2)
-    assert replica["counter"] == STEPS
-    assert replica["loss"][-1] < replica["loss"][0]
-
-
-@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
-def test_layers_with_state_can_be_compiled_by_xla(steps_of, strategy):
-    where = {"devices": 2} if strategy == "mirrored" else {"workers": 1}
-    for replica in steps_of(strategy, model="small", jit_compile=True, **where):
+@pytest.mark.parametrize("name", STATEFUL)
+def test_layers_with_state_train_in_central_storage_and_compiled_by_xla(steps_of, name):
+    for replica in steps_of(name):
         assert replica["counter"] == STEPS
         assert replica["loss"][-1] < replica["loss"][0]
 
@@ -292,11 +337,13 @@ def test_a_manually_set_tf_config_is_refused(monkeypatch, capsys, digits):
     assert "TF_CONFIG is set in the environment" in capsys.readouterr().out
 
 
-def test_importing_the_input_pipeline_does_not_initialize_the_runtime():
+def test_importing_the_input_pipeline_does_not_initialize_the_runtime(tmp_path):
     # A strategy of several workers rejects a runtime that is already initialized.
     code = (
         "import aerotrain.training.input_pipeline\n"
         "from tensorflow.python.eager import context\n"
         "assert context.context()._context_handle is None\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    with start_python(["-c", code], tmp_path) as process:
+        said = process.communicate(timeout=100)[0]
+        assert process.returncode == 0, said

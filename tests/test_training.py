@@ -27,7 +27,7 @@ from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.step_runner import LocalStepRunner, shares
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
-from support.training_fixtures import DIGITS, MODELS, read_until, start_python
+from support.training_fixtures import DIGITS, read_until
 
 pytestmark = pytest.mark.process
 
@@ -143,28 +143,6 @@ def weights_of(digits, url):
     return trained.restore(user, spec, scratch).get_weights()
 
 
-def test_a_killed_training_resumes_and_ends_with_the_same_weights(digits):
-    words = ["-m", "aerotrain", "train", "--run", "killed"]
-    words += ["--model", "small", "--code", str(MODELS), "--data", digits.data]
-    words += ["--store", digits.store, "--epochs", "20", "--steps-per-execution", "7"]
-    words += ["--checkpoint-interval", "0.2"]
-    with start_python(words, digits.folder) as process:
-        read_until(process, "the checkpoint of step")
-        process.kill()
-    with start_python(words, digits.folder) as process:
-        said = read_until(process, "the trained model is")
-    assert "resuming from the checkpoint of step" in said
-    checkpoints = digits.folder / "store/runs/killed/train/checkpoints"
-    assert len(list(checkpoints.glob("*/manifest.json"))) <= 3
-
-    url = run(digits.replica("train", "whole", model="small", data=digits.data, epochs=20))
-    killed = ModelManifest.load(url.replace("whole", "killed"))
-    assert (killed.step, ModelManifest.load(url).step) == (20 * STEPS_PER_EPOCH,) * 2
-    both = weights_of(digits, url), weights_of(digits, url.replace("whole", "killed"))
-    for one, another in zip(*both, strict=True):
-        np.testing.assert_allclose(one, another, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -266,7 +244,7 @@ def test_a_corrupted_shard_is_named(digits, tmp_path):
         run(digits.replica("train", "corrupt", model="small", data=copy.as_uri()))
 
 
-def test_workers_and_a_ps_train_to_the_exact_step_and_resume_after_it(digits):
+def test_workers_and_a_ps_train_to_the_exact_step(digits):
     with digits.cluster("servers", model="small", epochs=6, checkpoint_interval=0.2) as processes:
         said = read_until(processes["chief"], "epoch 6 of 6")
         assert processes["chief"].wait(60) == ExitCode.OK
@@ -284,25 +262,19 @@ def test_workers_and_a_ps_train_to_the_exact_step_and_resume_after_it(digits):
     [iterations] = [name for name in reader.get_variable_to_shape_map() if "_iterations" in name]
     assert abs(reader.get_tensor(iterations) - 240) <= 2  # two workers set it at once
 
-    with digits.cluster("servers", model="small", epochs=7) as processes:
-        said = read_until(processes["chief"], "epoch 7 of 7")
-        assert processes["chief"].wait(60) == ExitCode.OK
-    assert "resuming from the checkpoint of step 240" in said
-    assert ModelManifest.load(json.loads(result_of(digits, "servers"))["value"]).step == 280
-
 
 def result_of(digits, name):
     return (digits.folder / "store/runs" / name / "train/result.json").read_text()
 
 
 def test_training_continues_without_a_killed_worker(digits):
-    with digits.cluster("fewer", model="small", epochs=20) as processes:
-        read_until(processes["chief"], "epoch 2 of 20")
+    with digits.cluster("fewer", model="small", epochs=8) as processes:
+        read_until(processes["chief"], "epoch 2 of 8")
         processes["worker-1"].kill()
-        read_until(processes["chief"], "epoch 20 of 20")
+        read_until(processes["chief"], "epoch 8 of 8")
         assert processes["chief"].wait(60) == ExitCode.OK
     trained = ModelManifest.load(json.loads(result_of(digits, "fewer"))["value"])
-    assert trained.step == 20 * STEPS_PER_EPOCH
+    assert trained.step == 8 * STEPS_PER_EPOCH
 
 
 def test_a_failed_parameter_server_is_a_temporary_error(digits):

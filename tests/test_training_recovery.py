@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.status import Progress, State
 from aerotrain.training.model_manifest import ModelManifest
-from support.live_sets import Live
+from support.live_sets import Live, end_fork_server
 from support.training_fixtures import Pipeline
 
 pytestmark = pytest.mark.process
@@ -39,9 +39,9 @@ class Training:
     stop_file: Path
 
     def until_it_trains(self) -> None:
-        """Wait for progress from now on that a checkpoint has saved."""
-        self.live.until_more_said("is in the store", times=2, timeout=LONG)
-        self.live.until_more_said("progress step=", times=2, timeout=LONG)
+        """Wait for another checkpoint, and for progress after it."""
+        self.live.until_more_said("is in the store", timeout=LONG)
+        self.live.until_more_said("progress step=", timeout=LONG)
 
     def kill(self, victim: str) -> tuple[set[str], list[str]]:
         """Kill a replica; returns which ones restarted, and the log until the next progress."""
@@ -62,6 +62,14 @@ class Training:
         """Let the training stop after its epoch, and return its end."""
         self.stop_file.touch()
         return self.live.end.result(LONG).state
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for the groups of all these tests, so that one fork server is enough."""
+    root = tmp_path_factory.mktemp("recovery") / "sets"
+    yield root
+    end_fork_server(root)
 
 
 @pytest.fixture

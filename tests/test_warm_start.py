@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,9 +15,9 @@ import pytest
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.process.folder import JobFolder
-from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient, holder_of
+from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, ForkServer, may_fork
-from support.live_sets import process_launcher, replica_environment
+from support.live_sets import end_fork_server, process_launcher, replica_environment
 from test_process_recovery import ALONE, job
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
@@ -74,18 +72,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("warm") / "sets"
     root.mkdir()
     yield root
-    end_server(root)
-
-
-def end_server(root: Path) -> None:
-    server = server_of(root)
-    if server is not None:
-        os.kill(server, signal.SIGTERM)
-
-
-def server_of(root: Path) -> int | None:
-    """The fork server of that folder's groups, found by the lock that it holds."""
-    return holder_of(Path(f"{ForkServer(root, *HOW).socket}.lock"))
+    end_fork_server(root)
 
 
 @pytest.mark.process

@@ -1,9 +1,6 @@
 """The watchdog: it ends replicas without progress, names unresponsive ones, and pauses."""
 
-import os
-import signal
 import socket
-import sys
 from contextlib import ExitStack
 
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.training.background.services import peers_of
 from aerotrain.training.background.watchdog import Watchdog, answers
-from support.training_fixtures import read_until, start
+from support.training_fixtures import read_until, start_python, suspend
 
 pytestmark = pytest.mark.process
 
@@ -118,12 +115,11 @@ def test_the_watchdog_distinguishes_serving_replicas_from_stopped_or_ended_ones(
         port = held.getsockname()[1]
     address = f"127.0.0.1:{port}"
     with ExitStack() as stack:
-        process = stack.enter_context(start([sys.executable, "-c", SERVER % port], tmp_path))
+        process = stack.enter_context(start_python(["-c", SERVER % port], tmp_path))
         stack.callback(process.kill)
         read_until(process, "serves")
         assert answers(address)
-        os.kill(process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        suspend(process)
         assert not answers(address, seconds=0.5)
         world = World({"worker-0": address})
         world.execute(1)

@@ -1,12 +1,14 @@
 """Python processes with TensorFlow already imported, forked from a process that has imported it.
 
-A fresh interpreter spends about 4.5 s of CPU on importing TensorFlow, Keras and their dependencies,
-which is half of the cost of a small replica. A forked one does everything else that a fresh one
-does: it runs a module, a script or a program text as ``__main__``, in a folder, environment and
-import path of its own, and imports this project itself. Do not use it to test launchers, command
-lines, or what the import of TensorFlow does, such as the choice of Keras by TF_USE_LEGACY_KERAS.
+A fresh interpreter spends about 5 s of CPU on importing TensorFlow, Keras, this project and their
+dependencies, which is half of the cost of a small replica. A forked one does everything else that a
+fresh one does: it runs a module, a script or a program text as ``__main__``, in a folder,
+environment and import path of its own. Do not use it to test launchers, command lines, or what an
+import does. There is one server for Keras 3, and one for tf_keras, because TF_USE_LEGACY_KERAS acts
+during the imports.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -14,20 +16,28 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import TextIOWrapper
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType, TracebackType
 from unittest import mock
 
-#: Modules that each forked process finds imported. None runs a TensorFlow operation at import.
-PRELOADED = ["numpy", "tensorflow", "keras", "boto3", "google_crc32c"]
+import numpy as np
 
+from aerotrain import replica, training
+from aerotrain.supervisor.fork_server import IMPORTED
+
+_LEGACY = "TF_USE_LEGACY_KERAS"
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(PRELOADED)
 _ONE_AT_A_TIME = threading.Lock()
+
+#: The fork servers of this process, by the value of TF_USE_LEGACY_KERAS.
+_SERVERS: dict[str | None, forkserver.ForkServer] = {}
 
 
 class Forked:
@@ -41,8 +51,7 @@ class Forked:
         self._process: ForkServerProcess = _FORKS.Process(
             target=_run, args=(words, str(folder), dict(environment), list(sys.path), writing)
         )
-        # Otherwise multiprocessing would run the main script of pytest again in each process.
-        with _ONE_AT_A_TIME, mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+        with _ONE_AT_A_TIME, _server_for(environment):
             self._process.start()
         writing.close()
         self.stdout: TextIOWrapper = os.fdopen(os.dup(reading.fileno()), encoding="utf-8")
@@ -101,10 +110,29 @@ class Forked:
         self.stdout.close()
 
 
+@contextmanager
+def _server_for(environment: Mapping[str, str]) -> Iterator[None]:
+    """A scope in which processes are forked from the server with the Keras of ``environment``."""
+    legacy = environment.get(_LEGACY)
+    server = _SERVERS.setdefault(legacy, forkserver.ForkServer())
+    server.set_forkserver_preload(list(IMPORTED))
+    with (
+        # Otherwise multiprocessing would run the main script of pytest again in each process.
+        mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}),
+        mock.patch.dict(os.environ),
+        mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process),
+    ):
+        os.environ.pop(_LEGACY, None)
+        if legacy is not None:
+            os.environ[_LEGACY] = legacy
+        yield
+
+
 def _run(
     words: list[str], folder: str, environment: dict[str, str], path: list[str], output: Connection
 ) -> None:
     """Run ``python WORDS`` in the forked process, with its output in the pipe."""
+    gc.freeze()  # otherwise each collection would visit, and so copy, all that was imported
     for standard in (1, 2):
         os.dup2(output.fileno(), standard)
     output.close()
@@ -114,7 +142,11 @@ def _run(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    training.settle(os.environ)  # as the import does
+    replica.begin()
+    np.random.seed()
     if words[0] == "-m":
+        warnings.filterwarnings("ignore", module="runpy")  # the module may be imported already
         sys.path, sys.argv = ["", *path], words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":

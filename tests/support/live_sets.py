@@ -1,6 +1,7 @@
 """Replica groups of local processes that a test watches as a task try does, and damages."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend, ProcessPlan
+from aerotrain_airflow.backends.process.supervisor_client import holder_of
+from aerotrain_airflow.backends.process.warm_start import ForkServer
 from aerotrain_airflow.controller.decision import Ended
 
 __all__ = ["Live", "process_launcher", "processes_of", "replica_environment", "replica_pid", "task"]
@@ -89,13 +92,31 @@ class Live:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Callable[..., Live]]:
+def sets(tmp_path: Path) -> Path:
+    """The folder of the test's groups. Each such folder has its own fork server."""
+    return tmp_path / "sets"
+
+
+def fork_server_of(root: Path) -> int | None:
+    """The fork server of that folder's groups, found by the lock that it holds."""
+    server = ForkServer(root, sys.executable, replica_environment())
+    return holder_of(Path(f"{server.socket}.lock"))
+
+
+def end_fork_server(root: Path) -> None:
+    server = fork_server_of(root)
+    if server is not None:
+        os.kill(server, signal.SIGTERM)
+
+
+@pytest.fixture
+def watched(sets: Path) -> Iterator[Callable[..., Live]]:
     """A function that starts a job as a task try does, and watches it."""
     lives: list[Live] = []
     with ThreadPoolExecutor(4) as thread:
 
         def start(job: Job, holder: str = "try-1", **how: Any) -> Live:
-            launcher = process_launcher(tmp_path / "sets", replica_environment(), holder, **how)
+            launcher = process_launcher(sets, replica_environment(), holder, **how)
             address = launcher.start(launcher.plan(job, holder))
             lives.append(Live(launcher, address, thread))
             return lives[-1]

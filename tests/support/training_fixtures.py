@@ -2,15 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from aerotrain.contract.environment import replica_environment
@@ -21,6 +23,7 @@ from aerotrain.data.dataset import Dataset
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF, free_addresses, prepare
 from support.forked import Forked
+from support.waiting import wait_for
 
 MODELS = Path(__file__).parents[1] / "models"
 DIGITS = Path(__file__).parents[2] / "dags" / "models"
@@ -117,14 +120,8 @@ class Pipeline:
 def start_python(
     words: list[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> Process:
-    """Run ``python WORDS`` as ``start`` does, but with TensorFlow already imported.
-
-    For tf_keras it starts a fresh process, because the import of TensorFlow chooses the Keras.
-    """
-    wanted = _environment(environment)
-    if "TF_USE_LEGACY_KERAS" in wanted:
-        return start([sys.executable, *words], folder, environment)
-    return Forked(words, folder, wanted)
+    """Run ``python WORDS`` as ``start`` does, but with TensorFlow already imported."""
+    return Forked(words, folder, _environment(environment))
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
@@ -145,6 +142,13 @@ def start(
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def suspend(process: Process) -> None:
+    """Freeze the process: SIGSTOP, of which it gets no notice."""
+    process.send_signal(signal.SIGSTOP)
+    stopped = psutil.Process(process.pid)
+    wait_for("SIGSTOP", lambda: stopped.status() == psutil.STATUS_STOPPED, seconds=10)
 
 
 def read_until(process: Process, words: str) -> str:
@@ -186,28 +190,38 @@ def trained(digits: Pipeline) -> str:
     return url
 
 
-def steps_of_replicas(
-    job: Job, folder: Path, devices: int, steps: int
-) -> list[dict[str, np.ndarray]]:
-    """The results of some steps of the job, run in processes of its own: see ``replica_steps.py``.
+#: The results of some steps of one replica: metrics, weights and counters by name.
+Steps = dict[str, np.ndarray]
 
-    ``devices`` is the number of virtual CPU devices of each replica.
+
+def steps_of_replicas(
+    jobs: Sequence[tuple[Job, int]], folder: Path, devices: int
+) -> list[list[Steps]]:
+    """The results of each job's first steps, of every replica: see ``replica_steps.py``.
+
+    The jobs have the same replicas, and each replica is one process that runs all of them, because
+    a process costs more than the steps. ``devices`` is its number of virtual CPU devices.
     """
-    addresses = free_addresses(job)
+    first = jobs[0][0]
+    addresses = free_addresses(first)
+    words = [word for job, steps in jobs for word in (str(steps), job.to_json())]
     with ExitStack() as stack:
         processes = []
-        for name in job.names():
-            (folder / str(name)).mkdir(parents=True)
+        for name in first.names():
+            own = folder / str(name)
+            own.mkdir(parents=True)
             script = str(Path(__file__).parent / "replica_steps.py")
-            words = [job.to_json(), f"{folder}/{name}.npz", str(devices), str(steps)]
-            environment = replica_environment(job, name, addresses, attempt="1")
-            process = start_python([script, *words], folder / str(name), environment)
+            environment = replica_environment(first, name, addresses, attempt="1")
+            process = start_python([script, str(own), str(devices), *words], own, environment)
             processes.append(stack.enter_context(process))
             stack.callback(process.kill)
         for process in processes:
-            said = process.communicate(timeout=120)[0]
+            said = process.communicate(timeout=120 + 60 * len(jobs))[0]
             assert process.returncode == 0, said
-    return [dict(np.load(folder / f"{name}.npz")) for name in job.names()]
+    return [
+        [dict(np.load(folder / str(name) / f"{number}.npz")) for name in first.names()]
+        for number in range(len(jobs))
+    ]
 
 
 def said_of_shared_steps(
