@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +114,11 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(folder: Path, **environment: str) -> Iterator[S3Server]:
     """A server that keeps its objects and its credential in ``folder``, until the block ends.
 
-    ``folder`` is created if missing; a later server continues with its content.
+    ``folder`` is created if missing; a later server continues with its content. The server's
+    processes get ``environment`` in addition to that of this process.
 
     Raises:
         FinalError: ``weed`` is not installed.
@@ -133,7 +134,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
             ports=ports,
             access_key=access_key,
             secret_key=secret_key,
-            process=_start(folder, ports, reserved),
+            process=_start(folder, ports, reserved, environment),
         )
     try:
         _wait_until_up(server, folder / _LOG)
@@ -156,9 +157,11 @@ def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
     )
 
 
-def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, ports: Sequence[int], reserved: Sequence[Port], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     (folder / "objects").mkdir(exist_ok=True)
-    environment = closing_environment(folder, os.environ)
+    closed = closing_environment(folder, {**os.environ, **environment})
     with (folder / _LOG).open("ab") as log:
         return subprocess.Popen(
             weed_arguments(_weed(), folder, ports),
@@ -168,7 +171,7 @@ def _start(folder: Path, ports: Sequence[int], reserved: Sequence[Port]) -> subp
             cwd=folder,
             umask=0o077,
             # With 256 MiB its garbage collector takes a fifth of a core after 500 MB of uploads.
-            env={**environment, "GOMEMLIMIT": "512MiB"},
+            env={**closed, "GOMEMLIMIT": "512MiB"},
             pass_fds=[lock for port in reserved for lock in port.locks],
             # Ctrl-C must reach only its caller, which then stops the server.
             start_new_session=True,

@@ -181,19 +181,15 @@ def running_stack(home: Home, project: Path, port: int | None = None) -> Iterato
     if not (project / "dags").is_dir():
         raise FinalError(f"{project} has no folder dags/; run this where the clone is")
     home.make()
-    os.environ[MARK] = str(home.root)  # the S3 server inherits this environment
     if left := end_marked(home.root):
         print(f"ended {left} processes that an earlier run had left", flush=True)
-    try:
-        with ExitStack() as exits:
-            if port is None:
-                port = exits.enter_context(reserved_ports(1))[0].number
-            try:
-                yield _start(home, project, port, exits)
-            finally:
-                end_marked(home.root)
-    finally:
-        os.environ.pop(MARK, None)
+    with ExitStack() as exits:
+        if port is None:
+            port = exits.enter_context(reserved_ports(1))[0].number
+        try:
+            yield _start(home, project, port, exits)
+        finally:
+            end_marked(home.root)
 
 
 def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
@@ -214,7 +210,7 @@ def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
     unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
     api_server = start("api-server", "api-server", unchecked)
     migration = start("migration", "db migrate", {})
-    s3 = exits.enter_context(s3_server(home.store))
+    s3 = exits.enter_context(s3_server(home.store, **{MARK: str(home.root)}))
     s3.make_bucket(BUCKET)
     migration.wait()
     store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
