@@ -96,12 +96,12 @@ class Training:
         """The process of a replica."""
         return psutil.Process(replica_pid(self.handle, name))
 
-    def ledger(self) -> list[Event]:
+    def events(self) -> list[Event]:
         return self.launcher.events(self.handle)
 
     def account(self) -> Goodput | None:
         """The goodput of its closed event log, once it has ended."""
-        return record(self.ledger(), open_store(self.job.prefix), time.time())
+        return record(self.events(), open_store(self.job.prefix), time.time())
 
     def pace(self, since: float, until: float) -> float:
         """Steps a second: the median over the progress lines of that time."""
@@ -168,7 +168,7 @@ def inject(
         harm(training)
         at = training.harmed  # later, if the fault had a preparation
         end = training.end.result(600)
-        entries = training.ledger()
+        entries = training.events()
         detected = [each for each in entries if each.event is EventType.DETECT and each.at >= at]
         restarted = [each for each in entries if each.event is EventType.RESTART and each.at >= at]
         back = restarted[0].at if restarted else at

@@ -24,7 +24,7 @@ def back(replica: str) -> Event:
 
 
 @pytest.mark.parametrize(
-    ("ledger", "workers"),
+    ("log", "workers"),
     [
         ([], 4),
         ([START, CHIEFS_START], 4),
@@ -39,10 +39,10 @@ def back(replica: str) -> Event:
     ],
 )
 def test_the_next_try_omits_workers_that_could_not_be_scheduled(
-    ledger: list[Event], workers: int
+    log: list[Event], workers: int
 ) -> None:
     asked = replace(job("parameter_server", FOUR), min_workers=2)
-    assert with_fewer_workers(asked, ledger).count(Role.WORKER) == workers
+    assert with_fewer_workers(asked, log).count(Role.WORKER) == workers
 
 
 def test_without_min_workers_every_try_is_the_same_job() -> None:

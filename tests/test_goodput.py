@@ -65,19 +65,19 @@ def test_a_varying_pace_does_not_lower_the_goodput_and_a_stop_does(
     stop: float, other: float
 ) -> None:
     seconds = [8, 8, 8, 8, 11, 12, 12, 10, 10 + stop]
-    ledger, at = [entry(EventType.RESTORE, 0, step=0)], 0.0
+    events, at = [entry(EventType.RESTORE, 0, step=0)], 0.0
     for number, each in enumerate(seconds, 1):
-        ledger.append(entry(EventType.TRAIN, at := at + each, step=100 * number, seconds=each))
-    assert goodput_of(ledger).lost["other"] == pytest.approx(other, abs=1)
+        events.append(entry(EventType.TRAIN, at := at + each, step=100 * number, seconds=each))
+    assert goodput_of(events).lost["other"] == pytest.approx(other, abs=1)
 
 
 def test_the_pace_is_that_of_the_fastest_stretch() -> None:
-    ledger = [
+    events = [
         entry(EventType.RESTORE, 0, step=0),
         entry(EventType.TRAIN, 10, step=100, seconds=10),
         entry(EventType.TRAIN, 40, step=200, seconds=30),
     ]
-    assert goodput_of(ledger).lost["other"] == pytest.approx(20)
+    assert goodput_of(events).lost["other"] == pytest.approx(20)
 
 
 def test_a_worker_that_restarts_while_the_chief_trains_is_no_outage() -> None:
@@ -113,15 +113,15 @@ def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
         if each.event in (EventType.START, EventType.DETECT, EventType.RESTART)
     ]
     inside = [each for each in KILLED if each.event in (EventType.RESTORE, EventType.TRAIN)]
-    store.put("ledger-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
+    store.put("events-chief.jsonl", "\n".join(each.to_json() for each in inside).encode())
     first = record(outside, store, now=100)
     assert first is not None
     later = record([entry(EventType.START, 105)], store, now=110)
     assert later is not None
     assert (later.wall, later.steps_twice, later.restarts) == (110, 100, 1)
-    whole = json.loads(store.get("ledger.json"))
+    whole = json.loads(store.get("events.json"))
     assert whole["goodput"] == pytest.approx(80 / 110, abs=1e-3)
-    assert len(whole["entries"]) == len(KILLED) + 2
+    assert len(whole["events"]) == len(KILLED) + 2
 
 
 def test_a_step_without_training_and_failures_writes_no_event_log(

@@ -85,7 +85,7 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
 ) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     run_id = f"manual__{at.isoformat()}"
-    left = tmp_path / "store/with_min_workers/runs" / path_segment(run_id) / "job/ledger.json"
+    left = tmp_path / "store/with_min_workers/runs" / path_segment(run_id) / "job/events.json"
     left.parent.mkdir(parents=True)
     no_place = {"event": "detect", "at": 1.0, "replica": "worker-1", "kind": "start"}
     left.write_text(json.dumps({"entries": [no_place]}))

@@ -52,29 +52,29 @@ class Goodput:
         return ", ".join(parts)
 
 
-def merged(*ledgers: Iterable[Event]) -> list[Event]:
+def merged(*logs: Iterable[Event]) -> list[Event]:
     """All events in the order of their times."""
-    return sorted((entry for ledger in ledgers for entry in ledger), key=lambda entry: entry.at)
+    return sorted((entry for events in logs for entry in events), key=lambda entry: entry.at)
 
 
-def goodput_of(ledger: Sequence[Event]) -> Goodput:
+def goodput_of(events: Sequence[Event]) -> Goodput:
     """Compute the goodput of a merged event log, from its first event to its last."""
-    if not ledger:
+    if not events:
         return Goodput(wall=0.0)
-    wall = ledger[-1].at - ledger[0].at
-    restarts = len({each.at for each in ledger if each.event is EventType.RESTART})
-    trained = _stretches(ledger)
+    wall = events[-1].at - events[0].at
+    restarts = len({each.at for each in events if each.event is EventType.RESTART})
+    trained = _stretches(events)
     done = max((last for _, last, _ in trained), default=0)
     if not done:
         return Goodput(wall=wall, restarts=restarts)
     pace = _pace(trained)
     first = trained[0][0]
-    twice = _steps_twice(ledger)
+    twice = _steps_twice(events)
     moved = min(wall, (done - first) * pace)
     lost = {
-        "start-up": _until_training(ledger, ledger[0].at),
-        "recovery": sum(_until_training(ledger, at) for at in _outages(ledger)),
-        "save stall": sum(each.seconds for each in ledger if each.event is EventType.SAVE_STALL),
+        "start-up": _until_training(events, events[0].at),
+        "recovery": sum(_until_training(events, at) for at in _outages(events)),
+        "save stall": sum(each.seconds for each in events if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
     }
     lost["other"] = max(0.0, wall - moved - sum(lost.values()))
@@ -88,10 +88,10 @@ def goodput_of(ledger: Sequence[Event]) -> Goodput:
     )
 
 
-def _stretches(ledger: Iterable[Event]) -> list[tuple[int, int, float]]:
+def _stretches(events: Iterable[Event]) -> list[tuple[int, int, float]]:
     """Uninterrupted training as (first step, last step, seconds)."""
     found, at = [], 0
-    for entry in ledger:
+    for entry in events:
         if entry.event is EventType.RESTORE:
             at = entry.step or 0
         elif entry.event is EventType.TRAIN and entry.step is not None:
@@ -112,21 +112,21 @@ def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
     return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
 
 
-def _steps_twice(ledger: Iterable[Event]) -> int:
+def _steps_twice(events: Iterable[Event]) -> int:
     """Steps that a restored chief had to repeat, as far as the events show."""
     furthest = twice = 0
-    for entry in ledger:
+    for entry in events:
         if entry.event is EventType.RESTORE and entry.step is not None:
             twice += max(0, furthest - entry.step)
         furthest = max(furthest, entry.step or 0)
     return twice
 
 
-def _outages(ledger: Iterable[Event]) -> list[float]:
+def _outages(events: Iterable[Event]) -> list[float]:
     """The times of failures that stopped the chief; one per interruption of its training."""
     found: list[float] = []
     down: float | None = None
-    for entry in ledger:
+    for entry in events:
         if entry.event is EventType.DETECT and down is None:
             down = entry.at
         elif entry.event is EventType.RESTART and entry.replica == "chief" and down is not None:
@@ -136,10 +136,10 @@ def _outages(ledger: Iterable[Event]) -> list[float]:
     return found
 
 
-def _until_training(ledger: Sequence[Event], since: float) -> float:
+def _until_training(events: Sequence[Event], since: float) -> float:
     """Seconds from ``since`` until the chief next restored its variables."""
-    ready = (each.at for each in ledger if each.event is EventType.RESTORE and each.at >= since)
-    return next(ready, ledger[-1].at) - since
+    ready = (each.at for each in events if each.event is EventType.RESTORE and each.at >= since)
+    return next(ready, events[-1].at) - since
 
 
 def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
@@ -158,7 +158,7 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
     log = {
         "version": 1,
         **goodput.to_dict(),
-        "entries": [json.loads(each.to_json()) for each in events],
+        "events": [json.loads(each.to_json()) for each in events],
     }
     store.put(RUN_LOG, json.dumps(log, indent=1).encode())
     return goodput
@@ -167,7 +167,7 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
 def events_of_earlier_attempts(store: Store) -> list[Event]:
     """The merged events of earlier attempts; empty for the first one."""
     log = json.loads(_text(store, RUN_LOG) or "{}")
-    return read(json.dumps(each) for each in log.get("entries", []))
+    return read(json.dumps(each) for each in log.get("events", []))
 
 
 def events_of_chief(store: Store) -> list[Event]:

@@ -132,8 +132,8 @@ class DagTraining:
         """The event log that the task has written to the store."""
         url = f"s3://aerotrain/{DAG}/runs/{path_segment(self.run)}/{TASK}"
         store = open_store(url, self.stack.s3.environment)
-        whole = json.loads(store.get("ledger.json"))
-        return read(json.dumps(each) for each in whole["entries"])
+        whole = json.loads(store.get("events.json"))
+        return read(json.dumps(each) for each in whole["events"])
 
     def _state(self) -> str:
         return self.runs.api.run_state(DAG, self.run)
@@ -212,5 +212,5 @@ def kill_in_turn(training: DagTraining) -> None:
 
 
 def _adoptions(training: DagTraining) -> int:
-    ledger = (Path(training.handle) / "ledger.jsonl").read_text().splitlines()
-    return sum(each.event is EventType.ADOPT for each in read(ledger))
+    log = (Path(training.handle) / "events.jsonl").read_text().splitlines()
+    return sum(each.event is EventType.ADOPT for each in read(log))

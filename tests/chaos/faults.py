@@ -122,7 +122,7 @@ def _silent(name: ReplicaName, training: Training, scene: Scene) -> None:
     address = JobFolder(Path(training.handle)).addresses()[name]
     scene.network.drop(int(address.rpartition(":")[2]))
     try:
-        training.until(lambda: any(each.event is EventType.DETECT for each in training.ledger()))
+        training.until(lambda: any(each.event is EventType.DETECT for each in training.events()))
     finally:
         scene.network.mend()
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 #: Keys under the prefix of a training: the events that the chief writes, one a line, and the
 #: complete event log of the run.
-CHIEF_LOG, RUN_LOG = "ledger-chief.jsonl", "ledger.json"
+CHIEF_LOG, RUN_LOG = "events-chief.jsonl", "events.json"
 
 
 class EventType(StrEnum):

@@ -136,10 +136,10 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         state = loop.train(context, executions, [*hooks, saving], restored)
     return ModelManifest(
         module=context.arguments.model,
-        code=context.job.code,
+        code=context.replica.job.code,
         hparams=context.arguments.all_hparams,
         data=context.arguments.data,
-        strategy=context.job.strategy,
+        strategy=context.replica.job.strategy,
         step=context.steps_done(),
         checkpoint=saving.url,
         metrics=state.metrics,

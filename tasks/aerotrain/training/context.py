@@ -1,19 +1,16 @@
 """The context of a training: what its checkpoints and its hooks work with."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.replica import Replica
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.distribution import ChiefDecisions, Distribution
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.model.code import UserCode
 from aerotrain.training.steps.step import TrainStep
 
 
@@ -34,24 +31,12 @@ class TrainingContext:
     step: TrainStep
 
     @property
-    def job(self) -> Job:
-        return self.replica.job
-
-    @property
     def is_chief(self) -> bool:
         return self.replica.is_chief
 
     @property
-    def scratch(self) -> Path:
-        return self.replica.scratch
-
-    @property
     def arguments(self) -> TrainArguments:
         return self.pipeline.arguments
-
-    @property
-    def code(self) -> UserCode:
-        return self.pipeline.code
 
     @property
     def schedule(self) -> Schedule:

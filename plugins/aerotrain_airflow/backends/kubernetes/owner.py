@@ -19,7 +19,7 @@ from aerotrain_airflow.controller.history import compacted
 Manifest = Mapping[str, Any]
 
 #: Keys of the owner's data: the event log, and a pod of each role for restarts.
-EVENTS, TEMPLATES = "ledger.jsonl", "pods.json"
+EVENTS, TEMPLATES = "events.jsonl", "pods.json"
 
 #: The limit of an event log in bytes, of the 1 MiB of a ConfigMap, which also has pods and job.
 LIMIT = 256 * 1024

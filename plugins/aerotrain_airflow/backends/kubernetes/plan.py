@@ -36,7 +36,7 @@ __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 _LONGEST_VARIABLE = 128 * 1024
 
 #: The version of what a group stores in its owner. Groups with another one are not adopted.
-LAYOUT = 3
+LAYOUT = 4
 
 
 @dataclass(frozen=True, kw_only=True)

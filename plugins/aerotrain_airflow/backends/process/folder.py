@@ -28,12 +28,12 @@ Positions = dict[str, int]
 
 #: The content of the file ``layout``. A folder with another layout is of another version of
 #: aerotrain.
-LAYOUT = "2"
+LAYOUT = "3"
 
 #: Seconds between two attempts to get the lock.
 _LOCK_EVERY = 0.05
 
-_EVENTS = "ledger.jsonl"
+_EVENTS = "events.jsonl"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class JobFolder:
     addresses.json    the address of each replica, also after restarts
     holder            the task try that holds the group
     started           its description, once all was started; removed before it is ended
-    ledger.jsonl      its event log
+    events.jsonl      its event log
     positions.json    how much of its logs was emitted
     supervisor.lock, status.json, <replica>/
                       the supervisor's: see aerotrain.supervisor

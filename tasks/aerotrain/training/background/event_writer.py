@@ -53,7 +53,7 @@ class EventWriter:
             because=because,
         )
         self._lines.append(entry.to_json() + "\n")
-        self._uploader.send("ledger", self._put)
+        self._uploader.send("event log", self._put)
 
     @contextmanager
     def timed(self, event: EventType, *, step: Callable[[], int] | None = None) -> Iterator[None]:

@@ -73,7 +73,7 @@ class Checkpoints:
         self._store = services.store
         self._uploader = services.uploader
         self._lease = services.lease
-        self._scratch = context.scratch / FOLDER
+        self._scratch = context.replica.scratch / FOLDER
         self._model = model
         self._counter = context.counter
         self._io_device = io_device
@@ -82,7 +82,7 @@ class Checkpoints:
             step=context.counter, **optimizer, **_contents(model)
         )
         self._config = training_config(context.arguments)
-        self._cluster = cluster_config(context.job)
+        self._cluster = cluster_config(context.replica.job)
         self._keep = context.arguments.keep
         self._token = self._lease.token
         self._retention = Retention(self._store, self._keep, self._token)
@@ -179,10 +179,6 @@ class Checkpoints:
         self._uploader.wait(math.inf)
         self.check()
         return self.url(self._name())
-
-    def wait(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for the upload of what was saved; return whether it is done."""
-        return self._uploader.wait(seconds)
 
     def check(self) -> None:
         """Raise the final error of a background upload, if there is one."""

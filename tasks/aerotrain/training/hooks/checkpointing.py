@@ -79,7 +79,7 @@ class Checkpointing(Hook):
         if state.preempted:
             step, grace = self._context.steps_done(), self._context.replica.notice.grace
             self._note(EventType.PREEMPTED, step=step)
-            if not self._checkpoints.wait(grace * _MOST_OF_GRACE):
+            if not self._context.services.uploader.wait(grace * _MOST_OF_GRACE):
                 print("warning: the last checkpoint did not reach the store in time", flush=True)
             raise Preempted(f"preempted after step {step}, which is saved")
 
@@ -98,7 +98,7 @@ class Checkpointing(Hook):
         self.url = self._checkpoints.finish(self._state_to_save(state))
         for each in self._saved:
             each.on_save(state)
-        self._checkpoints.wait(self._context.replica.notice.grace)
+        self._context.services.uploader.wait(self._context.replica.notice.grace)
         self._note(EventType.END, step=self._context.steps_done())
 
     def _save(self, state: TrainState) -> None:

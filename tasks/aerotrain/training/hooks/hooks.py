@@ -116,7 +116,7 @@ class UserCallbacks(Hook):
     """
 
     def __init__(self, context: TrainingContext) -> None:
-        code, arguments, metrics = context.code, context.arguments, context.step.metrics
+        code, arguments, metrics = context.pipeline.code, context.arguments, context.step.metrics
         given = code.callbacks(arguments.all_hparams)
         self._context = context
         self._callbacks = Callbacks(code.name, given, context.model, arguments.epochs)

@@ -48,7 +48,7 @@ class Report(Hook):
     ) -> None:
         self._context = context
         self._clock = clock
-        self._events = EventFiles(context.scratch / _FOLDER)
+        self._events = EventFiles(context.replica.scratch / _FOLDER)
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False

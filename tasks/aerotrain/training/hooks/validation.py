@@ -52,7 +52,9 @@ class ValidationHook(Hook):
 
     def __init__(self, context: TrainingContext) -> None:
         self._trained = context.model
-        self._validation = Validation(context.arguments, context.pipeline.dataset, context.scratch)
+        self._validation = Validation(
+            context.arguments, context.pipeline.dataset, context.replica.scratch
+        )
         #: The validation loss of the current weights, None if it was not measured, and the lowest.
         self._loss: float | None = None
         self._best = math.inf
