@@ -15,6 +15,7 @@ def test_a_reserved_port_has_only_one_owner() -> None:
         assert len({port.number for port in (*ours, *theirs)}) == 6
 
 
+@pytest.mark.process
 def test_a_port_is_reserved_without_a_file_that_another_user_could_have_made() -> None:
     watched = """
 import sys
@@ -36,6 +37,7 @@ print(opened)
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_two_users_never_have_the_same_port() -> None:
     with reserved_ports(1) as (ours,):
@@ -48,6 +50,7 @@ def test_two_users_never_have_the_same_port() -> None:
         assert os.waitpid(other, 0)[1] == 0
 
 
+@pytest.mark.process
 def test_a_port_stays_reserved_by_a_process_that_inherits_it() -> None:
     [port] = reserve(1, "a set")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=port.locks) as heir:

@@ -186,6 +186,7 @@ _STOPS_BEFORE_IT_REPLACES = """
 """
 
 
+@pytest.mark.process
 def test_a_replacement_by_a_suspended_process_fails_after_another_one_succeeded(
     tmp_path: Path,
 ) -> None:
