@@ -70,7 +70,7 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ({"name": "a" * 64}, "is no DNS label"),
         ({"name": "-a"}, "is no DNS label"),
         ({"store": "bucket/digits"}, "has no scheme"),
-        ({"version": 3}, "is written in version 3"),
+        ({"version": 4}, "is written in version 4"),
         ({"strategi": "one_device"}, "no field 'strategi', did you mean 'strategy'?"),
         (
             {"replicas": [{"role": "chief", "environment": {"TF_CONFIG": "{}"}}]},
@@ -87,7 +87,7 @@ def test_a_job_is_equal_after_a_round_trip_through_json() -> None:
         ({"deadlines": {"run": "60"}}, "deadlines's run cannot be '60'"),
         ({"run": "../../x"}, "cannot be part of a store's key"),
         ({"task": "part/.."}, "cannot be part of a store's key"),
-        ({"version": 3, "new": 1}, "is written in version 3"),
+        ({"version": 4, "new": 1}, "is written in version 4"),
         ({"deadlines": {"run": 0}}, "deadlines are seconds above zero"),
         ({"restarts": {"crashes": -1}}, "restart budgets are not below zero"),
         ({"replicas": [{"role": "chief", "resources": {"cpu": 0}}]}, "cpu must be above zero"),

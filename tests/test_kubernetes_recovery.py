@@ -141,7 +141,7 @@ def test_a_pod_restarts_under_its_name_on_another_node_with_more_memory() -> Non
     assert container["resources"]["limits"]["memory"] == "4608Mi"
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["AEROTRAIN_INDEX"] == "1"
-    assert environment["AEROTRAIN_GENERATION"] == "2"
+    assert environment["AEROTRAIN_RESTARTS"] == "2"
     [avoided] = pod["spec"]["affinity"]["nodeAffinity"][
         "preferredDuringSchedulingIgnoredDuringExecution"
     ]

@@ -59,14 +59,14 @@ def _call(address: str) -> str:
 
 def report(replica: Replica) -> None:
     """Report in the store that this restart of the replica has begun, and serve."""
-    _lives(replica).put(f"{replica.name}/{os.environ.get('AEROTRAIN_GENERATION', '0')}", b"here")
+    _lives(replica).put(f"{replica.name}/{os.environ.get('AEROTRAIN_RESTARTS', '0')}", b"here")
     serve(replica)
 
 
 def await_return(replica: Replica) -> str:
     """Succeed once the replicas that the argument ``awaited`` names have restarted so often."""
     lives = _lives(replica)
-    lives.put(f"{replica.name}/{os.environ.get('AEROTRAIN_GENERATION', '0')}", b"here")
+    lives.put(f"{replica.name}/{os.environ.get('AEROTRAIN_RESTARTS', '0')}", b"here")
     until = time.monotonic() + DEADLINE
     awaited = {f"{name}/{life}" for name, life in replica.job.arguments["awaited"].items()}
     while missing := awaited - {each.key for each in lives.list()}:

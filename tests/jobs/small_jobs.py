@@ -41,7 +41,7 @@ def await_return(replica: Replica) -> int:
         log = replica.scratch.parent.parent / name / "log"
         while log.read_text().count(f"hello from {name}") < times:
             time.sleep(0.01)
-    return int(os.environ["AEROTRAIN_GENERATION"])
+    return int(os.environ["AEROTRAIN_RESTARTS"])
 
 
 def echo(replica: Replica) -> dict[str, Any]:

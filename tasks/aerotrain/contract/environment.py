@@ -20,7 +20,7 @@ class Variable(StrEnum):
     ROLE = "AEROTRAIN_ROLE"
     INDEX = "AEROTRAIN_INDEX"
     ATTEMPT = "AEROTRAIN_ATTEMPT"
-    RESTARTS = "AEROTRAIN_GENERATION"  # running images read the restart count by this name
+    RESTARTS = "AEROTRAIN_RESTARTS"  # the number of restarts of this replica, by the launcher
     HEARTBEAT = "AEROTRAIN_HEARTBEAT"  # the file that the replica touches while it is alive
     TERMINATION_LOG = "AEROTRAIN_TERMINATION_LOG"  # the file of its termination message
     GRACE = "AEROTRAIN_GRACE"  # seconds that it may take to save after it was preempted

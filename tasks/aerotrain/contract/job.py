@@ -12,7 +12,7 @@ from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segmen
 from aerotrain.contract.options import Kind, Section, check_options, check_types, known, option
 from aerotrain.contract.strategy import StrategyRules, rules_of
 
-VERSION = 2
+VERSION = 3
 
 #: A number of bytes: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
