@@ -7,9 +7,6 @@ steps were lost or repeated.
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -234,16 +231,3 @@ def processes_of(folder: str) -> list[int]:
         if is_alive and any(str(each).startswith(folder) for each in places):
             found.append(process.pid)
     return found
-
-
-def seconds_to_import() -> float:
-    """Seconds of a worker's imports, in a process of its own, at the present load."""
-    began = time.monotonic()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tasks")}
-    subprocess.run(
-        [sys.executable, "-c", "import aerotrain.training.servers"],
-        env=environment,
-        check=True,
-        capture_output=True,
-    )
-    return time.monotonic() - began
