@@ -69,7 +69,7 @@ optimizers = keras.optimizers
 
 MODELS = {
     "adam": lambda: one(optimizers.Adam(0.05)),
-    # Its slices travel in several blocks.
+    # Its slices need a large message.
     "a large table": lambda: one(optimizers.Adam(0.05), dim=2**12),
     "plain descent": lambda: one("sgd"),
     "clipped by norm": lambda: one(optimizers.Adam(0.05, clipnorm=0.01)),

@@ -6,12 +6,11 @@ squares each slice and ``clipnorm`` measures each, so that the resulting weights
 
 TensorFlow adds them up, too, but fails if lengths change from step to step: within one call of a
 function a collective has one shape, for all steps of its loop. The last batch of an epoch, or
-lookups that depend on the data, have other lengths. So slices are sent in blocks of a few sizes
+lookups that depend on the data, have other lengths. So slices are sent in messages of a few sizes
 here, each by its own collective.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -20,12 +19,13 @@ import tensorflow as tf
 
 from aerotrain.training.internals import tensorflow2
 
-#: Bytes of a block. Slices are sent in one block of the smallest size that fits those of all
-#: replicas, or in several of the largest. Each size is traced, which takes up to a second at the
-#: start of training, so there are few: steps of 8, which limit padding to 8 times the slices. The
-#: smallest takes hardly longer than an empty message, and the largest limits the padding, and the
-#: memory for it, of gradients of any size.
-BLOCKS = (2**12, 2**15, 2**18, 2**21)
+#: Bytes of a message. The slices of a replica are padded to the smallest size that holds those of
+#: all replicas. Each size is traced, which takes up to a second at the start of training, so there
+#: are few: steps of 8, and of 4 where padding costs memory. The smallest takes hardly longer than
+#: an empty message. Messages in a loop would need no great sizes, but TensorFlow matches
+#: collectives of several devices in one process by the name of their loop, which differs between
+#: the devices.
+SIZES = (2**12, 2**15, 2**18, 2**21, 2**23, 2**25, 2**27, 2**29)
 
 AllGather = Callable[[tf.Tensor], tf.Tensor]
 
@@ -91,14 +91,14 @@ def _gathered(
 ) -> list[tf.IndexedSlices]:
     """The sums of gradients of one kind, whose numbers of slices are ``lengths``."""
     dtype, width = _kind(own[0])
-    exchange = _Exchange(
+    values, indices = _exchanged(
         tf.concat([tf.reshape(each.values, [-1, width]) for each in own], axis=0),
         tf.concat([tf.cast(each.indices, tf.int64) for each in own], axis=0),
+        tf.reduce_max(tf.reduce_sum(lengths, axis=1)),
+        [max(1, size // (tf.as_dtype(dtype).size * width)) for size in SIZES],
         lengths.shape[0],
         all_gather,
     )
-    sizes = [max(1, size // (tf.as_dtype(dtype).size * width)) for size in BLOCKS]
-    values, indices = exchange.rows(tf.reduce_max(tf.reduce_sum(lengths, axis=1)), sizes)
     ends = tf.cumsum(lengths, axis=1)
     begins = ends - lengths
     size = tf.shape(indices)[1]
@@ -116,50 +116,36 @@ def _gathered(
     return sums
 
 
-@dataclass(frozen=True)
-class _Exchange:
-    """Sends this replica's ``(slices, width)`` values and their indices to all replicas."""
+def _exchanged(
+    values: tf.Tensor,
+    indices: tf.Tensor,
+    most: tf.Tensor,
+    sizes: Sequence[int],
+    replicas: int,
+    all_gather: AllGather,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The values ``(replicas, rows, width)`` and indices ``(replicas, rows)`` of all replicas.
 
-    values: tf.Tensor
-    indices: tf.Tensor
-    replicas: int
-    all_gather: AllGather
+    ``values`` ``(slices, width)`` and ``indices`` ``(slices,)`` are of this replica, and ``most``
+    is the greatest number of slices of a replica. There are as many rows as the smallest of
+    ``sizes`` that is not less; those without a slice are padding.
+    """
 
-    def rows(self, most: tf.Tensor, sizes: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-        """The values ``(replicas, rows, width)`` and indices ``(replicas, rows)`` of all replicas.
-
-        ``most`` is the greatest number of slices of a replica, which the smallest fitting one of
-        ``sizes`` holds, or several of the greatest. Further rows are padding.
-        """
-        in_one = [partial(self._block, size, tf.zeros([], tf.int64)) for size in sizes[:-1]]
-        in_several = partial(self._blocks, most, sizes[-1])
-        too_small = tf.math.count_nonzero(most > sizes[:-1], dtype=tf.int32)
-        return tf.switch_case(too_small, [*in_one, in_several])
-
-    def _block(self, size: int, begin: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """``size`` rows of each replica, from row ``begin`` on."""
-        values, indices = (each[begin : begin + size] for each in (self.values, self.indices))
+    def message(size: int) -> tuple[tf.Tensor, tf.Tensor]:
         missing = size - tf.shape(indices)[0]
-        all_values = self.all_gather(tf.pad(values, [[0, missing], [0, 0]]))
-        all_indices = self.all_gather(tf.pad(indices, [[0, missing]]))
+        all_values = all_gather(tf.pad(values, [[0, missing], [0, 0]]))
+        all_indices = all_gather(tf.pad(indices, [[0, missing]]))
         return (
-            tf.reshape(all_values, [self.replicas, size, self.values.shape[1]]),
-            tf.reshape(all_indices, [self.replicas, size]),
+            tf.reshape(all_values, [replicas, size, values.shape[1]]),
+            tf.reshape(all_indices, [replicas, size]),
         )
 
-    def _blocks(self, most: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """At least ``most`` rows of each replica, in blocks of ``size``."""
-
-        def body(begin: tf.Tensor, *known: tf.Tensor) -> list[tf.Tensor]:
-            more = zip(known, self._block(size, begin), strict=True)
-            return [begin + size, *(tf.concat(pair, axis=1) for pair in more)]
-
-        shapes = [[], [self.replicas, None, self.values.shape[1]], [self.replicas, None]]
-        _, values, indices = tf.while_loop(
-            lambda begin, *_: begin < most,
-            body,
-            [tf.constant(size, tf.int64), *self._block(size, tf.zeros([], tf.int64))],
-            shape_invariants=[tf.TensorShape(shape) for shape in shapes],
-            parallel_iterations=1,
-        )
-        return values, indices
+    most_allowed = tf.debugging.assert_less_equal(
+        most,
+        tf.constant(sizes[-1], tf.int64),
+        f"the gradient of an embedding has more than {sizes[-1]} slices of {values.shape[1]} "
+        "numbers in one step of a replica; use smaller batches",
+    )
+    with tf.control_dependencies([most_allowed]):
+        too_small = tf.math.count_nonzero(most > sizes[:-1], dtype=tf.int32)
+    return tf.switch_case(too_small, [partial(message, size) for size in sizes])
