@@ -88,7 +88,7 @@ def test_a_retry_omits_a_worker_that_could_not_be_scheduled(
     left = tmp_path / "store/with_min_workers/runs" / path_segment(run_id) / "job/events.json"
     left.parent.mkdir(parents=True)
     no_place = {"event": "detect", "at": 1.0, "replica": "worker-1", "kind": "start"}
-    left.write_text(json.dumps({"entries": [no_place]}))
+    left.write_text(json.dumps({"events": [no_place]}))
     dag = pipelines.dags["with_min_workers"]
     run = dag.test(logical_date=at, run_after=at)
     assert run.run_id == run_id
