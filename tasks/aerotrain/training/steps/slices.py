@@ -21,11 +21,11 @@ from aerotrain.training.internals import tensorflow2
 
 #: Bytes of a message. The slices of a replica are padded to the smallest size that holds those of
 #: all replicas. Each size is traced, which takes up to a second at the start of training, so there
-#: are few: steps of 8, and of 4 where padding costs memory. The smallest takes hardly longer than
-#: an empty message. Messages in a loop would need no great sizes, but TensorFlow matches
+#: are few: steps of 8, which limit padding to 8 times the slices. The smallest takes hardly longer
+#: than an empty message. Messages in a loop would need no great sizes, but TensorFlow matches
 #: collectives of several devices in one process by the name of their loop, which differs between
 #: the devices.
-SIZES = (2**12, 2**15, 2**18, 2**21, 2**23, 2**25, 2**27, 2**29)
+SIZES = (2**13, 2**16, 2**19, 2**22, 2**25, 2**28)
 
 AllGather = Callable[[tf.Tensor], tf.Tensor]
 
