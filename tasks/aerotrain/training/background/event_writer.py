@@ -76,10 +76,11 @@ class EventWriter:
     def _past(self) -> bytes:
         """The event log of the processes before this one."""
         if self._before is None:
-            self._before = b""
+            before = b""
             for key in (EARLIER_NAMES[CHIEF_LOG], CHIEF_LOG):
                 with suppress(MissingError):
-                    self._before = self._store.get(key)
+                    before = self._store.get(key)
+            self._before = before  # not known if the store was unavailable
         return self._before
 
     def _put(self) -> None:
