@@ -255,3 +255,18 @@ def test_the_replicas_end_with_the_command(tmp_path, digits, number):
         process.send_signal(number)
         assert process.wait(60) == (-number if number is signal.SIGKILL else ExitCode.TERMINATED)
     wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
+
+
+@pytest.mark.process
+def test_ctrl_c_saves_a_training_in_one_process(tmp_path, digits):
+    where = ["--store", tmp_path.as_uri(), "--data", digits.data, "--code", str(MODELS)]
+    words = ["--model", "small", "--epochs", "2000", "--run", "r"]
+    (tmp_path / "tmp").mkdir()
+    environment = {"TMPDIR": str(tmp_path / "tmp")}
+    with start([*AEROTRAIN, "train", *where, *words], tmp_path, environment) as process:
+        read_until(process, "epoch 1 of")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == ExitCode.TERMINATED, said
+    assert "which is saved" in said
+    assert_nothing_left(tmp_path)

@@ -73,6 +73,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
     scratch = Path(tempfile.mkdtemp(prefix="aerotrain-"))
     remove_at_exit(scratch)
+    _keep_temporary_files_in(scratch / "tmp")
     code: int = ExitCode.FINAL
     try:
         print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
@@ -102,6 +103,13 @@ def _run(job: Job, given: Namespace, scratch: Path) -> int:
 
     replica = Replica(job=job, name=CHIEF, attempt=ATTEMPT, scratch=scratch)
     return live(replica, whole if given.command == "prepare" else None)
+
+
+def _keep_temporary_files_in(folder: Path) -> None:
+    """Create ``folder`` for temporary files; TensorFlow removes its own only at a normal exit."""
+    folder.mkdir()
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None  # to be read from the environment again
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
