@@ -176,7 +176,9 @@ async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
 
     def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
         handle = f"default/train-{number}/try-1"
-        return asyncio.create_task(_first_event(JobTrigger(handle, CONN_ID, "try-1")))
+        return asyncio.create_task(
+            _first_event(JobTrigger(handle=handle, conn_id=CONN_ID, holder="try-1"))
+        )
 
     async def watching(count: int) -> None:
         while await asyncio.to_thread(double.do, "watching") < count:

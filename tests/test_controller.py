@@ -512,6 +512,15 @@ def test_a_repeated_error_ends_the_job_although_its_events_were_shortened() -> N
     assert ended.state is State.FAILED
 
 
+def test_errors_that_differ_only_at_their_ends_are_not_the_same() -> None:
+    of = Group(crashes=50)
+    for number in range(2):
+        of.restarts(chief=lost(reason=f"raised ValueError: {'long ' * 50}{number}"), step=40)
+    assert isinstance(
+        of.due(chief=lost(reason=f"raised ValueError: {'long ' * 50}2"), step=40), Restart
+    )
+
+
 def test_a_log_that_is_small_is_kept_as_it_is() -> None:
     of = Group()
     of.restarts(worker_0=lost())

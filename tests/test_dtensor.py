@@ -7,7 +7,7 @@ import pytest
 
 from aerotrain import evaluate, export
 from aerotrain.contract.environment import cluster_of, replica_environment
-from aerotrain.contract.errors import ExitCode, SpecError
+from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.model_manifest import ModelManifest
@@ -183,6 +183,13 @@ def refusals(digits):
         said = process.communicate(timeout=120)[0]
     assert said.count(f"ended {ExitCode.FINAL}") == len(REFUSED), said
     return said
+
+
+def test_a_callback_that_needs_validation_is_refused_on_a_mesh_of_several_processes():
+    from aerotrain.training.model.checks import check_validation
+
+    with pytest.raises(FinalError, match="ask for an evaluator"):
+        check_validation("dtensor", has_peers=True)
 
 
 @pytest.mark.parametrize("message", [message for _, message in REFUSED])

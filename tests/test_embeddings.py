@@ -25,3 +25,16 @@ def test_two_replicas_train_an_embedding_of_tf_keras_as_its_fit_does(tmp_path):
     legacy = {"TF_USE_LEGACY_KERAS": "1"}
     said = said_of_shared_steps("support.embedding_models", names, tmp_path, legacy)
     assert said == dict.fromkeys(names, "the same as fit")
+
+
+def test_a_step_with_more_slices_than_a_message_holds_ends_with_a_sentence(tmp_path):
+    import tensorflow as tf
+
+    from aerotrain.contract.errors import FinalError
+    from aerotrain.training.error_messages import errors_translated
+    from aerotrain.training.steps.slices import TOO_MANY
+
+    words = f"2 root error(s) found. {TOO_MANY} 9 slices of 4 numbers; use smaller batches"
+    translated = errors_translated(None, None, "", "train", tmp_path)  # no record is read
+    with pytest.raises(FinalError, match=f"^{TOO_MANY} 9 slices"), translated:
+        raise tf.errors.InvalidArgumentError(None, None, words)

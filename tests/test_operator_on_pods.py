@@ -105,9 +105,16 @@ def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_
     settings = PodSettings(namespace=namespace, image="imagined:1")
     launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", holder))
     handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
-    asyncio.run(JobTrigger(handle, "kubernetes_default", "try-1").on_kill())
+    trigger = JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")
+    asyncio.run(trigger.on_kill())
     double.wait_for(lambda: len(double.all("pods", namespace)) == left)
     launcher.stop(handle)
+
+
+def test_a_trigger_that_an_earlier_version_has_stored_can_be_loaded() -> None:
+    stored = {"address": "kubernetes://job", "conn_id": "here", "holder": "try-1", "until": None}
+    _, arguments = JobTrigger(**stored).serialize()
+    assert arguments["handle"] == "kubernetes://job"
 
 
 def test_a_dry_run_shows_everything_and_makes_nothing(

@@ -256,6 +256,23 @@ def test_the_event_log_continues_after_the_events_of_an_earlier_process(tmp_path
     assert fresh.mean_time_between_failures() == (6 * 3600 + 150) / 3
 
 
+def test_an_event_log_keeps_its_past_if_the_store_was_unavailable_at_first(tmp_path, monkeypatch):
+    store, uploader = open_store(tmp_path.as_uri()), Uploader(deadline=60)
+    store.put("ledger-chief.jsonl", b'{"event": "start", "at": 1.0}\n')  # of an earlier version
+    get, failures = store.get, iter([TemporaryError("the store is away")])
+
+    def get_later(key):
+        for failure in failures:
+            raise failure
+        return get(key)
+
+    monkeypatch.setattr(store, "get", get_later)
+    EventWriter(store, uploader, clock=lambda: 2.0).note(EventType.START)
+    assert uploader.wait(30)
+    entries = read(store.get(CHIEF_LOG).decode().splitlines())
+    assert [each.at for each in entries] == [1, 2]
+
+
 def test_random_numbers_continue_after_a_restart():
     import random
 

@@ -11,11 +11,12 @@ https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, RUN_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 
 
@@ -167,7 +168,7 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
 def events_of_earlier_attempts(store: Store) -> list[Event]:
     """The merged events of earlier attempts; empty for the first one."""
     log = json.loads(_text(store, RUN_LOG) or "{}")
-    return read(json.dumps(each) for each in log.get("events", []))
+    return read(json.dumps(each) for each in log.get("events", log.get("entries", [])))
 
 
 def events_of_chief(store: Store) -> list[Event]:
@@ -176,7 +177,7 @@ def events_of_chief(store: Store) -> list[Event]:
 
 
 def _text(store: Store, key: str) -> str:
-    try:
-        return store.get(key).decode()
-    except MissingError:
-        return ""
+    for name in (key, EARLIER_NAMES[key]):
+        with suppress(MissingError):
+            return store.get(name).decode()
+    return ""

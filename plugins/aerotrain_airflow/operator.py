@@ -106,8 +106,9 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             job = describe(self, self.job, self.arguments, context, settings)
             launcher = choose_launcher(settings, _try_id(context))
-            self._running = (launcher, event["handle"])
-            return self._end(job, event["handle"], Ended.from_dict(event["ended"]), settings)
+            handle = event.get("handle") or event["address"]  # the key of earlier versions
+            self._running = (launcher, handle)
+            return self._end(job, handle, Ended.from_dict(event["ended"]), settings)
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas; return the launcher and the job handle."""

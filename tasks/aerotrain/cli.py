@@ -199,7 +199,9 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         added.add_argument(
             "--store", "--output", required=True, help="URL under which the output goes"
         )
-        added.add_argument("--run", default=stamp, help="name of this run; the same one goes on")
+        added.add_argument(
+            "--run", default=stamp, help="name of this run; a run of the same name resumes"
+        )
         if name == "prepare":
             _add_prepare_flags(added)
         if name == "train":

@@ -99,7 +99,9 @@ def _shortened(event: Event) -> Event:
 
 def is_alike(event: Event, reason: str, step: int | None) -> bool:
     """Whether an earlier failure had the same reason, which may be shortened, at the same step."""
-    return event.step == step and event.because[:_REASON] == reason[:_REASON]
+    is_shortened = len(event.because) == _REASON
+    same = reason.startswith(event.because) if is_shortened else event.because == reason
+    return event.step == step and same
 
 
 def with_fewer_workers(job: Job, events: Iterable[Event]) -> Job:

@@ -14,6 +14,9 @@ from typing import Any, Self
 #: complete event log of the run.
 CHIEF_LOG, RUN_LOG = "events-chief.jsonl", "events.json"
 
+#: Their names in earlier versions, for retries of a run that began under one.
+EARLIER_NAMES = {CHIEF_LOG: "ledger-chief.jsonl", RUN_LOG: "ledger.json"}
+
 
 class EventType(StrEnum):
     """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""

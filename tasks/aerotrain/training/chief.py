@@ -27,6 +27,7 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import (
     check_asynchronous,
     check_deterministic,
+    check_validation,
     warn_of_slow_dtype_policy,
 )
 from aerotrain.training.model.code import UserCode
@@ -162,8 +163,10 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
     hooks: list[Hook] = [FiniteLoss(context)]
-    if callbacks.validates and context.is_chief:
-        hooks.append(ValidationHook(context))
+    if callbacks.validates:
+        check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
+        if context.is_chief:
+            hooks.append(ValidationHook(context))
     if context.is_chief:
         hooks.append(Report(context))
     return [*hooks, callbacks]

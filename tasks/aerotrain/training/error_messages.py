@@ -12,6 +12,7 @@ from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.steps.slices import TOO_MANY
 
 #: Another process of the cluster ended, or the network between failed.
 _OTHER_FAILED = (
@@ -38,7 +39,8 @@ def errors_translated(
     """Translate TensorFlow's errors on records of ``split`` into aerotrain's.
 
     Raises:
-        FinalError: the user's transform fails on a record; the message names it and its shard.
+        FinalError: the user's transform fails on a record, and the message names it and its shard;
+            or a step has too many slices of gradients.
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
@@ -54,6 +56,8 @@ def errors_translated(
                 f"the disk that holds {scratch} is full ({_first_line(error)}); free some of it, "
                 "or use another"
             ) from error
+        if TOO_MANY in str(error.message):
+            raise FinalError(_first_line(error)[_first_line(error).index(TOO_MANY) :]) from error
         _blame_record(code, dataset, url, split, scratch)
         raise  # the cause is the model, not a record, and TensorFlow's message is the best
 

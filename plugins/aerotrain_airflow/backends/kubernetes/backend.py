@@ -116,7 +116,7 @@ class KubernetesBackend:
         """The trigger that follows the group, with its own backend, while its task is deferred."""
         from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
 
-        return JobTrigger(handle, self._conn_id, self._holder, until)
+        return JobTrigger(handle=handle, conn_id=self._conn_id, holder=self._holder, until=until)
 
     def _cluster(self, namespace: str) -> Cluster:
         return Cluster(self._conn_id, namespace, retry_for=self._retry_for)

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from aerotrain.contract.event_log import CHIEF_LOG, Event, EventType, read
+from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, Event, EventType, read
 from aerotrain.store import MissingError, Store
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.checkpoints.interval import USUAL_MTBF, mean_time_between_failures
@@ -76,10 +76,11 @@ class EventWriter:
     def _past(self) -> bytes:
         """The event log of the processes before this one."""
         if self._before is None:
-            try:
-                self._before = self._store.get(CHIEF_LOG)
-            except MissingError:
-                self._before = b""
+            before = b""
+            for key in (EARLIER_NAMES[CHIEF_LOG], CHIEF_LOG):
+                with suppress(MissingError):
+                    before = self._store.get(key)
+            self._before = before  # not known if the store was unavailable
         return self._before
 
     def _put(self) -> None:

@@ -117,10 +117,11 @@ class Checkpointing(Hook):
         epoch, batches = self._context.schedule.position(self._context.steps_done())
         about: dict[str, Any] = {"epoch": epoch, "batches": batches, "metrics": state.metrics}
         about |= optimizer_state(self._context.model)
-        files = {**random_state(), **metric_state_to_file(state.sums)}
+        files = metric_state_to_file(state.sums)
         for each in (hook.to_save(state) for hook in self._saved):
             about, files = {**about, **each.about}, {**files, **each.files}
-        return SavedState(about=about, files=files)
+        # Last, because a callback may draw numbers as its state is read.
+        return SavedState(about=about, files={**files, **random_state()})
 
     def _warn_of_long_interval(self, state: TrainState) -> None:
         """Warn once, when the pace is known, if the training will end before its first save."""

@@ -36,7 +36,7 @@ _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", 
 #: Callbacks of Keras that would repeat, in this machine's folder, what the loop does.
 _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
     keras.callbacks.ModelCheckpoint: "checkpoints are in the store; see checkpoint_interval, keep",
-    keras.callbacks.BackupAndRestore: "a training that is started again goes on by itself",
+    keras.callbacks.BackupAndRestore: "a training resumes by itself",
     keras.callbacks.TensorBoard: "its event files are in the store already",
 }
 

@@ -1,4 +1,4 @@
-"""Checks of what a strategy cannot do, before its replicas start."""
+"""Checks of what a strategy cannot do, before training starts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -48,6 +48,20 @@ def check_asynchronous(strategy: str, model: keras.Model) -> None:
             "'parameter_server' the workers would overwrite each other's; leave "
             "gradient_accumulation_steps out and raise batch_size, or choose a synchronous "
             "strategy"
+        )
+
+
+def check_validation(strategy: str, *, has_peers: bool) -> None:
+    """Check whether the chief can measure the validation split after an epoch.
+
+    Raises:
+        FinalError: its weights are divided between processes.
+    """
+    if strategy == "dtensor" and has_peers:
+        raise FinalError(
+            "a callback needs the validation split, which no process can measure alone under "
+            "'dtensor'; ask for an evaluator, which is a replica, and let the callback monitor a "
+            "metric of training"
         )
 
 

@@ -27,6 +27,9 @@ from aerotrain.training.internals import tensorflow2
 #: the devices.
 SIZES = (2**13, 2**16, 2**19, 2**22, 2**25, 2**28)
 
+#: The beginning of the error of a step with more slices than that.
+TOO_MANY = "the gradient of an embedding has more than"
+
 AllGather = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -143,7 +146,7 @@ def _exchanged(
     most_allowed = tf.debugging.assert_less_equal(
         most,
         tf.constant(sizes[-1], tf.int64),
-        f"the gradient of an embedding has more than {sizes[-1]} slices of {values.shape[1]} "
+        f"{TOO_MANY} {sizes[-1]} slices of {values.shape[1]} "
         "numbers in one step of a replica; use smaller batches",
     )
     with tf.control_dependencies([most_allowed]):
