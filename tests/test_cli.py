@@ -13,6 +13,7 @@ from aerotrain.cli import COMMANDS, main, parse
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job
 from aerotrain.data.dataset import load_dataset
+from aerotrain.standalone import ATTEMPT
 from support.training_fixtures import DIGITS, MODELS, read_until, start
 from support.waiting import wait_for
 
@@ -73,6 +74,12 @@ def test_every_command_describes_its_flags(command, capsys):
 
 def test_two_commands_have_different_runs() -> None:
     assert parse(TRAIN).run != parse(TRAIN).run
+
+
+def test_two_commands_are_different_launches_for_the_lease() -> None:
+    words = [sys.executable, "-c", "from aerotrain.standalone import ATTEMPT; print(ATTEMPT)"]
+    other = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert other.strip() != ATTEMPT
 
 
 #: A source of 20 partitions; what ``read_part`` does first is the test's.

@@ -69,7 +69,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     except AerotrainError as error:
         print(f"error: {error}", flush=True)
         sys.exit(exit_code_of(error))
-    ignore_full_disk()  # nor does a reader of the output that has ended, such as `head`, end a job
+    ignore_full_disk()  # nor does a closed pipe, as of `| head`, end the job
     signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
     scratch = Path(tempfile.mkdtemp(prefix="aerotrain-"))
     remove_at_exit(scratch)
