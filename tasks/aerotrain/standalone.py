@@ -186,7 +186,11 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:
             records = _ask(requests, request)
             seen = {name: observation_of(records.get(str(name))) for name in job.names()}
             logs.print_new()
-            if preemption.is_over(records, seen) or _state_of(seen).ended:
+            if preemption.at is None:
+                is_over = _state_of(seen).ended
+            else:  # a worker may end before the chief, which still saves
+                is_over = preemption.is_over(records, seen)
+            if is_over:
                 break
             time.sleep(_CHECK_EVERY)
             request = {"do": "observe"}
@@ -233,13 +237,11 @@ class _Preemption:
 
     def is_over(self, records: Mapping[str, Any], seen: Mapping[ReplicaName, Observation]) -> bool:
         """Pass the preemption on; return whether all that train have ended, or are late."""
-        if self.at is None:
-            return False
         running = [name for name in self._training if seen[name].state is State.RUNNING]
         if not self._sent:
             self._sent = True
             send([records[str(name)]["pid"] for name in running], signal.SIGTERM)
-        return not running or time.monotonic() > self.at + GRACE
+        return not running or time.monotonic() > (self.at or 0.0) + GRACE
 
 
 def free_addresses(job: Job) -> dict[ReplicaName, str]:
