@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.fault_injection import processes_of
 
-from aerotrain.cli import COMMANDS, main, parse
+from aerotrain.cli import COMMANDS, job_of, main, parse
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job
 from aerotrain.data.dataset import load_dataset
@@ -29,6 +29,9 @@ TRAIN = ["train", "--model", "m", "--data", "file:///data", "--store", "file:///
         ([*TRAIN, "--epoch", "3"], "unrecognized arguments: --epoch 3"),
         ([*TRAIN, "--strategy", "none"], "invalid choice: 'none'"),
         ([*TRAIN, "--mesh", "{"], "argument --mesh: '{' is not JSON"),
+        ([*TRAIN, "--workers", "two"], "argument --workers: 'two' is no integer; or give auto"),
+        ([*TRAIN, "--checkpoint-interval", ""], "'' is no number; or give auto"),
+        ([*TRAIN, "--hparams", "{"], "argument --hparams: '{' is not JSON"),
         (["trian"], "invalid choice: 'trian'"),
     ],
 )
@@ -51,6 +54,8 @@ def test_words_that_cannot_be_parsed_are_refused_in_one_line(words, sentence, ca
         ([*TRAIN, "--progress-timeout", "0"], "progress_timeout must be a number above 0"),
         ([*TRAIN[:-1], "bucket"], "the store 'bucket' has no scheme"),
         (["prepare", "digits", "--store", "file:///x", "--shards", "0"], "shards must be a whole"),
+        ([*TRAIN, "--hparams", "3", "--learning-rate", "0.1"], "hparams of train must be an obj"),
+        ([*TRAIN, "--code", "/no/such"], "--code names no folder: /no/such; give the folder of"),
         (["prepare", "{}", "--store", "file:///x"], "the source names no kind"),
         (["prepare", "digits", "--store", "file:///x", "--processes", "0"], "processes must be"),
     ],
@@ -62,6 +67,23 @@ def test_arguments_that_cannot_work_are_refused_before_anything_starts(words, se
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("error: ")
     assert sentence in line
+
+
+def test_code_is_a_folder_or_the_url_of_an_archive(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    archive = "s3://bucket/digits/code/0f.tar.gz"
+    assert job_of(parse([*TRAIN, "--code", archive])).code == archive
+    assert job_of(parse([*TRAIN, "--code", "models"])).code == str(tmp_path / "models")
+    assert job_of(parse(TRAIN)).code == str(tmp_path)
+
+
+def test_the_help_names_the_word_for_null(capsys):
+    with pytest.raises(SystemExit):
+        parse(["train", "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "the chief not counted. auto: the strategy's default." in words
+    assert "Empty: the" not in words
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -253,6 +253,27 @@ def test_templates_are_merged_field_by_field(
     assert merge(base, over) == merged
 
 
+@pytest.mark.parametrize(
+    ("template", "grace"),
+    [
+        ({}, None),
+        ({"spec": {"terminationGracePeriodSeconds": 120}}, "118.0"),
+        ({"spec": {"terminationGracePeriodSeconds": 1}}, "0.5"),
+        ({"spec": {"terminationGracePeriodSeconds": None}}, "28.0"),  # Kubernetes' default is 30
+    ],
+)
+def test_a_replica_may_save_for_as_long_as_its_pod_has_to_end(
+    template: dict[str, Any], grace: str | None
+) -> None:
+    [chief] = [
+        each
+        for each in plan(pod_template=template).others
+        if each["metadata"]["name"].endswith("-chief")
+    ]
+    variables = {each["name"]: each for each in chief["spec"]["containers"][0]["env"]}
+    assert variables.get("AEROTRAIN_GRACE", {}).get("value") == grace
+
+
 def _in_container(**fields: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "replica", **fields}]}}
 

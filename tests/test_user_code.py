@@ -10,7 +10,7 @@ import pytest
 from aerotrain import user_code
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.store import Store, open_store
-from aerotrain.user_code import fetch_code, pack, publish_code
+from aerotrain.user_code import code_identity, fetch_code, pack, publish_code
 
 
 @pytest.fixture
@@ -31,6 +31,17 @@ def test_a_replica_imports_what_was_packed(folder: Path, store: Store, tmp_path:
     unpacked = fetch_code(publish_code(store, folder), tmp_path / "code")
     assert (unpacked / "digits.py").read_text() == "from layers import dense\n"
     assert (unpacked / "layers" / "__init__.py").read_text() == "dense = 1\n"
+
+
+def test_the_identity_of_code_is_that_of_its_python_files(folder: Path):
+    url = "s3://bucket/code/0f.tar.gz"
+    assert code_identity(url) == url
+    assert code_identity(None) is None
+    first = code_identity(str(folder))
+    (folder / "output.bin").write_bytes(b"0")
+    assert code_identity(str(folder)) == first
+    (folder / "layers" / "__init__.py").write_text("dense = 2\n")
+    assert code_identity(str(folder)) != first
 
 
 def test_the_same_folder_is_stored_once_and_a_changed_one_separately(folder: Path, store: Store):

@@ -124,7 +124,7 @@ def test_the_watchdog_distinguishes_serving_replicas_from_stopped_or_ended_ones(
         world = World({"worker-0": address})
         world.execute(1)
         world.execute(61)
-        assert "worker-0 does not answer; this replica ends itself" in world.said[0]
+        assert "worker-0 does not answer; this replica ends itself, and continues" in world.said[0]
         process.kill()
         process.wait(30)
         assert not answers(address)

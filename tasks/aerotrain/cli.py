@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the step that the command line describes, and exit as a replica does."""
     given = parse(words)
     try:
-        job = _job(given)
+        job = job_of(given)
         if given.command == "train":
             _check_environment(os.environ)
     except AerotrainError as error:
@@ -125,7 +125,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
         )
 
 
-def _job(given: Namespace) -> Job:
+def job_of(given: Namespace) -> Job:
     """The job that the command line describes.
 
     Raises:
@@ -138,8 +138,8 @@ def _job(given: Namespace) -> Job:
         chosen = {name: values[name] for name in options_of(TrainingOptions)}
         if chosen["learning_rate"] is None:
             del chosen["learning_rate"]
-        else:
-            arguments["hparams"] = {"learning_rate": given.learning_rate, **arguments["hparams"]}
+        elif isinstance(given.hparams, Mapping):
+            arguments["hparams"] = {"learning_rate": given.learning_rate, **given.hparams}
         options = TrainingOptions(**chosen)
         more = {
             "strategy": options.strategy,
@@ -156,11 +156,25 @@ def _job(given: Namespace) -> Job:
             "store": given.store,
             "run": given.run,
             "task": given.command,
-            "code": str(Path(given.code).resolve()),
+            "code": _code(given.code),
             "arguments": arguments,
             **more,
         }
     )
+
+
+def _code(given: str) -> str:
+    """The folder of the user's modules, or the URL of their archive, which ``model.json`` names.
+
+    Raises:
+        SpecError: there is no such folder.
+    """
+    if "://" in given:
+        return given
+    folder = Path(given).resolve()
+    if not folder.is_dir():
+        raise SpecError(f"--code names no folder: {folder}; give the folder of your modules")
+    return str(folder)
 
 
 def _counts(options: TrainingOptions) -> Sequence[tuple[Role, int | None]]:
@@ -195,7 +209,11 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        added.add_argument("--code", default=os.curdir, help="folder of your modules")
+        added.add_argument(
+            "--code",
+            default=os.curdir,
+            help="folder of your modules, or the URL of an archive of it",
+        )
         added.add_argument(
             "--store", "--output", required=True, help="URL under which the output goes"
         )
@@ -253,7 +271,10 @@ def _field_flag(field: Field[Any]) -> dict[str, Any]:
 def _option_flag(declared: Declared) -> dict[str, Any]:
     """The argparse arguments of an option; the word ``auto`` means null."""
     option = declared.option
-    flag: dict[str, Any] = {"default": declared.default, "help": option.help.replace("%", "%%")}
+    words = option.help.replace("%", "%%")
+    if option.optional:
+        words = words.replace("Empty:", "auto:")  # the form leaves the field empty
+    flag: dict[str, Any] = {"default": declared.default, "help": words}
     if option.kind is Kind.BOOLEAN:
         return {**flag, "action": BooleanOptionalAction}
     if option.choices:
@@ -262,11 +283,21 @@ def _option_flag(declared: Declared) -> dict[str, Any]:
     metavar = "JSON" if option.kind is Kind.OBJECT else option.kind.value.upper()
     if not option.optional:
         return {**flag, "type": parse, "metavar": metavar}
-    return {
-        **flag,
-        "type": lambda text: None if text == "auto" else parse(text),
-        "metavar": f"{metavar}|auto",
-    }
+    return {**flag, "type": _or_auto(parse, option.kind), "metavar": f"{metavar}|auto"}
+
+
+def _or_auto(parse: Callable[[str], Any], kind: Kind) -> Callable[[str], Any]:
+    """A parser of values of that kind, and of the word ``auto``, which is null."""
+
+    def value(text: str) -> Any:
+        if text == "auto":
+            return None
+        try:
+            return parse(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is no {kind}; or give auto") from None
+
+    return value
 
 
 def _json(text: str) -> Any:

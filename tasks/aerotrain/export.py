@@ -19,6 +19,7 @@ from aerotrain.training.input.batches import batch_spec, first_records
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.user_code import code_identity
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.
 SERVING = "serving"
@@ -63,7 +64,7 @@ def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
     return {
         "run": job.run,
         "task": job.task,
-        "code": job.code,
+        "code": code_identity(job.code),
         "model": arguments.model,
         "data": arguments.data,
         "trained": hashlib.sha256(trained.to_json().encode() + weights).hexdigest(),

@@ -52,7 +52,7 @@ HEARTBEAT = "heartbeat"
 _SECONDS_BETWEEN_BEATS = 2.0
 
 #: Seconds that a replica may take to save, unless the launcher says otherwise. Pods are killed 10 s
-#: after they were preempted.
+#: after they were preempted, unless a template sets another grace period.
 GRACE = 8.0
 
 _began = time.time()
@@ -248,7 +248,7 @@ def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCo
         message = str(error)
     elif isinstance(error, OSError) and error.errno in FULL:
         code = ExitCode.TEMPORARY
-        message = f"the disk that holds {Path.cwd()} is full; free some of it, or use another"
+        message = f"the disk that holds {replica.scratch} is full; free some of it, or use another"
     else:
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"

@@ -29,14 +29,7 @@ def pack(folder: Path) -> bytes:
     Raises:
         FinalError: it holds more than ``LARGEST`` bytes.
     """
-    files = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not any(
-            fnmatch(part, each) for part in path.relative_to(folder).parts for each in _LEFT_OUT
-        )
-    )
+    files = _files(folder, "*")
     size = sum(path.stat().st_size for path in files)
     if size > LARGEST:
         largest = max(files, key=lambda path: path.stat().st_size)
@@ -55,6 +48,32 @@ def pack(folder: Path) -> bytes:
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob(pattern)
+        if path.is_file()
+        and not any(
+            fnmatch(part, each) for part in path.relative_to(folder).parts for each in _LEFT_OUT
+        )
+    )
+
+
+def code_identity(code: str | None) -> str | None:
+    """What changes with a job's code: the URL of an archive, or a hash of a folder's Python files.
+
+    Its other files do not count, because the folder may hold the output of steps.
+    """
+    if code is None or "://" in code:
+        return code
+    folder, digest = Path(code), hashlib.sha256()
+    for path in _files(folder, "*.py"):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def publish_code(store: Store, folder: Path) -> str:
@@ -105,5 +124,5 @@ def user_module(name: str, purpose: str) -> ModuleType:
             raise
         raise FinalError(
             f"there is no module {name!r} {purpose}; check that the folder that holds it is "
-            "the job's code folder"
+            "the job's code folder (--code, by hand)"
         ) from error

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
@@ -55,6 +55,8 @@ class Resources:
     platform that runs the replica.
     """
 
+    TITLE: ClassVar = "'resources'"
+
     cpu: float = 0.25
     memory: str = "1536Mi"
     gpu: int = 0
@@ -83,6 +85,8 @@ class ReplicaSpec:
 
     ``pod`` is a Kubernetes pod template for this role. Only a launcher of pods uses it.
     """
+
+    TITLE: ClassVar = "a replica"
 
     role: Role
     count: int = 1
@@ -132,13 +136,15 @@ class ReplicaName:
 class Deadlines:
     """Deadlines of a job in seconds: until every replica runs, and for the whole job."""
 
+    TITLE: ClassVar = "'deadlines'"
+
     start: float = 600.0
     run: float = 24 * 3600.0
     progress_timeout: float = option(
         60.0,
         title="Progress timeout (seconds)",
         help="Time without a heartbeat or a training step after which a replica counts as "
-        "unresponsive and is restarted.",
+        "unresponsive and is ended. Its launcher restarts it; by hand, the training ends.",
         section=Section.RECOVERY,
         above=0,
     )
@@ -159,6 +165,8 @@ class Restarts:
     Each kind has its own budget, so that frequent preemptions do not use up the budget for bugs.
     With a budget of 0, Airflow's retries handle failures of that kind.
     """
+
+    TITLE: ClassVar = "'restarts'"
 
     crashes: int = 3
     preemptions: int = 100
@@ -188,6 +196,8 @@ class Job:
     Raises:
         SpecError: the description cannot run; the message says why and what to do.
     """
+
+    TITLE: ClassVar = "a job"
 
     name: str
     module: str

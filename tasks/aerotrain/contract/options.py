@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import SpecError, nearest
 
@@ -201,7 +201,7 @@ def known(owner: type, data: Mapping[str, Any]) -> dict[str, Any]:
         SpecError: ``data`` is not an object, has a key that is not a field, or lacks one that is
             required.
     """
-    name = owner.__name__
+    name = _title(owner)
     if not isinstance(data, Mapping):
         raise SpecError(f"{name} is described by an object, got {data!r}")
     names = {each.name: each for each in fields(owner)}
@@ -218,6 +218,22 @@ def known(owner: type, data: Mapping[str, Any]) -> dict[str, Any]:
     return dict(data)
 
 
+def _title(owner: type) -> str:
+    """What the messages call an instance of ``owner``: its ``TITLE``, if it has one."""
+    title: str = getattr(owner, "TITLE", owner.__name__)
+    return title
+
+
+#: How messages describe a type of JSON.
+_WORDS: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    Mapping: "an object",
+    type(None): "null",
+}
+
+
 def check_types(section: object, **types: type | tuple[type, ...]) -> None:
     """Check the types of fields. A bool is not accepted as a number.
 
@@ -227,11 +243,27 @@ def check_types(section: object, **types: type | tuple[type, ...]) -> None:
     for name, expected in types.items():
         value = getattr(section, name)
         if not isinstance(value, expected) or isinstance(value, bool):
-            raise SpecError(f"{type(section).__name__.lower()}'s {name} cannot be {value!r}")
+            kinds = expected if isinstance(expected, tuple) else (expected,)
+            words = [_WORDS[each] for each in kinds if each is not int or float not in kinds]
+            raise SpecError(
+                f"{name} of {_title(type(section))} must be {' or '.join(words)}, got {value!r}"
+            )
+
+
+def is_number(value: object) -> bool:
+    """Whether that value of a JSON document is a number; neither a bool nor NaN is one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return not math.isnan(value)
 
 
 class Arguments:
-    """The base class of the steps' arguments, which are read from JSON."""
+    """The base class of the steps' arguments, which are read from JSON.
+
+    ``TITLE`` is the name of the step in messages.
+    """
+
+    TITLE: ClassVar[str]
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:

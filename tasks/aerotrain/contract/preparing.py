@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import Arguments, Section, check_options, option
+from aerotrain.contract.options import (
+    Arguments,
+    Section,
+    check_options,
+    check_types,
+    is_number,
+    option,
+)
 
 #: The ways to divide records into splits, and the options that each needs.
 SPLIT_WAYS: Mapping[str, frozenset[str]] = {
@@ -37,7 +44,12 @@ class PlanArguments(Arguments):
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
     column whose values are counted as classes; it may not be missing. ``seed`` decides the order
     of records. All other fields are options; their help texts describe them.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
     """
+
+    TITLE: ClassVar = "prepare"
 
     source: Mapping[str, Any]
     name: str = "data"
@@ -100,14 +112,17 @@ class PlanArguments(Arguments):
     )
 
     def __post_init__(self) -> None:
+        objects = ("source", "splits", "split_by", "fill", "ranges")
+        check_types(self, **dict.fromkeys(objects, Mapping), name=str, seed=int)
         check_options(self)
         if "kind" not in self.source:
             raise SpecError("the source names no kind; add one, such as {'kind': 'python'}")
-        if any(share <= 0 for share in self.splits.values()) or (
-            abs(sum(self.splits.values()) - 1) > 1e-6
+        shares = list(self.splits.values())
+        if not all(is_number(share) and share > 0 for share in shares) or (
+            abs(sum(shares) - 1) > 1e-6
         ):
             raise SpecError(
-                "the shares of the splits must be above zero and add up to 1, "
+                "the shares of the splits must be numbers above zero and add up to 1, "
                 f"got {dict(self.splits)}"
             )
         self._check_names()
@@ -115,7 +130,7 @@ class PlanArguments(Arguments):
         self._check_split_by()
 
     def _check_names(self) -> None:
-        if isinstance(self.key, str):
+        if isinstance(self.key, str) or not isinstance(self.key, Sequence):
             raise SpecError(
                 f"key must be a list of columns, got {self.key!r}; write [{self.key!r}]"
             )
@@ -128,7 +143,7 @@ class PlanArguments(Arguments):
 
     def _check_ranges(self) -> None:
         for column, limits in self.ranges.items():
-            if len(limits) != 2 or not limits[0] <= limits[1]:
+            if not _is_range(limits):
                 raise SpecError(
                     f"the range of {column!r} must be its least and its greatest value, got "
                     f"{limits!r}"
@@ -147,6 +162,11 @@ class PlanArguments(Arguments):
                 f"split_by {way!r} takes {', '.join(sorted(SPLIT_WAYS[way])) or 'nothing else'}, "
                 f"got {', '.join(sorted(given)) or 'nothing'}"
             )
+        if way == "time" and not isinstance(self.split_by["until"], Mapping):
+            raise SpecError(
+                "the until of split_by 'time' must be an object of the moment at which each split "
+                f"ends, got {self.split_by['until']!r}"
+            )
         if way == "time" and set(self.split_by["until"]) != set(self.splits):
             raise SpecError(
                 f"split_by 'time' ends {', '.join(self.split_by['until'])}, where the splits are "
@@ -155,9 +175,20 @@ class PlanArguments(Arguments):
             )
 
 
+def _is_range(limits: object) -> bool:
+    return (
+        isinstance(limits, Sequence)
+        and len(limits) == 2
+        and all(map(is_number, limits))
+        and limits[0] <= limits[1]
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartitionArguments(Arguments):
     """Write the shards of one partition of a planned data set."""
+
+    TITLE: ClassVar = "a partition"
 
     dataset: str
     partition: int
@@ -166,5 +197,7 @@ class PartitionArguments(Arguments):
 @dataclass(frozen=True, kw_only=True)
 class FinalizeArguments(Arguments):
     """Finalize a data set whose partitions are all written."""
+
+    TITLE: ClassVar = "finalize"
 
     dataset: str

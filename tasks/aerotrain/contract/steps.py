@@ -3,10 +3,18 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.options import Arguments, Kind, Section, check_options, option
+from aerotrain.contract.options import (
+    Arguments,
+    Kind,
+    Section,
+    check_options,
+    check_types,
+    is_number,
+    option,
+)
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 
 #: Keras dtype policies that a training may use.
@@ -34,6 +42,8 @@ class TrainArguments(Arguments):
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
     """
+
+    TITLE: ClassVar = "train"
 
     model: str
     data: str
@@ -207,10 +217,11 @@ class TrainArguments(Arguments):
         return super().of(data)
 
     def __post_init__(self) -> None:
+        check_types(self, model=str, data=str, hparams=Mapping)
         check_options(self)
         _check_mesh(self.mesh, self.layout)
         for each, weight in self.class_weight.items():
-            if not str(each).isdecimal() or not weight >= 0:
+            if not str(each).isdecimal() or not is_number(weight) or weight < 0:
                 raise SpecError(
                     f"class_weight[{each!r}] is {weight!r}; give a class, which is a whole "
                     "number, a weight of 0 or more"
@@ -262,7 +273,12 @@ class EvaluateArguments(Arguments):
     """Evaluate the model at the URL ``model`` on one split of the data set ``data``.
 
     ``thresholds`` maps names of metrics to the lowest accepted value.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
     """
+
+    TITLE: ClassVar = "evaluate"
 
     model: str
     data: str
@@ -270,15 +286,34 @@ class EvaluateArguments(Arguments):
     batch_size: int = 256
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_types(self, model=str, data=str, split=str, batch_size=int, thresholds=Mapping)
+        if self.batch_size < 1:
+            raise SpecError(f"batch_size of evaluate must be 1 or more, got {self.batch_size}")
+        for metric, least in self.thresholds.items():
+            if not is_number(least):
+                raise SpecError(f"the threshold of {metric!r} must be a number, got {least!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportArguments(Arguments):
-    """Export the model at the URL ``model``, verified on records of the data set ``data``."""
+    """Export the model at the URL ``model``, verified on records of the data set ``data``.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
+    """
+
+    TITLE: ClassVar = "export"
 
     model: str
     data: str
     split: str = "test"
     records: int = 64
+
+    def __post_init__(self) -> None:
+        check_types(self, model=str, data=str, split=str, records=int)
+        if self.records < 1:
+            raise SpecError(f"records of export must be 1 or more, got {self.records}")
 
 
 #: The arguments of every module of aerotrain that a job may run.

@@ -26,8 +26,12 @@ PORT = 2222
 SCRATCH = "/scratch"
 _SHARED_MEMORY = "shared-memory"
 
-#: Seconds from SIGTERM to SIGKILL; a replica exits within 2.
-_GRACE = 10
+#: Seconds from SIGTERM to SIGKILL; for a replica that may save for GRACE seconds by default, these
+#: are enough, and a template may give more. Kubernetes' own default is 30.
+_GRACE, _KUBERNETES_GRACE = 10, 30
+
+#: Seconds that a replica needs to exit after it has saved.
+_EXIT = 2
 
 #: Seconds after the job's own deadline when the cluster ends a pod that has no follower.
 _AFTER_DEADLINE = 300
@@ -91,7 +95,17 @@ def role_pod(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
             f"no image is set for {replica.role}; set [aerotrain] image, or the image "
             f"of the container {CONTAINER!r} in a pod template"
         )
+    _set_grace(pod["spec"])
     return pod
+
+
+def _set_grace(spec: dict[str, Any]) -> None:
+    """Pass the pod's grace period on to the replica, if a template has changed it."""
+    seconds = spec.get("terminationGracePeriodSeconds", _KUBERNETES_GRACE)
+    if seconds != _GRACE and isinstance(seconds, int):  # Kubernetes rejects what is no number
+        grace = max(seconds - _EXIT, seconds / 2)
+        variable = {"name": Variable.GRACE.value, "value": str(float(grace))}
+        spec["containers"][0]["env"].append(variable)
 
 
 def replica_pod(

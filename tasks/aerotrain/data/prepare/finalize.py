@@ -135,8 +135,8 @@ def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
     if missing:
         raise FinalError(
             f"{len(missing)} of {count} partitions of {store.url} are not written: "
-            f"{', '.join(missing)}; run aerotrain.data.prepare.partition for each of them, "
-            "then finalize again"
+            f"{', '.join(missing)}; run prepare again with the same source; "
+            "the partitions that are written are kept"
         )
     return written
 

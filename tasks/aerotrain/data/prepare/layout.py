@@ -139,7 +139,7 @@ class Plan:
             data = json.loads(store.get(PLAN))
         except MissingError as error:
             raise FinalError(
-                f"no data set is planned at {store.url}; run aerotrain.data.prepare.plan first"
+                f"no data set is planned at {store.url}; run prepare for its source"
             ) from error
         if data["version"] != VERSION:
             raise FinalError(

@@ -1,6 +1,6 @@
 """The watchdog ends this replica when its training makes no progress, and names unresponsive peers.
 
-TensorFlow waits a quarter of an hour for an unresponsive peer, and forever for a stopped one. The
+TensorFlow waits a quarter of an hour for an unresponsive peer, and forever for a stopped one. A
 launcher then restarts the replica from the last checkpoint.
 """
 
@@ -97,7 +97,7 @@ class Watchdog:
             self._end(
                 f"no progress for {now - since:.0f} s after step {self._step}, where "
                 f"{self.allowance:.0f} s are allowed: {self._cause(unresponsive)}; this replica "
-                "ends itself, to be started again from the last checkpoint",
+                "ends itself, and continues from the last checkpoint when it is started again",
                 unresponsive,
             )
 
