@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,10 +11,13 @@ from benchmarks.fault_injection import processes_of
 
 from aerotrain.cli import COMMANDS, job_of, main, parse
 from aerotrain.contract.errors import ExitCode
+from aerotrain.contract.job import Job
 from aerotrain.data.dataset import load_dataset
+from aerotrain.standalone import ATTEMPT
 from support.training_fixtures import DIGITS, MODELS, read_until, start
 from support.waiting import wait_for
 
+JOBS = Path(__file__).parent / "jobs"
 AEROTRAIN = [sys.executable, "-m", "aerotrain"]
 TRAIN = ["train", "--model", "m", "--data", "file:///data", "--store", "file:///store"]
 
@@ -90,6 +94,144 @@ def test_every_command_describes_its_flags(command, capsys):
     assert "--store" in capsys.readouterr().out
 
 
+def test_two_commands_have_different_runs() -> None:
+    assert parse(TRAIN).run != parse(TRAIN).run
+
+
+def test_two_commands_are_different_launches_for_the_lease() -> None:
+    words = [sys.executable, "-c", "from aerotrain.standalone import ATTEMPT; print(ATTEMPT)"]
+    other = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert other.strip() != ATTEMPT
+
+
+#: A source of 20 partitions; what ``read_part`` does first is the test's.
+SOURCE = """
+import os, signal, time
+import numpy as np
+def list_parts():
+    return [{{"number": number}} for number in range(20)]
+def read_part(part):
+    {does}
+    for row in range(3):
+        yield f"{{part['number']}}-{{row}}", {{"x": np.float32(row), "label": row % 2}}
+"""
+
+
+def prepare_of(folder: Path, does: str, processes: int = 2) -> "subprocess.Popen[str]":
+    """``aerotrain prepare`` of the source above, with ``folder/tmp`` for temporary files."""
+    (folder / "tmp").mkdir()
+    (folder / "parts.py").write_text(SOURCE.format(does=does))
+    words = ["--code", str(folder), "--store", (folder / "store").as_uri(), "--run", "r"]
+    words += ["--processes", str(processes)]
+    return start([*AEROTRAIN, "prepare", "parts", *words], folder, {"TMPDIR": str(folder / "tmp")})
+
+
+def assert_nothing_left(folder: Path) -> None:
+    def is_left() -> bool:
+        return bool(list((folder / "tmp").iterdir()) or processes_of(f"{folder}"))
+
+    wait_for("the scratch folder and all processes to go", lambda: not is_left(), 30)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_prepare_and_leaves_nothing(tmp_path, number, processes):
+    does = "print('reads', flush=True); time.sleep(600)"
+    with prepare_of(tmp_path, does, processes) as process:
+        read_until(process, "reads")
+        process.send_signal(number)
+        code = process.wait(30)
+    assert code == (-number if number is signal.SIGKILL else ExitCode.TERMINATED)
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.process
+def test_prepare_ends_at_the_first_partition_that_fails(tmp_path):
+    does = "assert part['number'] != 1, 'bad part'; print('reads', flush=True); time.sleep(1)"
+    with prepare_of(tmp_path, does) as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == ExitCode.FINAL, said
+    assert "AssertionError: bad part" in said
+    assert said.count("reads") < 10
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.process
+def test_a_killed_process_of_prepare_is_a_temporary_failure_that_names_its_cause(tmp_path):
+    with prepare_of(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)") as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == ExitCode.TEMPORARY, said
+    assert said.splitlines()[-1].startswith("error: a process that wrote partitions was killed")
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.process
+def test_a_command_whose_output_nobody_reads_continues(tmp_path):
+    with prepare_of(tmp_path, "pass") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(120) == ExitCode.OK
+    assert_nothing_left(tmp_path)
+
+
+#: Runs the replicas of the job in TESTED, as ``aerotrain train`` does.
+REPLICAS = """
+import os, sys
+from pathlib import Path
+from aerotrain.contract.job import Job
+from aerotrain.standalone import run_replicas
+sys.exit(run_replicas(Job.from_json(os.environ["TESTED"]), Path.cwd(), os.environ))
+"""
+
+
+def replicas_of(folder: Path, **does: str) -> "subprocess.Popen[str]":
+    """The process that runs the replicas of a job; ``does`` says what each role does."""
+    job = Job.from_dict(
+        {
+            "name": "small",
+            "module": "small_jobs",
+            "code": str(JOBS),
+            "store": (folder / "store").as_uri(),
+            "run": "r",
+            "task": "small",
+            "strategy": "parameter_server",
+            "arguments": does,
+            "replicas": [{"role": role} for role in does],
+        }
+    )
+    return start([sys.executable, "-c", REPLICAS], folder, {"TESTED": job.to_json()})
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("does", "code"), [("crash", 65), ("fail_for_now", 75), ("vanish", 137)])
+def test_several_replicas_end_with_the_exit_code_of_the_one_that_failed(tmp_path, does, code):
+    with replicas_of(tmp_path, chief="serve", worker=does, ps="serve") as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == code, said
+    assert said.splitlines()[-1].startswith("error: worker-0 ")
+
+
+@pytest.mark.process
+def test_a_failed_evaluator_does_not_end_the_others_and_every_line_is_printed(tmp_path):
+    roles = {"chief": "finish_late", "worker": "serve", "ps": "serve", "evaluator": "fail"}
+    with replicas_of(tmp_path, **roles) as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == ExitCode.OK, said
+    assert "[chief] no line end at the end" in said
+
+
+@pytest.mark.process
+def test_the_chief_saves_while_the_ps_still_serve(tmp_path):
+    with replicas_of(tmp_path, chief="save_late", worker="serve", ps="serve") as process:
+        said = read_until(process, "[chief] promised")
+        process.send_signal(signal.SIGTERM)
+        said += process.communicate(timeout=60)[0]
+    assert process.returncode == ExitCode.TERMINATED, said
+    assert "[chief] saved, with 3 replicas" in said
+    assert not processes_of(f"{tmp_path}/")
+
+
 def aerotrain(folder: Path, *words: str) -> str:
     """The output of a successful command."""
     with start([*AEROTRAIN, *words], folder) as process:
@@ -131,7 +273,7 @@ def test_the_failure_of_a_replica_ends_the_others_and_is_named(tmp_path, digits)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_the_replicas_end_with_the_command(tmp_path, digits, number):
     where = ["--store", digits.store, "--data", digits.data, "--code", str(MODELS)]
     words = ["--model", "small", "--epochs", "2000", "--strategy", "parameter_server"]
@@ -140,5 +282,20 @@ def test_the_replicas_end_with_the_command(tmp_path, digits, number):
         read_until(process, "[chief] epoch 1 of")
         assert len(processes_of(f"{tmp_path}/")) >= 4
         process.send_signal(number)
-        assert process.wait(60) == (ExitCode.TERMINATED if number is signal.SIGTERM else -number)
+        assert process.wait(60) == (-number if number is signal.SIGKILL else ExitCode.TERMINATED)
     wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
+
+
+@pytest.mark.process
+def test_ctrl_c_saves_a_training_in_one_process(tmp_path, digits):
+    where = ["--store", tmp_path.as_uri(), "--data", digits.data, "--code", str(MODELS)]
+    words = ["--model", "small", "--epochs", "2000", "--run", "r"]
+    (tmp_path / "tmp").mkdir()
+    environment = {"TMPDIR": str(tmp_path / "tmp")}
+    with start([*AEROTRAIN, "train", *where, *words], tmp_path, environment) as process:
+        read_until(process, "epoch 1 of")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == ExitCode.TERMINATED, said
+    assert "which is saved" in said
+    assert_nothing_left(tmp_path)

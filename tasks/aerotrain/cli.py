@@ -16,6 +16,8 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
+import uuid
 from argparse import (
     ArgumentParser,
     ArgumentTypeError,
@@ -34,8 +36,8 @@ from aerotrain.contract.options import Arguments, Declared, Kind, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, TrainArguments
 from aerotrain.contract.strategy import TrainingOptions
-from aerotrain.replica import Replica, exit_code_of, live
-from aerotrain.standalone import ATTEMPT, CHIEF, prepare, run_replicas
+from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
+from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_replicas
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,32 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         job = job_of(given)
         if given.command == "train":
             _check_environment(os.environ)
-        with tempfile.TemporaryDirectory(prefix="aerotrain-") as scratch:
-            code = _run(job, given, Path(scratch))
     except AerotrainError as error:
         print(f"error: {error}", flush=True)
         sys.exit(exit_code_of(error))
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    if code is ExitCode.OK and given.command == "train":
-        print(f"the trained model is {job.prefix}/model.json", flush=True)
-    sys.exit(code)
+    ignore_full_disk()  # nor does a closed pipe, as of `| head`, end the job
+    signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
+    scratch = Path(tempfile.mkdtemp(prefix="aerotrain-"))
+    remove_at_exit(scratch)
+    _keep_temporary_files_in(scratch / "tmp")
+    code: int = ExitCode.FINAL
+    try:
+        print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
+        code = _run(job, given, scratch)
+        if code == ExitCode.OK and given.command == "train":
+            print(f"the trained model is {job.prefix}/model.json", flush=True)
+    except AerotrainError as error:
+        print(f"error: {error}", flush=True)
+        code = exit_code_of(error)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else ExitCode.FINAL
+    except Exception:  # noqa: BLE001 -- a bug: the finally would hide it
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # a normal exit would wait for TensorFlow's threads
 
 
-def _run(job: Job, given: Namespace, scratch: Path) -> ExitCode:
+def _run(job: Job, given: Namespace, scratch: Path) -> int:
     """Run the job as processes if it has several replicas, else in this process."""
     if len(list(job.names())) > 1:
         return run_replicas(job, scratch, os.environ)
@@ -88,6 +103,13 @@ def _run(job: Job, given: Namespace, scratch: Path) -> ExitCode:
 
     replica = Replica(job=job, name=CHIEF, attempt=ATTEMPT, scratch=scratch)
     return live(replica, whole if given.command == "prepare" else None)
+
+
+def _keep_temporary_files_in(folder: Path) -> None:
+    """Create ``folder`` for temporary files; TensorFlow removes its own only at a normal exit."""
+    folder.mkdir()
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None  # to be read from the environment again
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -178,7 +200,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     """The values of the command line; ``command`` is the name of the command."""
     parser = _Parser(prog="aerotrain", description="Run one step of a pipeline on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    stamp = time.strftime("by-hand-%Y%m%dT%H%M%S")
+    stamp = f"{time.strftime('by-hand-%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
     for name, command in COMMANDS.items():
         added = commands.add_parser(
             name,

@@ -3,13 +3,17 @@
 import importlib
 import multiprocessing
 import os
+import select
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -19,19 +23,47 @@ from typing import Any
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
-from aerotrain.contract.status import State, job_state
-from aerotrain.replica import Replica
-from aerotrain.supervisor.processes import end_with, umask, wait_until
+from aerotrain.contract.status import Observation, State, job_state
+from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.supervisor.processes import end_with, reset_signals, send, umask, wait_until
 from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
 from aerotrain.supervisor.supervisor import supervise
 
-#: The id of a replica group that no task try has launched.
-ATTEMPT = "by-hand"
+#: The id of the replica group that this process launches. Random, so that of two commands with one
+#: run name the lease lets only one train.
+ATTEMPT = f"by-hand-{uuid.uuid4().hex}"
 
 CHIEF = ReplicaName(Role.CHIEF, 0)
 
 #: Seconds between two checks of the replicas, and until the supervisor answers.
 _CHECK_EVERY, _ANSWER = 0.2, 10.0
+
+#: Seconds in which a scratch folder must be removed, although killed processes may still write.
+_REMOVAL = 60.0
+
+
+def remove_at_exit(scratch: Path) -> None:
+    """Remove ``scratch`` when this process has ended, even by ``os._exit`` or SIGKILL.
+
+    A child process does it. The child keeps the standard streams open, so that who reads the output
+    of this command to its end finds the folder removed. Call this before any thread starts.
+    """
+    command = os.pidfd_open(os.getpid())
+    if os.fork():
+        os.close(command)
+        return
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        select.select([command], [], [])
+
+        def is_gone() -> bool:
+            shutil.rmtree(scratch, ignore_errors=True)
+            return not scratch.exists()
+
+        wait_until(is_gone, _REMOVAL)
+    finally:
+        os._exit(0)
 
 
 def run_step(step: str, store: str, scratch: Path, *, run: str = "run", **arguments: Any) -> Any:
@@ -41,7 +73,7 @@ def run_step(step: str, store: str, scratch: Path, *, run: str = "run", **argume
         The step's result.
     """
     job = Job(
-        name=ATTEMPT,
+        name="by-hand",
         module=f"aerotrain.{step}",
         store=store,
         run=run,
@@ -79,22 +111,51 @@ def prepare(
         for each in planned["partitions"]:
             step("data.prepare.partition", **each)
     else:
-        spawned = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
-        with ProcessPoolExecutor(processes, mp_context=spawned) as pool:
-            written = [
-                pool.submit(step, "data.prepare.partition", **e) for e in planned["partitions"]
-            ]
-            for each in written:
-                each.result()
+        _write_partitions(partial(step, "data.prepare.partition"), planned["partitions"], processes)
     url: str = step("data.prepare.finalize", dataset=planned["dataset"])
     return url
 
 
-def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> ExitCode:
+def _write_partitions(
+    write: Callable[..., Any], partitions: Sequence[Mapping[str, Any]], processes: int
+) -> None:
+    """Write partitions in several processes; after an error, those in progress are still written.
+
+    Raises:
+        TemporaryError: a process was killed.
+    """
+    pool = ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy the threads' locks
+        initializer=_begin_worker,
+        initargs=(os.getpid(),),
+    )
+    try:
+        for each in as_completed([pool.submit(write, **each) for each in partitions]):
+            each.result()
+    except BrokenProcessPool as error:
+        raise TemporaryError(
+            "a process that wrote partitions was killed, as Linux does when memory runs out; "
+            "start the command again, with fewer processes"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker(parent: int) -> None:
+    """Make this process of a pool end with ``parent``, which alone handles Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent, signal.SIGKILL)
+    ignore_full_disk()
+
+
+def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:
     """Run the replicas of ``job`` in ``folder`` to the end of the job, and print their logs.
 
+    SIGTERM preempts them: they have ``GRACE`` seconds to save.
+
     Returns:
-        The exit code that a single replica would have.
+        The exit code of the replica whose end was that of the job: the chief, or one that failed.
 
     Raises:
         TemporaryError: their supervisor did not start, or ended.
@@ -115,22 +176,72 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> Exit
         for name in job.names()
     ]
     logs = _Logs(job, folder)
+    preemption = _Preemption(job)
     with _supervised(folder) as requests:
-        request = {"do": "start", "replicas": [asdict(each) for each in starts]}
-        records = ask(requests, request, seconds=_ANSWER)["replicas"]
+        request: Mapping[str, Any] = {
+            "do": "start",
+            "replicas": [asdict(each) for each in starts],
+        }
         while True:
+            records = _ask(requests, request)
             seen = {name: observation_of(records.get(str(name))) for name in job.names()}
-            if (state := job_state(seen)).ended:
+            logs.print_new()
+            if preemption.at is None:
+                is_over = _state_of(seen).ended
+            else:  # a worker may end before the chief, which still saves
+                is_over = preemption.is_over(records, seen)
+            if is_over:
                 break
             time.sleep(_CHECK_EVERY)
-            logs.print_new()
-            records = ask(requests, {"do": "observe"}, seconds=_ANSWER)["replicas"]
-    logs.print_new()
+            request = {"do": "observe"}
+    logs.print_new(final=True)
+    return _exit_code_of(seen, preempted=preemption.at is not None)
+
+
+def _state_of(seen: Mapping[ReplicaName, Observation]) -> State:
+    """The state of the job; without its evaluator, training continues."""
+    return job_state({n: each for n, each in seen.items() if n.role is not Role.EVALUATOR})
+
+
+def _exit_code_of(seen: Mapping[ReplicaName, Observation], *, preempted: bool) -> int:
+    """The exit code of an ended job; print which replicas failed, unless they were preempted."""
+    state = _state_of(seen)
     if state is State.SUCCEEDED:
         return ExitCode.OK
-    ended = (name for name, each in seen.items() if each.state is state)
+    if preempted:
+        return ExitCode.TERMINATED
+    ended = [name for name, each in seen.items() if each.state is state]
     print("error: " + "; ".join(f"{name} {seen[name].reason}" for name in ended), flush=True)
-    return ExitCode.FINAL if state is State.FAILED else ExitCode.TEMPORARY
+    code = seen[ended[0]].exit_code
+    return ExitCode.TEMPORARY if code is None else code
+
+
+class _Preemption:
+    """Preempts the replicas that train when this process receives SIGTERM.
+
+    The others, such as ps, exit at once at SIGTERM, and a chief cannot save without them. At a
+    second signal this process exits.
+    """
+
+    def __init__(self, job: Job) -> None:
+        roles = (Role.CHIEF,) if job.rules.ps else (Role.CHIEF, Role.WORKER)
+        self._training = [name for name in job.names() if name.role in roles]
+        self._sent = False
+        self.at: float | None = None
+        signal.signal(signal.SIGTERM, self._give)
+
+    def _give(self, *_: object) -> None:
+        if self.at is not None:
+            sys.exit(ExitCode.TERMINATED)
+        self.at = time.monotonic()
+
+    def is_over(self, records: Mapping[str, Any], seen: Mapping[ReplicaName, Observation]) -> bool:
+        """Pass the preemption on; return whether all that train have ended, or are late."""
+        running = [name for name in self._training if seen[name].state is State.RUNNING]
+        if not self._sent:
+            self._sent = True
+            send([records[str(name)]["pid"] for name in running], signal.SIGTERM)
+        return not running or time.monotonic() > (self.at or 0.0) + GRACE
 
 
 def free_addresses(job: Job) -> dict[ReplicaName, str]:
@@ -146,11 +257,14 @@ def free_addresses(job: Job) -> dict[ReplicaName, str]:
 def _supervised(folder: Path) -> Iterator[Path]:
     """The socket of a supervisor in ``folder``, which ends its replicas when this scope ends."""
     parent = os.getpid()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.TERMINATED))
     if os.fork() == 0:
-        os.setsid()
-        end_with(parent, signal.SIGTERM)
-        supervise(folder)
+        try:
+            os.setsid()
+            reset_signals()
+            end_with(parent, signal.SIGTERM)
+            supervise(folder)
+        finally:
+            os._exit(1)
     requests = socket_of(folder)
 
     def answers() -> bool:
@@ -162,13 +276,24 @@ def _supervised(folder: Path) -> Iterator[Path]:
         if not wait_until(answers, _ANSWER):
             raise TemporaryError(f"the supervisor of {folder} did not start within {_ANSWER:g} s")
         yield requests
+    finally:
+        with suppress(OSError):
+            ask(requests, {"do": "end"}, seconds=_ANSWER)
+
+
+def _ask(requests: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The supervisor's records of its replicas, by name, after a request to it.
+
+    Raises:
+        TemporaryError: it has ended, or could not start a replica.
+    """
+    try:
+        records: Mapping[str, Any] = ask(requests, request, seconds=_ANSWER)["replicas"]
     except OSError as error:
         raise TemporaryError(
             f"the replicas could not be supervised: {error}; start the command again"
         ) from error
-    finally:
-        with suppress(OSError):
-            ask(requests, {"do": "end"}, seconds=_ANSWER)
+    return records
 
 
 class _Logs:
@@ -178,12 +303,14 @@ class _Logs:
         self._paths = {str(name): folder / str(name) / LOG for name in job.names()}
         self._read = dict.fromkeys(self._paths, 0)
 
-    def print_new(self) -> None:
+    def print_new(self, *, final: bool = False) -> None:
+        """Print what is new; a last line without an end only if the logs are ``final``."""
         for name, path in self._paths.items():
             with path.open("rb") as file:
                 file.seek(self._read[name])
                 text = file.read()
-            text = text[: text.rfind(b"\n") + 1]
+            if not final:
+                text = text[: text.rfind(b"\n") + 1]
             self._read[name] += len(text)
             for line in text.decode(errors="replace").splitlines():
                 print(f"[{name}] {line}", flush=True)

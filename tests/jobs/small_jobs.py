@@ -10,8 +10,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.replica import Replica
+from aerotrain.replica import Preempted, Replica
 
 
 def run(replica: Replica) -> Any:
@@ -33,6 +35,29 @@ def finish(replica: Replica) -> dict[str, Any]:
         time.sleep(0.01)
     print("no line end at the end", end="", flush=True)
     return {"stdin": sys.stdin.read(), "scratch": str(replica.scratch)}
+
+
+def finish_late(replica: Replica) -> None:
+    """Succeed some time after every replica has said hello."""
+    time.sleep(3)
+    finish(replica)
+
+
+def save_late(replica: Replica) -> None:
+    """Save when preempted, for longer than ended replicas live; say how many are there then."""
+    replica.notice.promise()
+    print("promised", flush=True)
+    while not replica.notice.given():
+        time.sleep(0.01)
+    time.sleep(4)
+    raise Preempted(f"saved, with {len(replicas_of(os.getppid()))} replicas")
+
+
+def replicas_of(reaper: int) -> list[int]:
+    """The replicas of the supervisor of ``reaper``."""
+    supervisor = psutil.Process(reaper).parent()
+    reapers = supervisor.children() if supervisor else []
+    return [child.pid for each in reapers for child in each.children()]
 
 
 def await_return(replica: Replica) -> int:
