@@ -171,18 +171,18 @@ def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manife
     assert {part for part, count in tries.items() if count > 1} == set(killed)
 
 
-def test_a_training_task_that_is_marked_failed_leaves_no_process_within_10_seconds(
+def test_a_training_task_that_is_marked_failed_leaves_no_process(
     pipeline: Runs, home: Home
 ) -> None:
     run = pipeline.trigger({"epochs": 100_000})
     until("progress", lambda: "progress step=" in pipeline.log(run, "train"))
-    training = processes_of(str(home.scratch))
+    training = [psutil.Process(pid) for pid in processes_of(str(home.scratch))]
     assert len(training) >= 4
 
     pipeline.api.fail_task(DAG, run, "train")
 
-    gone, alive = psutil.wait_procs([psutil.Process(pid) for pid in training], timeout=10)
-    assert not alive, f"{len(gone)} gone"
+    _, alive = psutil.wait_procs(training, timeout=60)
+    assert not alive, "the processes of a failed task still run after a minute"
 
 
 def test_a_run_trains_once_although_scheduler_triggerer_and_task_are_killed_at_once(

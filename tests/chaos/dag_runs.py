@@ -123,6 +123,8 @@ class DagTraining:
     def task(self) -> psutil.Process:
         """The process that runs the task's code; its parent is Airflow's worker."""
         [instance] = [each for each in self.runs.instances(self.run) if each["task_id"] == TASK]
+        if instance["pid"] is None:  # psutil would take it for this process
+            raise RuntimeError(f"the task {TASK!r} does not run, it is {instance['state']}")
         return psutil.Process(instance["pid"])
 
     def component(self, name: str) -> Component:
