@@ -80,7 +80,7 @@ def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
             "crash",
             State.FAILED,
             "exited with 65: ZeroDivisionError: a bug of the user's own "
-            "(line 62 of small_jobs.py, in crash)",
+            "(line 87 of small_jobs.py, in crash)",
         ),
         ("chief", "vanish", State.LOST, "was ended by signal 9"),
     ],
