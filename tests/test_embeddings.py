@@ -34,7 +34,9 @@ def test_a_step_with_more_slices_than_a_message_holds_ends_with_a_sentence(tmp_p
     from aerotrain.training.error_messages import errors_translated
     from aerotrain.training.steps.slices import TOO_MANY
 
-    words = f"2 root error(s) found. {TOO_MANY} 9 slices of 4 numbers; use smaller batches"
+    words = (
+        f"2 root error(s) found.\n (0) {TOO_MANY} 9 slices of 4 numbers; use smaller batches\n (1)"
+    )
     translated = errors_translated(None, None, "", "train", tmp_path)  # no record is read
     with pytest.raises(FinalError, match=f"^{TOO_MANY} 9 slices"), translated:
         raise tf.errors.InvalidArgumentError(None, None, words)

@@ -56,8 +56,9 @@ def errors_translated(
                 f"the disk that holds {scratch} is full ({_first_line(error)}); free some of it, "
                 "or use another"
             ) from error
-        if TOO_MANY in str(error.message):
-            raise FinalError(_first_line(error)[_first_line(error).index(TOO_MANY) :]) from error
+        _, found, rest = str(error.message).partition(TOO_MANY)
+        if found:
+            raise FinalError(found + rest.partition("\n")[0]) from error
         _blame_record(code, dataset, url, split, scratch)
         raise  # the cause is the model, not a record, and TensorFlow's message is the best
 
