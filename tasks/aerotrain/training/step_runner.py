@@ -126,7 +126,10 @@ class CoordinatorStepRunner:
         self._execute = _execution(strategy, step, unrolled)
         self._zero = step.metrics.zero
         self._begin = [_here(each) for each in self._zero]
-        self._batches = iter(self._coordinator.create_per_worker_dataset(make_dataset))
+        # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
+        # each restart of the chief. It still rewrites the user's.
+        make = tf.autograph.experimental.do_not_convert(make_dataset)
+        self._batches = iter(self._coordinator.create_per_worker_dataset(make))
         self._per_execution = per_execution
         self._workers = workers
 
