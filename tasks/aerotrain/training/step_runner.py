@@ -14,8 +14,8 @@ from aerotrain.training.internals import tensorflow2
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
-#: messages to agree that the loop continues. But each unrolled step is traced separately, so a
-#: model of many weights, which computes for longer than a message takes, is not unrolled.
+#: messages to agree that the loop continues. But each worker must optimize the graph of all of
+#: them, so a model of many weights, which computes for longer than a message takes, is not unrolled.
 UNROLLED = 5
 FEW_WEIGHTS = 40
 
@@ -199,6 +199,9 @@ def _execution(
     The main loop runs ``unrolled`` steps per turn.
     """
 
+    # So that the step is traced once, and not for each time that it is unrolled.
+    traced = step if unrolled == 1 else tf.function(step, autograph=False)
+
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> MetricValues:
         def looped(
@@ -206,7 +209,7 @@ def _execution(
         ) -> tuple[tf.Tensor, MetricValues]:
             def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
                 for _ in range(many):
-                    sums = strategy.run(step, args=(sums, next(batches)))
+                    sums = strategy.run(traced, args=(sums, next(batches)))
                 return done + many, sums
 
             # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.

@@ -31,15 +31,12 @@ from aerotrain.training.checkpoints.metadata import (
     training_config,
 )
 from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
-from aerotrain.training.checkpoints.snapshot import Snapshot
+from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
 from aerotrain.training.context import TrainingContext
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
 _FILES = "beside"
-
-#: Variables of other processes that are copied at once.
-_COPIED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +74,7 @@ class Checkpoints:
         self._model = model
         self._counter = context.counter
         self._io_device = io_device
+        self._fetch_packed = PackedFetch() if io_device else None
         optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
         self._checkpoint = tf.train.Checkpoint(
             step=context.counter, **optimizer, **_contents(model)
@@ -241,7 +239,7 @@ class Checkpoints:
 
     def _copy(self, _folder: Path) -> Snapshot | None:
         """Copy the current state, or write it into the folder if it cannot be copied."""
-        return Snapshot.of(self._checkpoint, at_once=_COPIED_AT_ONCE if self._io_device else 1)
+        return Snapshot.of(self._checkpoint, self._fetch_packed)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the copy, and publish it with all checkpoints that still wait for the store."""
