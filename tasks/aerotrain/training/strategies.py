@@ -3,8 +3,10 @@
 The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
+import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,10 @@ from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_ste
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
+
+
+#: Seconds for which servers are awaited that do not listen yet, and between two attempts.
+_LISTENING, _TRY_AGAIN = 10.0, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +90,34 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
         ),
     )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if resolver.task_type != Role.CHIEF:
+        _wait_until_listening(resolver.cluster_spec().job_tasks(Role.CHIEF))
     return StrategyDistribution(tf.distribute.MultiWorkerMirroredStrategy(resolver, options))
 
 
 def _parameter_server(_arguments: TrainArguments) -> Distribution:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
+    cluster = resolver.cluster_spec()
+    for role in (Role.PS, Role.WORKER):
+        _wait_until_listening(cluster.job_tasks(role))
     return StrategyDistribution(tf.distribute.ParameterServerStrategy(resolver))
+
+
+def _wait_until_listening(addresses: Iterable[str]) -> None:
+    """Wait until the servers at ``host:port`` accept connections, but for some seconds only.
+
+    If gRPC finds that a server does not listen yet, it waits for a second until it tries again, and
+    longer each time.
+    """
+    until = time.monotonic() + _LISTENING
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        while time.monotonic() < until:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+                break
+            except OSError:
+                time.sleep(_TRY_AGAIN)
 
 
 def _local_step_runner(
