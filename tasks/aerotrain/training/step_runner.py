@@ -15,7 +15,7 @@ from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
 #: messages to agree that the loop continues. But each worker must optimize the graph of all of
-#: them, so a model of many weights, which computes for longer than a message takes, is not unrolled.
+#: them, so they are not unrolled for a model of many weights, which takes longer than a message.
 UNROLLED = 5
 FEW_WEIGHTS = 40
 

@@ -35,7 +35,6 @@ from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
 
-
 #: Seconds for which servers are awaited that do not listen yet, and between two attempts.
 _LISTENING, _TRY_AGAIN = 10.0, 0.02
 

@@ -44,7 +44,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, checkpoint: tf.train.Checkpoint, fetch: "PackedFetch | None" = None) -> "Snapshot":
-        """Copy every variable of ``checkpoint`` as it is now; with ``fetch`` from other machines."""
+        """Copy every variable of ``checkpoint``; ``fetch`` is for those of other machines."""
         names, slices, read, owners = [], [], [], []
         for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
