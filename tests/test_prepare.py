@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +93,13 @@ def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
         "data.prepare.plan", store_url, tmp_path, source={"kind": "python", "module": module}
     )
     assert planned == {"dataset": url, "partitions": []}
-    assert (
-        run_step("data.prepare.partition", store_url, tmp_path, dataset=url, partition=1)["records"]
-        == 100
-    )
+    again = run_step("data.prepare.partition", store_url, tmp_path, dataset=url, first=0, count=2)
+    assert again["records"] == 200
     assert run_step("data.prepare.finalize", store_url, tmp_path, dataset=url) == url
     planned_said, partition_said, finalize_said = capsys.readouterr().out.splitlines()
     assert planned_said.startswith("already finalized: ")
     assert "nothing to write" in planned_said
-    assert "partition 1 is written already" in partition_said
+    assert partition_said == "2 of 2 partitions are written already: skipped"
     assert finalize_said.startswith("already finalized: ")
     assert list(open_store(store_url).list()) == before
 
@@ -239,6 +239,41 @@ def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
         run_step("data.prepare.finalize", store, tmp_path, dataset=planned["dataset"])
     )
     assert finished.get(MANIFEST) == whole.get(MANIFEST)
+
+
+def test_any_number_of_fragments_is_mapped_to_a_bounded_number_of_tasks(
+    tmp_path: Path, write_source: Write
+) -> None:
+    source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 1100")}
+    step = partial(run_step, "data.prepare.plan", tmp_path.as_uri(), tmp_path, source=source)
+    for most, tasks in ({}, 128), ({"partition_tasks": 3}, 3), ({"partition_tasks": 5000}, 1100):
+        planned = step(**most)["partitions"]  # Airflow maps at most 1,024 (max_map_length)
+        assert len(planned) == tasks
+        ranges = [range(each["first"], each["first"] + each["count"]) for each in planned]
+        assert list(chain(*ranges)) == list(range(1100))
+        assert {len(each) for each in ranges} <= {1100 // tasks, 1100 // tasks + 1}
+
+
+def test_the_retry_of_a_task_reads_only_the_fragments_that_are_missing(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source(
+        "for row in",
+        f"""log = open({str(tmp_path / "log")!r}, "a+")
+        log.seek(0)
+        lost = part["number"] == 3 and "3" not in log.read()
+        print(part["number"], file=log, flush=True)
+        if lost:
+            raise ConnectionError("lost")
+        for row in""",
+        SOURCE.replace("PARTS = 2", "PARTS = 6"),
+    )
+    store, read = (tmp_path / "store").as_uri(), tmp_path / "log"
+    with pytest.raises(TemporaryError, match="ConnectionError: lost"):
+        prepare(store, tmp_path, module, partition_tasks=1)
+    assert read.read_text().split() == ["0", "1", "2", "3"]
+    prepare(store, tmp_path, module, partition_tasks=1)
+    assert read.read_text().split() == ["0", "1", "2", "3", "3", "4", "5"]
 
 
 def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> None:

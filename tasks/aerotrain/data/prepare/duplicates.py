@@ -6,6 +6,7 @@ two hashes are equal, the records are read again to compare the keys themselves.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from aerotrain.data.prepare.batch_writer import batches_of, key_texts
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key
 from aerotrain.store import Store
+from aerotrain.store.requests import each_of
 
 #: Hashes of all partitions that are held in memory at once: 64 MiB.
 RANGE_HASHES = 2**23
@@ -46,11 +48,12 @@ def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> Non
     Raises:
         FinalError: two records share a key; the message names their positions.
     """
-    keys = [_Keys(store, partition, count) for partition, count in enumerate(records) if count]
+    have_keys = [partition for partition, count in enumerate(records) if count]
+    keys = list(each_of(lambda number: _Keys(store, number, records[number]), have_keys))
     ranges = max(1, -(-sum(records) // RANGE_HASHES))
     for number in range(1, ranges + 1):
         end = None if number == ranges else 2**64 * number // ranges
-        found = [each.below(end, ranges) for each in keys]
+        found = list(each_of(partial(_Keys.below, end=end, ranges=ranges), keys))
         hashes = np.concatenate([np.zeros(0, np.uint64), *found])
         partitions = np.repeat([each.partition for each in keys], [len(each) for each in found])
         order = np.argsort(hashes, kind="stable")

@@ -1,4 +1,8 @@
-"""The second step of ``prepare``: read the fragments of one partition and write its shards."""
+"""The second step of ``prepare``: read the fragments of partitions and write their shards.
+
+A partition is written completely or not at all, so a task that was interrupted goes on with the
+first one that is missing.
+"""
 
 import ctypes
 import json
@@ -28,6 +32,7 @@ from aerotrain.data.prepare.shards import Attributes, ExternalShuffle, write_sha
 from aerotrain.data.prepare.splitting import splits_of, stratified
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
+from aerotrain.store.requests import each_of
 
 #: The file of a partition's key hashes in the scratch folder.
 _KEYS = "keys"
@@ -40,37 +45,50 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def run(replica: Replica) -> dict[str, int]:
-    """Write the shards of one partition, unless they are written already.
+    """Write the shards of some partitions, one after another, except those that are written.
 
     Returns:
-        ``{"partition": its number, "records": how many it has}``.
+        ``{"first": …, "count": …, "records": how many the partitions have}``.
 
     Raises:
-        FinalError: there is no such partition, or more than ``max_rejected`` records are
+        FinalError: there is no such partition, or more than ``max_rejected`` records of one are
             rejected.
     """
     arguments = PartitionArguments.of(replica.job.arguments)
-    store = open_store(arguments.dataset)
-    number, key = arguments.partition, partition_key(arguments.partition)
+    store, root = open_store(arguments.dataset), open_store(replica.job.store)
     plan = Plan.read(store)
-    if not 0 <= number < len(plan.partitions):
+    numbers = range(arguments.first, arguments.first + arguments.count)
+    if not 0 <= numbers.start < numbers.stop <= len(plan.partitions):
         raise FinalError(
-            f"there is no partition {number}; the plan of {store.url} has "
-            f"{len(plan.partitions)}, numbered from 0"
+            f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of "
+            f"{store.url} has {len(plan.partitions)}, numbered from 0"
         )
-    if store.exists(key):
-        written = WrittenPartition.from_json(store.get(key))
-        print(f"partition {number} is written already, with {written.records} records: skipped")
-        return {"partition": number, "records": written.records}
     keep_freed_memory()
-    root = open_store(replica.job.store)
+    exist = each_of(store.exists, map(partition_key, numbers))
+    done = {number for number, exists in zip(numbers, exist, strict=True) if exists}
+    if done:
+        print(f"{len(done)} of {len(numbers)} partitions are written already: skipped")
+    records = 0
+    for number in numbers:
+        if number in done:
+            written = WrittenPartition.from_json(store.get(partition_key(number)))
+        else:
+            written = _copied_or_written(plan, number, store, root, replica.scratch)
+        records += written.records
+    return {"first": arguments.first, "count": arguments.count, "records": records}
+
+
+def _copied_or_written(
+    plan: Plan, number: int, store: Store, root: Store, scratch: Path
+) -> WrittenPartition:
+    """Copy the partition from an earlier data set that has it, or write it."""
     known = _copy_known(root, store, plan, number)
-    written = known or _write(plan, number, store, replica.scratch)
+    written = known or _write(plan, number, store, scratch)
     _remember(root, store, plan, number)
-    store.put(key, written.to_json().encode())
+    store.put(partition_key(number), written.to_json().encode())
     how = "is copied from an earlier data set" if known else "is written"
     print(f"partition {number} {how}: {written.records} records, {written.rejected} in quarantine")
-    return {"partition": number, "records": written.records}
+    return written
 
 
 def keep_freed_memory() -> None:
