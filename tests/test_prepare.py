@@ -1,5 +1,6 @@
 """Preparing data: the same input gives the same bytes, and a data set is complete or absent."""
 
+import gzip
 import os
 import resource
 import subprocess
@@ -11,6 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.environment import replica_environment
@@ -287,6 +291,51 @@ def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> No
         run_step("data.prepare.finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
     with pytest.raises(MissingError, match="there is no finished data set"):
         load_dataset(planned["dataset"])
+
+
+# --- memory
+
+#: Prepares a source, and prints the most memory that it took, in MiB.
+_PREPARE_AND_MEASURE = """
+    import re, sys
+    from pathlib import Path
+    from aerotrain.standalone import prepare
+
+    store, scratch, kind, url = sys.argv[1:]
+    prepare(store, Path(scratch), {"kind": kind, "url": url})
+    print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path: Path) -> None:
+    """Some 300 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
+    path = tmp_path / "source" / f"x.{kind}{'' if kind == 'parquet' else '.gz'}"
+    path.parent.mkdir()
+    if kind == "parquet":
+        text = pa.DictionaryArray.from_arrays(np.zeros(30_000, np.int32), ["x" * 10_000])
+        pq.write_table(pa.table({"id": np.arange(30_000), "text": text}), path)
+    else:
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            if kind == "csv":
+                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(60_000)))
+            else:
+                names = ",".join(f'"feature-{number}":0.5' for number in range(100))
+                rows = (f'{{"id":{row}}}\n' for row in range(80_000))
+                file.write(f'{{"id":-1,{names}}}\n' + "".join(rows))
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-c", textwrap.dedent(_PREPARE_AND_MEASURE)),
+            *((tmp_path / "store").as_uri(), str(tmp_path / "scratch"), kind),
+            path.parent.as_uri(),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert int(ended.stdout.splitlines()[-1]) < 512
 
 
 # --- bad input

@@ -6,17 +6,17 @@ first one that is missing.
 
 import ctypes
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PartitionArguments
 from aerotrain.data.dataset import STATISTICS, Split
 from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
-from aerotrain.data.prepare.duplicates import check_unique, write_keys
+from aerotrain.data.prepare.duplicates import check_unique
 from aerotrain.data.prepare.layout import (
     Plan,
     PlannedPartition,
@@ -28,8 +28,9 @@ from aerotrain.data.prepare.layout import (
     quarantine_key,
 )
 from aerotrain.data.prepare.quarantine import Quarantine
-from aerotrain.data.prepare.shards import Attributes, ExternalShuffle, write_shards
-from aerotrain.data.prepare.splitting import splits_of, stratified
+from aerotrain.data.prepare.shards import write_shards
+from aerotrain.data.prepare.shuffle import ExternalShuffle
+from aerotrain.data.prepare.splitting import Stratifier, splits_of
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
 from aerotrain.store.requests import each_of
@@ -170,21 +171,23 @@ def write_partition(
     Raises:
         FinalError: too many records are rejected, or a key occurs twice; the message names them.
     """
-    schema = plan.schema
-    with quarantine, ExternalShuffle(folder, planned.bytes, plan.rules.seed) as shuffle:
-        writer = BatchWriter(plan.rules, shuffle, quarantine)
+    schema, rules = plan.schema, plan.rules
+    shuffle = ExternalShuffle(folder, rules.seed)
+    with quarantine:
+        writer = BatchWriter(rules, shuffle, quarantine)
         for batch, schema in batches_of(plan, planned):
             writer.write(batch, schema)
         quarantine.check()
-        attributes = shuffle.attributes
-        has_keys = writer.has_keys and attributes is not None
-        if attributes is not None and has_keys:
-            check_unique(plan, planned, attributes.hashes)
-            write_keys(attributes.hashes, folder / _KEYS)
-        splits = _write_splits(plan, number, folder, attributes, writer)
-        (folder / STATISTICS).write_text(writer.statistics.to_json())
+    shuffle.finish()
+    has_keys = writer.has_keys and shuffle.records > 0
+    if has_keys:
+        check_unique(plan, planned, shuffle, folder / _KEYS)
+    if rules.split_by["way"] == "stratified":
+        _stratify(plan, number, shuffle, writer)
+    splits = write_shards(shuffle, plan, number, folder, has_labels=writer.has_labels)
+    (folder / STATISTICS).write_text(writer.statistics.to_json())
     return WrittenPartition(
-        schema=schema if attributes is not None else None,
+        schema=schema if any(split.records for split in splits.values()) else None,
         splits=splits,
         has_keys=has_keys,
         rejected=quarantine.count,
@@ -192,30 +195,16 @@ def write_partition(
     )
 
 
-def _write_splits(
-    plan: Plan, number: int, folder: Path, attributes: Attributes | None, writer: BatchWriter
-) -> dict[str, Split]:
-    """Write the shuffled records into the shards of each split."""
-    rules = plan.rules
-    names = sorted(rules.splits)
-    if attributes is None:
-        return {name: Split() for name in names}
-    if rules.split_by["way"] == "stratified":
-        splits = (
-            stratified(attributes.strata, attributes.hashes, rules.splits, plan.partitions[number])
-            if len(plan.partitions) == 1 or writer.has_keys
-            # An equal record in another partition must get the same split.
-            else splits_of(attributes.hashes, rules.splits)
-        )
-        attributes = replace(attributes, splits=splits)
-    shards = write_shards(writer.shuffle, attributes, plan, number, folder)
-    classes = {
-        name: _counted(attributes.labels[attributes.splits == split]) if writer.has_labels else {}
-        for split, name in enumerate(names)
-    }
-    return {name: Split(shards=tuple(shards[name]), classes=classes[name]) for name in names}
-
-
-def _counted(labels: NDArray[np.int64]) -> dict[int, int]:
-    values, counts = np.unique(labels, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+def _stratify(plan: Plan, number: int, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
+    """Set the splits of all records, of which each class is divided by the shares."""
+    splits = plan.rules.splits
+    if len(plan.partitions) > 1 and not writer.has_keys:
+        # An equal record in another partition must get the same split.
+        shuffle.assign(lambda records: splits_of(records["hash"], splits))
+        return
+    counts: Counter[int] = Counter()
+    for records in shuffle.attributes():
+        strata, each = np.unique(records["stratum"], return_counts=True)
+        counts.update(dict(zip(strata.tolist(), each.tolist(), strict=True)))
+    stratifier = Stratifier(counts, splits, plan.partitions[number])
+    shuffle.assign(lambda records: stratifier.splits_of(records["stratum"], records["hash"]))

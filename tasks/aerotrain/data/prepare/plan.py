@@ -115,7 +115,9 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         ),
         shards_per_partition=per_partition,
     )
-    return plan, [_planned_partition(group) for group in groups]
+    return plan, [
+        PlannedPartition(fragments=[fragment.description for fragment in group]) for group in groups
+    ]
 
 
 def shards_per_partition(shards: int, partitions: int) -> int:
@@ -149,14 +151,6 @@ def group_fragments(
         size += fragment.bytes or 0
     if group:
         yield group
-
-
-def _planned_partition(group: list[Fragment]) -> PlannedPartition:
-    sizes = [fragment.bytes for fragment in group]
-    return PlannedPartition(
-        fragments=[fragment.description for fragment in group],
-        bytes=None if None in sizes else sum(filter(None, sizes)),
-    )
 
 
 def check_rules(rules: PlanArguments, schema: Schema) -> None:
