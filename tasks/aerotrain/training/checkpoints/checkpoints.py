@@ -28,11 +28,13 @@ from aerotrain.training.checkpoints.metadata import (
     cluster_config,
     model_config,
     print_cluster_changes,
+    print_order_change,
     training_config,
 )
 from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
 from aerotrain.training.context import TrainingContext
+from aerotrain.training.input.order import ORDER_VERSION
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
@@ -128,6 +130,7 @@ class Checkpoints:
         check_same_config(self.url(name), about.get("recipe", {}), self._config)
         check_same_model(self.url(name), about, self._cluster, self._model)
         print_cluster_changes(about.get("setting", {}), self._cluster)
+        print_order_change(about.get("order", 1))
         try:
             self._read(folder)
         except (AssertionError, ValueError) as error:
@@ -160,6 +163,7 @@ class Checkpoints:
             "token": name.token,
             "recipe": self._config,
             "setting": self._cluster,
+            "order": ORDER_VERSION,
             "model": model_config(self._model),
         }
         folder = self._folder(name)
