@@ -104,13 +104,14 @@ def test_the_scratch_folders_of_replicas_are_removed_with_their_task(
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_a_replica_never_sees_airflows_own_secrets(
+def test_a_replica_sees_no_secret_of_airflows_environment(
     pipelines: DagBag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "a secret")
+    for name in ("AIRFLOW__CORE__FERNET_KEY", "VAULT_TOKEN"):
+        monkeypatch.setenv(name, "a secret")
     run = pipelines.dags["small"].test(run_conf={"chief": "echo"})
     value = run.get_task_instance("job").xcom_pull(task_ids="job")
-    assert not [name for name in value["environment"] if name.startswith("AIRFLOW__")]
+    assert not [name for name in value["environment"] if name.startswith(("AIRFLOW__", "VAULT_"))]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ class RunOptions:
     launcher: str | None = option(
         None,
         title="Launcher",
-        help="Run replicas as local processes or as pods. Empty: the setting of this Airflow.",
+        help="Run replicas as local processes or as pods, if the administrator allows it. Empty: "
+        "the setting of this Airflow.",
         section=Section.LAUNCHER,
         kind=Kind.STRING,
         choices=tuple(LAUNCHERS),
@@ -101,6 +102,9 @@ def training_params(**defaults: Any) -> dict[str, Param]:
                 f"it has {', '.join(params)}"
             )
         params[name].value = value
+    for name, each in FORM.items():
+        if each.option.fixed:
+            params[name].schema["enum"] = [params[name].value]
     return params
 
 

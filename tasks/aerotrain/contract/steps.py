@@ -110,8 +110,10 @@ class TrainArguments(Arguments):
     tpu: str = option(
         "local",
         title="TPU",
-        help="tpu only: name of the TPU, or its address as grpc://host:port.",
+        help="tpu only: name of the TPU, or its address as grpc://host:port. The DAG file sets it: "
+        "a run cannot change it.",
         section=Section.CLUSTER,
+        fixed=True,
     )
     tpu_seconds: float = option(
         15.0,
