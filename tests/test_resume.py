@@ -113,7 +113,7 @@ def saved_after(process, step):
 def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
     digits, whole, strategy
 ):
-    name = f"killed-{strategy.replace('_', '-')}"
+    name = f"resumed-{strategy.replace('_', '-')}"
     with by_hand(digits, name, strategy) as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
         process.kill()
