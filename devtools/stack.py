@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.errors import FinalError, TemporaryError, nearest
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.components import Component, Preloaded
 from devtools.environment import (
