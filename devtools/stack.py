@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from aerotrain.contract.errors import FinalError, TemporaryError, nearest
+from aerotrain.contract.errors import FinalError, TemporaryError, backoff, nearest
 from aerotrain_airflow.backends.process.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.environment import (
@@ -39,6 +39,10 @@ _PARSED_EVERY = 0.2
 _PARSE_SECONDS = 120.0
 _STRAGGLER_SECONDS = 20.0
 
+#: Seconds between two restarts of a component, first and at most; the first again after it has run
+#: for ``_LIVED`` seconds.
+_PAUSES, _LIVED = (1.0, 30.0), 60.0
+
 #: Seconds that processes get to end by themselves. A task's replicas need 2 of them.
 GRACE = 6.0
 #: A process may start another one just before it is killed.
@@ -60,6 +64,7 @@ class Component:
         self._folder = home.root
         self._log = home.logs / f"{name}.log"
         self._log.unlink(missing_ok=True)
+        self._pauses, self._not_before = backoff(*_PAUSES), 0.0
         self.start()
 
     def start(self) -> None:
@@ -84,14 +89,30 @@ class Component:
         if self.process.wait() != 0:
             raise self._failure()
 
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
     def check(self) -> None:
         """Check that it is running.
 
         Raises:
             FinalError: it has ended; its last lines are in the message.
         """
-        if self.process.poll() is not None:
+        if self.has_ended:
             raise self._failure()
+
+    def restart_if_ended(self) -> str:
+        """Start it again if it has ended, after a pause; returns a sentence if it did so."""
+        now = time.monotonic()
+        if not self.has_ended or now < self._not_before:
+            return ""
+        if now > self._not_before + _LIVED:
+            self._pauses = backoff(*_PAUSES)
+        self._not_before = now + next(self._pauses)
+        code = self.process.returncode
+        self.start()
+        return f"{self.name} ended with {code} and was started again; its log is {self._log}"
 
     def kill(self) -> None:
         """Kill the process, but none of its children."""
@@ -121,6 +142,18 @@ class Stack:
         """Raise a FinalError with the end of its log if a component has ended."""
         for component in self.components:
             component.check()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a component has ended and was not started again yet."""
+        return any(each.has_ended for each in self.components)
+
+    def restart_ended(self) -> list[str]:
+        """Start components again that have ended; returns a sentence about each.
+
+        Tasks and trainings continue meanwhile, in processes of their own.
+        """
+        return [said for each in self.components if (said := each.restart_if_ended())]
 
     def wait_for_api(self) -> None:
         """Return once the API server responds.

@@ -25,6 +25,7 @@ from devtools.environment import MARK, component_environment
 from devtools.home import Home, Secrets
 from devtools.report import Report
 from devtools.stack import Stack
+from support.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,6 +157,7 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
         assert up.returncode == 0, said
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
+    kill_component(project, "scheduler")
     assert_a_run_that_fails_ends_with_its_error(url, password, project, capsys)
 
     listening = [
@@ -169,6 +171,7 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     again, _ = start("up", "--port", port).communicate()
     assert "already running" in again
     assert url in again
+    assert "scheduler ended with -9 and was started again" in again
     run, _ = start("run", "--dag", "small").communicate()
     assert "already running" in run
 
@@ -177,6 +180,18 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     assert processes_of(project) == []
     down, _ = start("down").communicate()
     assert down == "Airflow was not running.\n"
+
+
+def kill_component(project: Path, name: str) -> None:
+    """Kill a component of Airflow, and wait until ``up`` has started it again."""
+
+    def running() -> set[int]:
+        commands = {each.pid: each.cmdline() for each in processes_of(project)}
+        return {pid for pid, words in commands.items() if words[1:4] == ["-m", "airflow", name]}
+
+    [pid] = running()
+    os.kill(pid, signal.SIGKILL)
+    wait_for(f"another {name}", lambda: running() - {pid}, 30)
 
 
 def assert_a_run_that_fails_ends_with_its_error(
