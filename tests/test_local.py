@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
@@ -185,9 +185,17 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
 def kill_component(project: Path, name: str) -> None:
     """Kill a component of Airflow, and wait until ``up`` has started it again."""
 
+    log = str(Home(project / ".local").logs / f"{name}.log")
+
     def running() -> set[int]:
-        commands = {each.pid: each.cmdline() for each in processes_of(project)}
-        return {pid for pid, words in commands.items() if words[1:4] == ["-m", "airflow", name]}
+        """The process that leads a session with this log; its forks have it, too."""
+        found = set()
+        for each in processes_of(project):
+            with suppress(OSError):  # it has just ended
+                out = Path(f"/proc/{each.pid}/fd/1").readlink()
+                if os.getsid(each.pid) == each.pid and str(out) == log:
+                    found.add(each.pid)
+        return found
 
     [pid] = running()
     os.kill(pid, signal.SIGKILL)
