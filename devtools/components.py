@@ -7,12 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, backoff
 from devtools import preloaded
 from devtools.home import Home
 from devtools.s3_server import last_lines
@@ -49,6 +50,11 @@ MODULES: Mapping[str, Sequence[str]] = {
     ),
     "triggerer": (*_ALL, "airflow.cli.commands.triggerer_command"),
 }
+
+
+#: Seconds between two restarts of a component, first and at most; the first again after it has run
+#: for ``_LIVED`` seconds.
+_PAUSES, _LIVED = (1.0, 30.0), 60.0
 
 
 class Preloaded:
@@ -115,6 +121,7 @@ class Component:
             "modules": MODULES[name],
         }
         self._log.unlink(missing_ok=True)
+        self._pauses, self._not_before = backoff(*_PAUSES), 0.0
         self.start()
 
     def start(self) -> None:
@@ -135,16 +142,34 @@ class Component:
         if self._exit_code != 0:
             raise self._failure()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._exit_code is not None or bool(select.select([self._handle], [], [], 0)[0])
+
     def check(self) -> None:
         """Check that it is running.
 
         Raises:
             FinalError: it has ended; its last lines are in the message.
         """
-        if self._exit_code is not None or select.select([self._handle], [], [], 0)[0]:
+        if self.has_ended:
             with suppress(FinalError):
                 self.wait()
             raise self._failure()
+
+    def restart_if_ended(self) -> str:
+        """Start it again if it has ended, after a pause; returns a sentence if it did so."""
+        now = time.monotonic()
+        if not self.has_ended or now < self._not_before:
+            return ""
+        if now > self._not_before + _LIVED:
+            self._pauses = backoff(*_PAUSES)
+        self._not_before = now + next(self._pauses)
+        with suppress(FinalError):
+            self.wait()
+        code = self._exit_code
+        self.start()
+        return f"{self.name} ended with {code} and was started again; its log is {self._log}"
 
     def kill(self) -> None:
         """Kill the process, but none of its children."""

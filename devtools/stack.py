@@ -61,6 +61,18 @@ class Stack:
         for component in self.components:
             component.check()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether a component has ended and was not started again yet."""
+        return any(each.has_ended for each in self.components)
+
+    def restart_ended(self) -> list[str]:
+        """Start components again that have ended; returns a sentence about each.
+
+        Tasks and trainings continue meanwhile, in processes of their own.
+        """
+        return [said for each in self.components if (said := each.restart_if_ended())]
+
     def wait_for_api(self) -> None:
         """Return once the API server responds.
 

@@ -11,7 +11,15 @@ import pytest
 import yaml
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.access import REQUIRED, WITH_VOLCANO, Access
+from aerotrain_airflow.backends.kubernetes.access import (
+    OPTIONAL as OPTIONAL_ACCESS,
+)
+from aerotrain_airflow.backends.kubernetes.access import (
+    REQUIRED,
+    WITH_KUEUE,
+    WITH_VOLCANO,
+    Access,
+)
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
@@ -24,7 +32,7 @@ MANIFESTS = sorted(
 )
 
 #: Files that a team applies only if it needs them.
-OPTIONAL = {"namespace.yaml", "volcano.yaml", "pod-template.yaml"}
+OPTIONAL = {"namespace.yaml", "volcano.yaml", "kueue.yaml", "pod-template.yaml"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -56,7 +64,12 @@ def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, ve
 
 
 @pytest.mark.parametrize(
-    ("file", "table"), [("role.yaml", REQUIRED), ("volcano.yaml", WITH_VOLCANO)]
+    ("file", "table"),
+    [
+        ("role.yaml", (*REQUIRED, OPTIONAL_ACCESS)),
+        ("volcano.yaml", WITH_VOLCANO),
+        ("kueue.yaml", WITH_KUEUE),
+    ],
 )
 def test_the_role_grants_exactly_what_the_launcher_needs(
     file: str, table: tuple[Access, ...]
@@ -71,10 +84,11 @@ def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
     assert f"{WITH_VOLCANO[0]}" == "create podgroups of scheduling.volcano.sh"
 
 
-@pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml"])
+@pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml", "kueue.yaml"])
 def test_every_role_and_account_that_a_binding_names_exists(file: str) -> None:
     [binding] = [each for each in documents(file) if each["kind"] == "RoleBinding"]
-    roles = [*documents("role.yaml"), *documents("volcano.yaml")]
+    files = ("role.yaml", "volcano.yaml", "kueue.yaml")
+    roles = [each for name in files for each in documents(name)]
     assert binding["roleRef"]["name"] in [each["metadata"]["name"] for each in roles]
     accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]
     here = [each for each in binding["subjects"] if each["namespace"] == KUSTOMIZATION["namespace"]]
