@@ -122,6 +122,11 @@ def test_a_replica_sees_no_secret_of_airflows_environment(
         ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 readers"),
         ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),
+        (
+            "untrainable",
+            {"strategy": "multi_worker_mirrored", "workers": 1},
+            "train: chief exited with 65: a global batch_size of 31 cannot be shared by the 2 repl",
+        ),
     ],
 )
 def test_invalid_params_of_any_task_are_refused_by_the_first_task(

@@ -36,6 +36,13 @@ class RunOptions:
         minimum=0,
         maximum=1,
     )
+    check_model: bool = option(
+        True,
+        title="Check the model",
+        help="Build the model in the first task, on the first records of the source, and end the "
+        "run there if the model cannot be trained. It takes some seconds.",
+        section=Section.GATE,
+    )
     restarts: Mapping[str, int] = option(
         {},
         title="Restart limits",
