@@ -2,8 +2,7 @@
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import psutil
@@ -30,14 +29,17 @@ def listening(processes: Iterable[psutil.Process]) -> list[Address]:
     return sorted(found)
 
 
-def open_to_network(addresses: Iterable[Address]) -> Iterator[Address]:
+def open_to_network(addresses: Iterable[Address]) -> list[Address]:
     """The addresses that are not loopback's, or whose port also takes connections at another one.
 
     A server on every interface takes them at 127.0.0.2, too, and one on 127.0.0.1 does not.
     """
-    for each in addresses:
-        if not each.is_loopback:
-            yield each
-            continue
-        with suppress(OSError), socket.create_connection(("127.0.0.2", each.port), timeout=2):
-            yield each
+    return [each for each in addresses if not each.is_loopback or _takes_connections(each.port)]
+
+
+def _takes_connections(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.2", port), timeout=2).close()
+    except OSError:
+        return False
+    return True
