@@ -114,8 +114,9 @@ def leave_grandchildren(replica: Replica) -> None:
 def serve_everywhere(replica: Replica) -> None:
     """Listen on every interface by each family, as servers do, in a process and in its child."""
     servers = [socket.create_server(("", 0))]
-    for dual in (False, True) if socket.has_dualstack_ipv6() else ():
-        servers.append(socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=dual))
+    addresses = (("::", False), ("::", True), ("::ffff:0.0.0.0", True))
+    for host, dual in addresses if socket.has_dualstack_ipv6() else ():
+        servers.append(socket.create_server((host, 0), family=socket.AF_INET6, dualstack_ipv6=dual))
     if os.fork() == 0:
         servers = [socket.create_server(("", 0))]
     print(f"listening at {servers}", flush=True)

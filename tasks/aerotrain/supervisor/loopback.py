@@ -41,6 +41,9 @@ _SEND = 3 << 30 | _RESPONSE.size << 16 | 0x2101
 #: The longest address that is read, that of an IPv6 socket.
 _LONGEST = 28
 
+#: The addresses of every interface: of IPv4, of IPv6, and of IPv4 as one of IPv6.
+_EVERY_INTERFACE = (bytes(4), bytes(16), bytes(10) + b"\xff\xff" + bytes(4))
+
 #: Seconds for a child process to try the filter.
 _TRY_SECONDS = 10.0
 
@@ -108,8 +111,8 @@ def _bind_to_loopback(thread: int, descriptor: int, address: int, length: int) -
         wanted = os.pread(memory, min(length, _LONGEST), address)
     finally:
         os.close(memory)
-    every = _port_of_every_interface(wanted)
-    if every is None:
+    port = _port_of_every_interface(wanted)
+    if port is None:
         return False
     with _socket_of(thread, descriptor) as found:
         if found.type != socket.SOCK_STREAM:
@@ -118,9 +121,8 @@ def _bind_to_loopback(thread: int, descriptor: int, address: int, length: int) -
         if found.family == socket.AF_INET6:
             only = found.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
             loopback = "::1" if only else f"::ffff:{loopback}"
-        # A system call that a signal has interrupted comes here again.
-        if found.getsockname()[:2] != (loopback, every) or not every:
-            found.bind((loopback, every))
+        if not found.getsockname()[1]:  # otherwise a signal has interrupted this same call
+            found.bind((loopback, port))
     return True
 
 
@@ -128,7 +130,7 @@ def _port_of_every_interface(address: bytes) -> int | None:
     """The port of a socket address (ip(7), ipv6(7)), if it is that of every interface."""
     family = int.from_bytes(address[:2], "little")
     host = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}.get(family)
-    if host is None or len(address) < host.stop or any(address[host]):
+    if host is None or len(address) < host.stop or address[host] not in _EVERY_INTERFACE:
         return None
     return int.from_bytes(address[2:4], "big")
 
