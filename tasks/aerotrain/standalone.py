@@ -24,6 +24,7 @@ from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import reserved_ports
 from aerotrain.supervisor.processes import end_with, reset_signals, send, umask, wait_until
 from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
@@ -167,8 +168,11 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:
     with reserved_addresses(job) as addresses, _supervised(folder) as requests:
         start = partial(_start, job, addresses, environment)
         request = start(dict.fromkeys(job.names(), 0))
+        why_open = _ask(requests, {"do": "observe"})["open"]
+        if why_open:
+            print(f"warning: {OPEN_SERVERS % why_open}", flush=True)
         while True:
-            records = _ask(requests, request)
+            records = _ask(requests, request)["replicas"]
             seen = {name: observation_of(records.get(str(name))) for name in job.names()}
             logs.print_new()
             restarts: Mapping[ReplicaName, int] = {}
@@ -316,18 +320,17 @@ def _supervised(folder: Path) -> Iterator[Path]:
 
 
 def _ask(requests: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The supervisor's records of its replicas, by name, after a request to it.
+    """The supervisor's answer to a request.
 
     Raises:
         TemporaryError: it has ended, or could not start a replica.
     """
     try:
-        records: Mapping[str, Any] = ask(requests, request, seconds=_ANSWER)["replicas"]
+        return ask(requests, request, seconds=_ANSWER)
     except OSError as error:
         raise TemporaryError(
             f"the replicas could not be supervised: {error}; start the command again"
         ) from error
-    return records
 
 
 class _Logs:
