@@ -310,7 +310,7 @@ _PREPARE_AND_MEASURE = """
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path: Path) -> None:
-    """Some 300 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
+    """Some 200 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
     path = tmp_path / "source" / f"x.{kind}{'' if kind == 'parquet' else '.gz'}"
     path.parent.mkdir()
     if kind == "parquet":
@@ -319,10 +319,10 @@ def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path
     else:
         with gzip.open(path, "wt", compresslevel=1) as file:
             if kind == "csv":
-                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(60_000)))
+                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(45_000)))
             else:
                 names = ",".join(f'"feature-{number}":0.5' for number in range(100))
-                rows = (f'{{"id":{row}}}\n' for row in range(80_000))
+                rows = (f'{{"id":{row}}}\n' for row in range(60_000))
                 file.write(f'{{"id":-1,{names}}}\n' + "".join(rows))
     ended = subprocess.run(
         [
