@@ -37,7 +37,8 @@ from aerotrain.training.input.order import ORDER_VERSION
 
 pytestmark = pytest.mark.process
 
-MANIFEST = json.dumps({"version": 1, "files": {}, "about": {}}).encode()
+FILES = {"checkpoint.index": {"bytes": 0, "sha256": "0"}}
+MANIFEST = json.dumps({"version": 1, "files": FILES, "about": {}}).encode()
 
 
 class Gate:

@@ -72,6 +72,8 @@ class Manifest:
                     "use the aerotrain that wrote it, or publish again"
                 )
             files = {checked_key(key): StoredFile(**each) for key, each in data["files"].items()}
+            if not files:
+                raise CorruptError("this manifest lists no file; publish again")
             return cls(files=files, about=data["about"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptError(f"this is not a manifest: {error!r}; publish again") from error
