@@ -378,6 +378,21 @@ def test_a_bad_record_is_named(
     assert keys - {"quarantine/00000.jsonl"} == {"plan.json", "plan/00000.json", "plan/00001.json"}
 
 
+def test_reading_stops_when_too_many_records_are_rejected(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source(
+        "for row in range(100):",
+        "for row in (READ.append(row) or row for row in range(10_000)):",
+        SOURCE.replace("np.full(3,", "np.full(3 + (row > 0),").replace(
+            "PARTS", "READ = []\n    PARTS", 1
+        ),
+    )
+    with pytest.raises(FinalError, match="records or more were rejected"):
+        prepare(tmp_path.as_uri(), tmp_path, module)
+    assert len(sys.modules[module].READ) < 2000
+
+
 def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source: Write) -> None:
     module = write_source("for row in", 'raise ConnectionError("lost")\n        for row in')
     with pytest.raises(TemporaryError, match="ConnectionError: lost"):
