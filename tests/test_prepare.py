@@ -310,7 +310,7 @@ _PREPARE_AND_MEASURE = """
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path: Path) -> None:
-    """Some 300 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
+    """Some 200 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
     path = tmp_path / "source" / f"x.{kind}{'' if kind == 'parquet' else '.gz'}"
     path.parent.mkdir()
     if kind == "parquet":
@@ -319,10 +319,10 @@ def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path
     else:
         with gzip.open(path, "wt", compresslevel=1) as file:
             if kind == "csv":
-                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(60_000)))
+                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(45_000)))
             else:
                 names = ",".join(f'"feature-{number}":0.5' for number in range(100))
-                rows = (f'{{"id":{row}}}\n' for row in range(80_000))
+                rows = (f'{{"id":{row}}}\n' for row in range(60_000))
                 file.write(f'{{"id":-1,{names}}}\n' + "".join(rows))
     ended = subprocess.run(
         [
@@ -376,6 +376,21 @@ def test_a_bad_record_is_named(
         prepare(store, tmp_path, write_source(replaced, by))
     keys = {each.key.split("/", 2)[2] for each in open_store(store).list()}
     assert keys - {"quarantine/00000.jsonl"} == {"plan.json", "plan/00000.json", "plan/00001.json"}
+
+
+def test_reading_stops_when_too_many_records_are_rejected(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source(
+        "for row in range(100):",
+        "for row in (READ.append(row) or row for row in range(10_000)):",
+        SOURCE.replace("np.full(3,", "np.full(3 + (row > 0),").replace(
+            "PARTS", "READ = []\n    PARTS", 1
+        ),
+    )
+    with pytest.raises(FinalError, match="records or more were rejected"):
+        prepare(tmp_path.as_uri(), tmp_path, module)
+    assert len(sys.modules[module].READ) < 2000
 
 
 def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source: Write) -> None:

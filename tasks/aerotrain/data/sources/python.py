@@ -80,11 +80,11 @@ class PythonSource:
                 check_fits(record, schema)
             except RecordError as error:
                 builder.reject(position, f"record {key!r}: {error}")
-                continue
-            builder.add(position, record, sum(map(_size_of, record.values())))
-            builder.keys.append(key)
+            else:
+                builder.add(position, record, sum(map(_size_of, record.values())))
+                builder.keys.append(key)
             if builder.is_full:
-                yield builder.batch(stacked(builder.records, schema))
+                yield builder.batch(stacked(builder.records, schema or {}))
                 builder = BatchBuilder(builder.file, builder.unit)
         yield builder.batch(stacked(builder.records, schema or {}))
 
