@@ -224,7 +224,8 @@ def test_a_file_without_any_record_is_not_a_tfrecord_file(content: bytes) -> Non
 @pytest.mark.parametrize(
     ("values", "feature", "held"),
     [
-        (pa.array([1.5, 2.5], pa.float64()), Feature("float32"), [1.5, 2.5]),
+        (pa.array([1.5, 2.5], pa.float64()), Feature("float64"), [1.5, 2.5]),
+        (pa.array([1.5, 2.5], pa.float32()), Feature("float32"), [1.5, 2.5]),
         (pa.array([True, False]), Feature("bool"), [True, False]),
         (pa.array(["a", "b"]).dictionary_encode(), Feature("string"), [b"a", b"b"]),
         (pa.array([[1, 2], [3, 4]]), Feature("int64", (2,)), [[1, 2], [3, 4]]),
@@ -236,7 +237,7 @@ def test_a_file_without_any_record_is_not_a_tfrecord_file(content: bytes) -> Non
         ),
         (pa.array([datetime(1970, 1, 1, 0, 0, 1)]), Feature("int64"), [1_000_000]),
         (pa.array([date(1970, 1, 3)]), Feature("int32"), [2]),
-        (pa.array([Decimal("1.25")]), Feature("float32"), [1.25]),
+        (pa.array([Decimal("1.25")]), Feature("float64"), [1.25]),
         (np.array(["a", "b"]), Feature("string"), [b"a", b"b"]),
     ],
 )

@@ -42,7 +42,8 @@ class PlanArguments(Arguments):
     ``key`` names the columns whose values together identify a record; without a key, equal
     records count as the same one and go to the same split. ``fill`` has values for missing
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
-    column whose values are counted as classes; it may not be missing. ``seed`` decides the order
+    column that a model is to predict, whose values are counted as classes and may not be missing;
+    None if a transform makes the target of other columns. ``seed`` decides the order
     of records. All other fields are options; their help texts describe them.
 
     Raises:
@@ -58,7 +59,7 @@ class PlanArguments(Arguments):
     )
     split_by: Mapping[str, Any] = field(default_factory=lambda: {"way": "key"})
     key: Sequence[str] = ()
-    label: str = "label"
+    label: str | None = "label"
     fill: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     max_rejected: int = option(
@@ -138,7 +139,7 @@ class PlanArguments(Arguments):
             raise SpecError(
                 f"key must be a list of columns, got {self.key!r}; give names as strings"
             )
-        if not isinstance(self.label, str):
+        if not isinstance(self.label, str | None):
             raise SpecError(f"label must be the name of a column, got {self.label!r}")
 
     def _check_ranges(self) -> None:

@@ -1,5 +1,6 @@
 """The write path of one partition: cast, encode, split and shuffle the batches of its source."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -34,8 +35,9 @@ def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, S
     source, schema = open_source(plan.source), plan.schema
     for fragment in planned.fragments:
         for batch in source.read(fragment, schema):
-            if not schema:
-                schema = {name: column.feature for name, column in batch.columns.items()}
+            if not schema and len(batch):
+                found = {name: column.feature for name, column in batch.columns.items()}
+                schema = source.declared.stored(found)
                 check_rules(plan.rules, schema)
             yield batch, schema
 
@@ -47,6 +49,7 @@ class BatchWriter:
         self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
     ) -> None:
         self.statistics = Statistics()
+        self.rounded: Counter[str] = Counter()
         self.has_keys = bool(rules.key)
         self.has_labels = False
         self._rules = rules
@@ -62,6 +65,7 @@ class BatchWriter:
         self.has_keys = self.has_keys or batch.keys is not None
         fit = cast_to_schema(batch, schema, self._rules)
         self._quarantine.add(fit.rejected)
+        self.rounded.update(fit.rounded)
         if not len(fit.rows):
             return
         frames = encoded_frames(fit.columns)
@@ -118,7 +122,7 @@ class BatchWriter:
         return f"column {column!r} names none of the splits {', '.join(sorted(self._rules.splits))}"
 
     def _labels(self, columns: Columns) -> NDArray[np.int64]:
-        label = columns.get(self._rules.label)
+        label = columns.get(self._rules.label or "")
         if label is None or label.feature.shape or "int" not in label.feature.dtype:
             return np.zeros(len(next(iter(columns.values()))), np.int8)
         self.has_labels = True
@@ -135,7 +139,7 @@ def key_texts(
 ) -> Sequence[str] | Sequence[bytes] | None:
     """The key of each record; None if the records have no keys."""
     if rules.key:
-        texts = [texts_of(fit.columns[name]) for name in rules.key]
+        texts = [texts_of(fit.keys[name]) for name in rules.key]
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
         return keys.to_pylist()
     return None if batch.keys is None else [batch.keys[row] for row in fit.rows]

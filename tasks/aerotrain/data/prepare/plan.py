@@ -9,6 +9,7 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
+from aerotrain.data.prepare.inferred import as_text, inferred
 from aerotrain.data.prepare.layout import (
     PLAN,
     Plan,
@@ -36,6 +37,7 @@ def run(replica: Replica) -> dict[str, Any]:
     """
     arguments = PlanArguments.of(replica.job.arguments)
     plan, partitions = make_plan(arguments)
+    print(as_text("inferred of the source:", plan.inferred))
     root = open_store(replica.job.store)
     store = root.child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
@@ -103,6 +105,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
             for group in groups
         ),
         shards_per_partition=per_partition,
+        inferred=inferred(source, schema, arguments),
     )
     return plan, [_planned_partition(group) for group in groups]
 
@@ -154,6 +157,12 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
     Raises:
         SpecError: it does not; the message names the nearest column.
     """
+    if rules.label is not None and rules.label not in schema:
+        raise SpecError(
+            f"there is no column {rules.label!r} to predict{nearest(rules.label, list(schema))}; "
+            f"the columns are {', '.join(schema)}; name one of them as label, or give label=None "
+            "if the model's transform makes its target of others"
+        )
     named = {"key": rules.key, "fill": rules.fill, "ranges": rules.ranges}
     if "column" in rules.split_by:
         named["split_by"] = [rules.split_by["column"]]
