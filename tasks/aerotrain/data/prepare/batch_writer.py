@@ -39,7 +39,7 @@ def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, S
                 found = {name: column.feature for name, column in batch.columns.items()}
                 schema = source.declared.stored(found)
                 check_rules(plan.rules, schema)
-            yield batch, schema
+            yield batch, schema or {}
 
 
 class BatchWriter:
@@ -138,7 +138,7 @@ def key_texts(
     batch: Batch, fit: CastBatch, rules: PlanArguments
 ) -> Sequence[str] | Sequence[bytes] | None:
     """The key of each record; None if the records have no keys."""
-    if rules.key:
+    if rules.key and len(fit.rows):
         texts = [texts_of(fit.keys[name]) for name in rules.key]
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
         return keys.to_pylist()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,11 @@ class CastBatch:
     rounded: Mapping[str, int]
     rejected: Sequence[Rejected]
 
+    @classmethod
+    def without_rows(cls, batch: Batch) -> Self:
+        rows = np.zeros(0, np.int64)
+        return cls(columns={}, rows=rows, keys={}, missing={}, rounded={}, rejected=batch.rejected)
+
 
 def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
     """The records of ``batch`` that fit ``schema`` and the rules.
@@ -54,6 +59,8 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     Raises:
         SourceError: a column is missing, or its type is not the schema's.
     """
+    if not len(batch):  # it lacks columns if all of its lines are rejected
+        return CastBatch.without_rows(batch)
     values = {name: _values(batch, name) for name in schema}
     rejections = _Rejections(batch)
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}

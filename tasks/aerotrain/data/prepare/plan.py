@@ -37,12 +37,12 @@ def run(replica: Replica) -> dict[str, Any]:
     """
     arguments = PlanArguments.of(replica.job.arguments)
     plan, partitions = make_plan(arguments)
-    print(as_text("inferred of the source:", plan.inferred))
     root = open_store(replica.job.store)
     store = root.child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "partitions": []}
+    print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)

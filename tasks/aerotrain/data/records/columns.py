@@ -193,10 +193,11 @@ def _stacked(values: Sequence[Any], feature: Feature) -> Column:
         each = (text for value in values for text in _array(value).flat)
         encoded = [text.encode() if isinstance(text, str) else text for text in each]
         return Column(feature, pa.array(encoded, pa.large_binary()))
+    dtype = None if feature.is_float else feature.dtype
+    array = np.array([np.asarray(value) for value in values], dtype)
     if feature.is_float:  # a schema of float32 takes float64, too: the cast follows
-        array = np.array([np.asarray(value) for value in values])
         feature = Feature("float32" if array.dtype.itemsize < 8 else "float64", feature.shape)
-    array = np.array([np.asarray(value) for value in values], feature.dtype)
+        array = array.astype(feature.dtype, copy=False)
     return Column(feature, array.reshape(len(values), *feature.shape))
 
 

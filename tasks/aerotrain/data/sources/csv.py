@@ -17,7 +17,7 @@ import pyarrow.csv
 from aerotrain.contract.errors import SpecError
 from aerotrain.data.sources.files import InputFile
 from aerotrain.data.sources.lines import Block, blocks, first_line
-from aerotrain.data.sources.protocol import SourceError, check_columns
+from aerotrain.data.sources.protocol import SourceError, check_columns, check_names
 from aerotrain.data.sources.text import TextSource, Types
 
 #: How many lines are searched for the end of a quoted value.
@@ -52,6 +52,7 @@ class CsvSource(TextSource):
                 f"'decimal' must be '.' or ',', and another character than 'delimiter', "
                 f"{delimiter!r}, got {decimal!r}; set both to those of the files"
             )
+        check_names("names", description.get("names", ()))
         return super().of(description)
 
     def facts(self) -> dict[str, str]:

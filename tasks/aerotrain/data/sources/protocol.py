@@ -166,11 +166,11 @@ def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
         if name not in found:
             raise SourceError(
                 f"{url} has no column {name!r}{nearest(name, found)}; it has "
-                f"{', '.join(found) or 'none'}; give all files the same columns, or name those "
-                "to read in 'columns'"
+                f"{', '.join(found) or 'none'}; give all files the same columns, or leave it "
+                "out with 'skip'"
             )
         if (count := list(found).count(name)) > 1:
             raise SourceError(
                 f"{url} has {count} columns called {name!r}; give them different names, or "
-                "name the columns to read in 'columns'"
+                "leave them out with 'skip'"
             )

@@ -314,9 +314,9 @@ def _why_no_text(values: pa.ChunkedArray) -> str | None:
     """Why these texts may be numbers; None if they are texts."""
     if not pa.types.is_string(values.type) or not len(values):
         return None
-    if pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
-        example = pc.filter(values, pc.match_substring(values, ","))[0].as_py()
-        return f"{example!r} is a number if 'decimal' is ','"
+    with_comma = pc.filter(values, pc.match_substring(values, ","))
+    if len(with_comma) and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
+        return f"{with_comma[0].as_py()!r} is a number if 'decimal' is ','"
     are_numbers = pc.match_substring_regex(values, _NUMBER)
     count = pc.sum(are_numbers).as_py()
     if not _MANY * len(values) <= count < len(values):

@@ -25,11 +25,10 @@ from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 _BATCH_RECORDS = 1024
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
-#: The type in which the values of each dtype are held.
+#: The type in which the numbers of each dtype are held.
 _HELD = {
     **dict.fromkeys(TYPES, "int64"),
     **dict.fromkeys(("float32", "float64"), "float32"),
-    "string": "string",
 }
 
 #: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
@@ -82,7 +81,7 @@ class ExampleSource(FileSource):
         assert schema is not None
         file, _ = file_and_span(description)
         # An Example has three types; the cast to the schema follows.
-        schema = {name: Feature(_HELD[each.dtype], each.shape) for name, each in schema.items()}
+        schema = {name: self._held(name, each) for name, each in schema.items()}
         builder = BatchBuilder(file.url, "byte")
         for offset, record in _frames(file):
             try:
@@ -96,6 +95,10 @@ class ExampleSource(FileSource):
                 yield _batch(builder, schema)
                 builder = BatchBuilder(file.url, "byte")
         yield _batch(builder, schema)
+
+    def _held(self, name: str, feature: Feature) -> Feature:
+        is_text = self.declared.parsed_as(name, feature) == pa.string()
+        return Feature("string" if is_text else _HELD[feature.dtype], feature.shape)
 
     def _values(self, record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
         """The values of an Example. Raises ``RecordError`` if they do not fit the schema."""
