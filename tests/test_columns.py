@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from aerotrain.cli import parse
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data.dataset import PAGE, Feature, load_dataset
 from aerotrain.data.sources import SourceError
@@ -83,6 +84,17 @@ def test_a_finite_number_that_float32_cannot_hold_is_rejected_or_kept(
     assert feature.dtype == "float64"
     held = [np.frombuffer(each["x"], "<f8") for each in records(url, "all")]
     assert 1e300 in np.abs(held)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.csv", b"x\n1.5\ninf\n1e400\n"), ("x.jsonl", b'{"x": 1.5}\n{"x": 2.5}\n{"x": 1e400}\n')],
+)
+def test_a_text_that_float64_cannot_hold_is_rejected(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    with pytest.raises(FinalError, match=r"(?s)1 records or more.*byte \d+: .*(beyond|too big)"):
+        prepared(tmp_path, {name: content})
 
 
 def test_rounding_is_said_and_float64_keeps_every_value(
@@ -338,6 +350,11 @@ def test_a_missing_label_stops_the_first_task(tmp_path: Path, label: str) -> Non
     words = f"no column '{label}' to predict, did you mean 'Label'.*; .* label=None if"
     with pytest.raises(SpecError, match=words):
         run_step("data.prepare.plan", tmp_path.as_uri(), tmp_path, source=source, label=label)
+
+
+def test_the_label_may_be_given_by_hand() -> None:
+    words = ["prepare", "sales", "--store", "file:///x", "--label"]
+    assert [parse([*words, each]).label for each in ("sold", "null")] == ["sold", None]
 
 
 # --- declared

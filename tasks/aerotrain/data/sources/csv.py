@@ -77,6 +77,7 @@ class CsvSource(TextSource):
         read = self._read(header, content, types)
         if not types:
             read = self._with_leading_zeros(header, content, read)
+        self._check_finite(header, content, read)
         # Only an empty text is missing: NA is a country, and Null a name.
         return pa.table([_nulls_for_empty(each) for each in read.columns], read.column_names)
 
@@ -91,6 +92,17 @@ class CsvSource(TextSource):
                 if pc.any(pc.match_substring_regex(texts[name], _LEADING_ZERO)).as_py():
                     read = read.set_column(names.index(name), name, texts[name])
         return read
+
+    def _check_finite(self, header: list[str], content: bytes, read: pa.Table) -> None:
+        """Check that no number is infinite but as a text. Raises ``pa.ArrowInvalid``."""
+        floats = [each.name for each in read.schema if pa.types.is_floating(each.type)]
+        unique = [name for name in floats if read.column_names.count(name) == 1]
+        for name in [name for name in unique if pc.any(pc.is_inf(read[name])).as_py()]:
+            texts = self._read(header, content, {name: pa.string()})[name]
+            digits = pc.and_(pc.is_inf(read[name]), pc.match_substring_regex(texts, r"\d"))
+            if pc.any(digits).as_py():
+                text = pc.filter(texts, digits)[0]
+                raise pa.ArrowInvalid(f"{text} is beyond the range of float64, 1.8e308")
 
     def _read(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         try:

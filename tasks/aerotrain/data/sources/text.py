@@ -155,16 +155,34 @@ class TextSource(FileSource, ABC):
             header = self.header(file)
             end = _SAMPLED_BYTES + len(",".join(header).encode())
             block = next(self.blocks(file, 0, min(file.size, end)), None)
-            for table, _ in self._tables(file, block, header, {}, rejected) if block else ():
+            tables = list(self._tables(file, block, header, {}, rejected)) if block else []
+            for table, _ in tables:
                 names = table.column_names
                 selected = self._selected_of(names)
                 check_columns(file.url, selected, names)
                 for name in names:
                     each = counts.setdefault(name, Counter())
                     if name in selected:
-                        each[self._inferred(file, name, table[name])] += len(table)
-                counts |= {name: Counter([Feature("string")]) for name in file.partitions}
+                        each[self._inferred(name, table[name])] += len(table)
+                self._check_certain(file, [table for table, _ in tables])
+            counts |= {name: Counter([Feature("string")]) for name in file.partitions}
         return counts
+
+    def _check_certain(self, file: InputFile, tables: Sequence[pa.Table]) -> None:
+        """Check that no inferred type is in doubt. Raises ``SourceError``."""
+        inferred: dict[tuple[str, pa.DataType], list[pa.Array]] = {}
+        for table in tables:
+            for name in self._selected_of(table.column_names):
+                values = table[name]
+                if name not in self.declared.types:
+                    inferred.setdefault((name, values.type), []).extend(values.chunks)
+        for (name, kind), chunks in inferred.items():
+            values = pa.chunked_array(chunks, kind).drop_null()
+            if doubt := _why_large(values) or (None if self.is_typed else _why_no_text(values)):
+                raise SourceError(
+                    f"{file.url}: the type of the column {name!r} is in doubt: {doubt}; set it in "
+                    "'types', or leave the column out with 'skip'"
+                )
 
     def _check_format(self, file: InputFile) -> None:
         beginning = checked_beginning(file)
@@ -178,7 +196,7 @@ class TextSource(FileSource, ABC):
         wanted = names if declared.columns is None else declared.columns
         return [name for name in names if name in wanted and name not in declared.skip]
 
-    def _inferred(self, file: InputFile, name: str, values: pa.ChunkedArray) -> Feature | None:
+    def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature | None:
         kind, values = values.type, values.drop_null()
         if pa.types.is_list(kind) or pa.types.is_struct(kind):
             return column_of(name, values).feature
@@ -186,11 +204,6 @@ class TextSource(FileSource, ABC):
             return Feature("string")
         if pa.types.is_null(kind):
             return None
-        if doubt := _why_large(values) or (None if self.is_typed else _why_no_text(values)):
-            raise SourceError(
-                f"{file.url}: the type of the column {name!r} is in doubt: {doubt}; set it in "
-                "'types', or leave the column out with 'skip'"
-            )
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
             return column_of(name, values).feature
         return Feature("string")
@@ -302,6 +315,7 @@ def _why_large(values: pa.ChunkedArray) -> str | None:
     if not pa.types.is_floating(values.type):
         return None
     large = pc.filter(values, pc.greater_equal(pc.abs(values), 2.0**63))
+    large = pc.filter(large, pc.is_finite(large))
     if not len(large) or not pc.all(pc.equal(values, pc.trunc(values))).as_py():
         return None
     return (
