@@ -49,6 +49,9 @@ _MANY = 0.5
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
 
+#: Values that are parsed at once, also where a line has few bytes, such as ``{}``.
+_CELLS = 2**20
+
 Types = Mapping[str, pa.DataType]
 
 
@@ -110,7 +113,8 @@ class TextSource(FileSource, ABC):
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
             for start, end in lines.ranges(file, FRAGMENT_BYTES):
-                yield fragment_of(file, (start, end), lines.content_bytes(file, start, end))
+                size = self.content_bytes(file) if file.compression else end - start
+                yield fragment_of(file, (start, end), size)
 
     def schema(self) -> Schema:
         """The schema by the first lines of up to four files.
@@ -232,10 +236,12 @@ class TextSource(FileSource, ABC):
             for name, each in schema.items()
             if name not in file.partitions or name in header
         }
+        lines_at_once = max(1, _CELLS // max(1, len(types)))
         for block in self.blocks(file, start, end):  # without records, it may lack a header too
             self.check_header(file, header, list(types))
             self.declared.check_others(file.url, [*header, *file.partitions], schema)
-            yield self._batch(file, block, header, types, schema)
+            for part in block.parts(lines_at_once):
+                yield self._batch(file, part, header, types, schema)
 
     def _batch(
         self, file: InputFile, block: Block, header: list[str], types: Types, schema: Schema
