@@ -25,8 +25,7 @@ def pipeline_of(models, digits, tmp_path_factory):
     def prepared(module):
         if module not in known:
             empty = Pipeline(tmp_path_factory.mktemp(module), data="")
-            label = None if module == "tabular" else "label"  # it has two targets
-            data = prepare(empty.store, empty.folder / "prepare", module, label=label)
+            data = prepare(empty.store, empty.folder / "prepare", module)
             known[module] = replace(empty, data=data)
         return known[module]
 

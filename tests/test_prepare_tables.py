@@ -142,7 +142,7 @@ def test_equal_records_are_never_in_two_splits(tmp_path: Path) -> None:
     table.mkdir()
     for number in range(3):
         pq.write_table(pa.table({"id": np.arange(200)}), table / f"{number}.parquet")
-    splits = by_split(prepare((tmp_path / "store").as_uri(), tmp_path, source(table), label=None))
+    splits = by_split(prepare((tmp_path / "store").as_uri(), tmp_path, source(table)))
     assert sum(map(len, splits.values())) == 600
     assert not set(splits["train"]) & (set(splits["test"]) | set(splits["validation"]))
 
@@ -150,7 +150,7 @@ def test_equal_records_are_never_in_two_splits(tmp_path: Path) -> None:
 def test_a_key_column_alone_decides_the_split(table: Path, tmp_path: Path) -> None:
     one = prepare((tmp_path / "1").as_uri(), tmp_path, source(table), key=["id"])
     only = {**source(table), "columns": ["id"]}
-    other = prepare((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5, label=None)
+    other = prepare((tmp_path / "2").as_uri(), tmp_path, only, key=["id"], seed=5)
     assert {name: set(ids) for name, ids in by_split(one).items()} == {
         name: set(ids) for name, ids in by_split(other).items()
     }
@@ -186,7 +186,7 @@ def test_folders_give_the_split(tmp_path: Path) -> None:
     for split, rows in (("train", range(100)), ("test", range(100, 130))):
         (tmp_path / "in" / split).mkdir(parents=True)
         pq.write_table(pa.table({"id": list(rows)}), tmp_path / "in" / split / "x.parquet")
-    options: dict[str, Any] = {"splits": TWO, "split_by": {"way": "folder"}, "label": None}
+    options: dict[str, Any] = {"splits": TWO, "split_by": {"way": "folder"}}
     url = prepare((tmp_path / "1").as_uri(), tmp_path, source(tmp_path / "in"), **options)
     assert set(by_split(url)["test"]) == set(range(100, 130))
     pq.write_table(pa.table({"id": [1]}), tmp_path / "in" / "y.parquet")
@@ -294,8 +294,8 @@ def test_damaged_bytes_count_as_the_most_records_that_they_may_have_held(
     (tmp_path / "in" / "x.tfrecord").write_bytes(damaged)
     described = source(tmp_path / "in", "tfrecord")
     with pytest.raises(FinalError, match=rf"(?s)20 records or more .*byte {40 * size}: .*skipped"):
-        prepare((tmp_path / "1").as_uri(), tmp_path, described, max_rejected=19, label=None)
-    url = prepare((tmp_path / "2").as_uri(), tmp_path, described, max_rejected=20, label=None)
+        prepare((tmp_path / "1").as_uri(), tmp_path, described, max_rejected=19)
+    url = prepare((tmp_path / "2").as_uri(), tmp_path, described, max_rejected=20)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 80
     assert json.loads(open_store(url).get("quarantine/00000.jsonl"))["records"] == 20
 
@@ -324,7 +324,7 @@ def test_two_records_of_different_partitions_with_one_key_are_named_by_finalize(
     for number in range(4):
         ids = [*range(100 * number, 100 * number + 100)]
         pq.write_table(pa.table({"id": ids, "n": ids}), folder / f"{number}.parquet")
-    options: dict[str, Any] = {"key": ["id"], "part_bytes": 1, "label": None}
+    options: dict[str, Any] = {"key": ["id"], "part_bytes": 1}
     store = (tmp_path / "store").as_uri()
     prepare(store, tmp_path, source(folder), **options)
     pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
@@ -352,13 +352,7 @@ def test_a_record_larger_than_a_shard_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"t": ["x", "y" * 5000]}), tmp_path / "in" / "x.parquet")
     with pytest.raises(FinalError, match=r"row 1: its 50.. bytes are more than a whole shard"):
-        prepare(
-            (tmp_path / "store").as_uri(),
-            tmp_path,
-            source(tmp_path / "in"),
-            shard_bytes=1000,
-            label=None,
-        )
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), shard_bytes=1000)
 
 
 def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path) -> None:
@@ -367,7 +361,7 @@ def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path)
         pq.write_table(pa.table({"n": [value] * 9}), tmp_path / "in" / f"{number}.parquet")
     words = r"2\.parquet: column 'n' cannot be cast to int64 .*: it is string"
     with pytest.raises(SourceError, match=words):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), label=None)
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
 
 
 @pytest.mark.parametrize(
@@ -393,7 +387,7 @@ def test_lists_of_different_lengths_are_refused(
     for number, values in ((1, first), (2, second)):
         pq.write_table(pa.table({"n": values}), tmp_path / "in" / f"{number}.parquet")
     with pytest.raises(FinalError, match=words):
-        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"), label=None)
+        prepare((tmp_path / "store").as_uri(), tmp_path, source(tmp_path / "in"))
 
 
 @pytest.mark.parametrize(

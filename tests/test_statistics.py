@@ -114,7 +114,7 @@ def test_records_that_repeat_and_have_no_key_are_sampled_one_by_one(
     source = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
     splits = {"train": 0.5, "test": 0.5}
     store = (tmp_path / "store").as_uri()
-    url = prepare(store, tmp_path, source, part_bytes=part_bytes, splits=splits, label=None)
+    url = prepare(store, tmp_path, source, part_bytes=part_bytes, splits=splits)
     column = load_statistics(url)["x"]
     quantiles = {
         name: column["quantiles"][name] for name in ("0.05", "0.25", "0.5", "0.75", "0.95")

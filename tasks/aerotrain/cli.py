@@ -293,15 +293,9 @@ def _add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str])
 
 def _field_flag(field: Field[Any]) -> dict[str, Any]:
     """The argparse arguments of a field that is no option; its owner's docstring describes it."""
-    parsers: Mapping[Any, Callable[[str], Any]] = {
-        str: str,
-        int: int,
-        float: float,
-        str | None: _str_or_null,
-    }
+    parsers: Mapping[Any, Callable[[str], Any]] = {str: str, int: int, float: float}
     parse = parsers.get(field.type, _json)
-    metavar = "JSON" if parse is _json else parse.__name__.strip("_").upper()
-    flag = {"type": parse, "metavar": metavar}
+    flag = {"type": parse, "metavar": "JSON" if parse is _json else parse.__name__.upper()}
     if field.default_factory is not MISSING:
         return {**flag, "default": field.default_factory()}
     if field.default is not MISSING:
@@ -325,10 +319,6 @@ def _option_flag(declared: Declared) -> dict[str, Any]:
     if not option.optional:
         return {**flag, "type": parse, "metavar": metavar}
     return {**flag, "type": _or_auto(parse, option.kind), "metavar": f"{metavar}|auto"}
-
-
-def _str_or_null(text: str) -> str | None:
-    return None if text == "null" else text
 
 
 def _or_auto(parse: Callable[[str], Any], kind: Kind) -> Callable[[str], Any]:

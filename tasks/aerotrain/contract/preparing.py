@@ -14,6 +14,9 @@ from aerotrain.contract.options import (
     option,
 )
 
+#: The column that is the label unless another one is named.
+LABEL = "label"
+
 #: The ways to divide records into splits, and the options that each needs.
 SPLIT_WAYS: Mapping[str, frozenset[str]] = {
     "key": frozenset(),
@@ -43,8 +46,8 @@ class PlanArguments(Arguments):
     records count as the same one and go to the same split. ``fill`` has values for missing
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
     column that a model is to predict, whose values are counted as classes and may not be missing;
-    None if a transform makes the target of other columns. ``seed`` decides the order
-    of records. All other fields are options; their help texts describe them.
+    if no column is called ``label``, a transform has to make the target of others. ``seed``
+    decides the order of records. All other fields are options; their help texts describe them.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -59,7 +62,7 @@ class PlanArguments(Arguments):
     )
     split_by: Mapping[str, Any] = field(default_factory=lambda: {"way": "key"})
     key: Sequence[str] = ()
-    label: str | None = "label"
+    label: str = LABEL
     fill: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     max_rejected: int = option(
@@ -148,7 +151,7 @@ class PlanArguments(Arguments):
             raise SpecError(
                 f"key must be a list of columns, got {self.key!r}; give names as strings"
             )
-        if not isinstance(self.label, str | None):
+        if not isinstance(self.label, str):
             raise SpecError(f"label must be the name of a column, got {self.label!r}")
 
     def _check_ranges(self) -> None:

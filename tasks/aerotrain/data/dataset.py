@@ -104,14 +104,14 @@ def schema_from_dict(data: Mapping[str, Any]) -> dict[str, Feature]:
 class Dataset:
     """A finished data set. ``fingerprint`` is its name; the same input always has the same one.
 
-    ``label`` is the feature that a model is to predict, None if none is.
+    ``label`` is the feature that a model is to predict, if there is one of that name.
     """
 
     fingerprint: str
     source: Mapping[str, Any]
     schema: Schema
     splits: Mapping[str, Split]
-    label: str | None = "label"
+    label: str = "label"
     version: int = VERSION
 
     def to_json(self) -> str:

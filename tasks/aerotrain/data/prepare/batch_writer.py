@@ -142,7 +142,7 @@ class BatchWriter:
         return f"column {column!r} names none of the splits {', '.join(sorted(self._rules.splits))}"
 
     def _labels(self, columns: Columns) -> NDArray[np.int64] | int:
-        label = columns.get(self._rules.label or "")
+        label = columns.get(self._rules.label)
         if label is None or label.feature.shape or "int" not in label.feature.dtype:
             return 0
         self.has_labels = True

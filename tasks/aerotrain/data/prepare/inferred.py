@@ -5,6 +5,7 @@ Nothing of it decides what is written; that does the plan's schema.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from aerotrain.contract.errors import nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.sources import DeclaredSource
@@ -19,7 +20,9 @@ def inferred(source: DeclaredSource, schema: Schema | None, rules: PlanArguments
     if schema is None:
         return [*rows, ("columns", "those of the first record of each fragment")]
     rows += _columns(source, schema)
-    label = "none" if rules.label is None else f"{rules.label}, {_type(schema[rules.label])}"
+    label = f"none; there is no column {rules.label!r}{nearest(rules.label, list(schema))}"
+    if rules.label in schema:
+        label = f"{rules.label}, {_type(schema[rules.label])}"
     return [*rows, ("label", label)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.preparing import LABEL, PlanArguments
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.prepare.inferred import as_text, inferred
@@ -162,13 +162,9 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
     Raises:
         SpecError: it does not; the message names the nearest column.
     """
-    if rules.label is not None and rules.label not in schema:
-        raise SpecError(
-            f"there is no column {rules.label!r} to predict{nearest(rules.label, list(schema))}; "
-            f"the columns are {', '.join(schema)}; name one of them as label, or give label=None "
-            "if the model's transform makes its target of others"
-        )
     named = {"key": rules.key, "fill": rules.fill, "ranges": rules.ranges}
+    if rules.label != LABEL:  # data may have no label, and a transform make one
+        named["label"] = [rules.label]
     if "column" in rules.split_by:
         named["split_by"] = [rules.split_by["column"]]
     for rule, columns in named.items():

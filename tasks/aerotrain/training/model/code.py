@@ -137,7 +137,7 @@ def _dtype_policy(dtype_policy: str) -> Iterator[None]:
         yield
 
 
-def features_and_label(features: dict[str, tf.Tensor], label: str | None = "label") -> Any:
+def features_and_label(features: dict[str, tf.Tensor], label: str = "label") -> Any:
     """The default transform: the feature ``label`` is the target, all others are inputs.
 
     Raises:
@@ -145,8 +145,8 @@ def features_and_label(features: dict[str, tf.Tensor], label: str | None = "labe
     """
     if label not in features:
         raise FinalError(
-            f"the data set has no label among {', '.join(sorted(features))}; name it as the label "
-            "of prepare, or write a transform(features) that returns (x, y)"
+            f"no feature is called {label!r} among {', '.join(sorted(features))}; name another in "
+            "prepare by label=…, or write a transform(features) that returns (x, y)"
         )
     inputs = {name: value for name, value in features.items() if name != label}
     return next(iter(inputs.values())) if len(inputs) == 1 else inputs, features[label]
