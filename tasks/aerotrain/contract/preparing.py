@@ -14,6 +14,9 @@ from aerotrain.contract.options import (
     option,
 )
 
+#: The column that is the label unless another one is named.
+LABEL = "label"
+
 #: The ways to divide records into splits, and the options that each needs.
 SPLIT_WAYS: Mapping[str, frozenset[str]] = {
     "key": frozenset(),
@@ -42,8 +45,9 @@ class PlanArguments(Arguments):
     ``key`` names the columns whose values together identify a record; without a key, equal
     records count as the same one and go to the same split. ``fill`` has values for missing
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
-    column whose values are counted as classes; it may not be missing. ``seed`` decides the order
-    of records. All other fields are options; their help texts describe them.
+    column that a model is to predict, whose values are counted as classes and may not be missing;
+    if no column is called ``label``, a transform has to make the target of others. ``seed``
+    decides the order of records. All other fields are options; their help texts describe them.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -58,7 +62,7 @@ class PlanArguments(Arguments):
     )
     split_by: Mapping[str, Any] = field(default_factory=lambda: {"way": "key"})
     key: Sequence[str] = ()
-    label: str = "label"
+    label: str = LABEL
     fill: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     max_rejected: int = option(

@@ -92,6 +92,14 @@ class LocalStore:
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 
+    def links(self, prefix: str = "") -> Iterator[str]:
+        """The keys of symbolic links that ``list`` does not follow: to folders, and broken ones."""
+        folder = checked_prefix(prefix)
+        try:
+            yield from _links_below(str(self.root / folder), folder)
+        except OSError as error:
+            raise store_error(error, f"{self.url}/{folder}") from error
+
     def exists(self, key: str) -> bool:
         with self._explaining(key) as path:
             return path.is_file()
@@ -131,6 +139,19 @@ def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result
                 status = entry.stat()
                 if stat.S_ISREG(status.st_mode):
                     yield prefix + entry.name, status
+
+
+def _links_below(folder: str, prefix: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=_name_in_keys)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it was just deleted, or never existed
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _links_below(entry.path, f"{prefix}{entry.name}/")
+        elif entry.is_symlink() and not entry.is_file():
+            yield prefix + entry.name
 
 
 def _name_in_keys(entry: os.DirEntry[str]) -> str:

@@ -1,5 +1,6 @@
 """The write path of one partition: cast, encode, split and shuffle the batches of its source."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
@@ -37,10 +38,11 @@ def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, S
     source, schema = open_source(plan.source), plan.schema
     for fragment in planned.fragments:
         for batch in source.read(fragment, schema):
-            if not schema:
-                schema = {name: column.feature for name, column in batch.columns.items()}
+            if not schema and len(batch):
+                found = {name: column.feature for name, column in batch.columns.items()}
+                schema = source.declared.stored(found)
                 check_rules(plan.rules, schema)
-            yield batch, schema
+            yield batch, schema or {}
 
 
 #: About how many bytes of records are encoded at once.
@@ -48,7 +50,7 @@ _ENCODED_BYTES = 8 * 2**20
 
 #: Bytes of a feature's headers, and of a value by its dtype; integers are varints.
 _FEATURE_BYTES = 20
-_VALUE_BYTES = {"float32": 4, "uint8": 1}
+_VALUE_BYTES = {"float64": 8, "float32": 4, "uint8": 1}
 _VARINT_BYTES = 10
 
 
@@ -59,6 +61,7 @@ class BatchWriter:
         self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
     ) -> None:
         self.statistics = Statistics()
+        self.rounded: Counter[str] = Counter()
         self.has_keys = bool(rules.key)
         self.has_labels = False
         self._rules = rules
@@ -80,6 +83,7 @@ class BatchWriter:
     def _write(self, batch: Batch, schema: Schema) -> None:
         fit = cast_to_schema(batch, schema, self._rules)
         self._quarantine.add(fit.rejected)
+        self.rounded.update(fit.rounded)
         if not len(fit.rows):
             return
         frames = encoded_frames(fit.columns)
@@ -166,8 +170,8 @@ def key_texts(
     batch: Batch, fit: CastBatch, rules: PlanArguments
 ) -> Sequence[str] | Sequence[bytes] | None:
     """The key of each record; None if the records have no keys."""
-    if rules.key:
-        texts = [texts_of(fit.columns[name]) for name in rules.key]
+    if rules.key and len(fit.rows):
+        texts = [texts_of(fit.keys[name]) for name in rules.key]
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
         return keys.to_pylist()
     return None if batch.keys is None else [batch.keys[row] for row in fit.rows]

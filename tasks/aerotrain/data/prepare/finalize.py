@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import FinalizeArguments
@@ -17,6 +18,7 @@ from aerotrain.data.dataset import (
     schema_to_dict,
 )
 from aerotrain.data.prepare.duplicates import check_unique_across
+from aerotrain.data.prepare.inferred import as_text, rounding
 from aerotrain.data.prepare.layout import (
     Plan,
     WrittenPartition,
@@ -58,7 +60,12 @@ def run(replica: Replica) -> str:
     check_unique_across(
         store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
     )
-    write_statistics(root, store, plan, dataset)
+    rounded: Counter[str] = Counter()
+    for partition in partitions:
+        rounded.update(partition.rounded)
+    if warnings := rounding(rounded):
+        print(as_text("warning: values are rounded:", warnings))
+    write_statistics(root, store, replace(plan, inferred=[*plan.inferred, *warnings]), dataset)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
@@ -82,7 +89,7 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
         check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
     schema = schema_to_dict(dataset.schema)
     store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
-    store.put(PAGE, page(store.url, summary, dataset.splits).encode())
+    store.put(PAGE, page(store.url, summary, dataset.splits, plan.inferred).encode())
     store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
 
 
@@ -101,6 +108,7 @@ def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Data
         fingerprint=plan.fingerprint,
         source=plan.source,
         schema=_schema(partitions),
+        label=plan.rules.label,
         splits=splits,
     )
 

@@ -12,7 +12,7 @@ from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.plan import check_rules
 from aerotrain.data.records import encoded_frames
-from aerotrain.data.sources import Source, open_source
+from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.store import MANIFEST
 
@@ -50,6 +50,7 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
         fingerprint="first-records",
         source=source.described(),
         schema=schema,
+        label=arguments.label,
         splits={name: Split(shards=(shard,)) for name in arguments.splits},
     )
     folder.mkdir(parents=True)
@@ -59,13 +60,16 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
     return folder.as_uri()
 
 
-def _valid(source: Source, rules: PlanArguments) -> Iterator[tuple[CastBatch, Schema]]:
+def _valid(source: DeclaredSource, rules: PlanArguments) -> Iterator[tuple[CastBatch, Schema]]:
     """The batches of the source that have a valid record, each with the schema."""
     schema = source.schema()
     for fragment in source.fragments():
         for batch in source.read(fragment.description, schema):
+            if not len(batch):
+                continue
             if not schema:
-                schema = {name: column.feature for name, column in batch.columns.items()}
+                found = {name: column.feature for name, column in batch.columns.items()}
+                schema = source.declared.stored(found)
             check_rules(rules, schema)
             fit = cast_to_schema(batch, schema, rules)
             if len(fit.rows):

@@ -19,6 +19,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
+from aerotrain.data.prepare.inferred import Facts
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
 
@@ -93,6 +94,7 @@ class Plan:
 
     ``schema`` is None if it is known only once records are read. ``partitions`` are the
     fingerprints of the partitions, ``baseline`` that of the data set finalized before, if any.
+    ``inferred`` is what is shown of the source.
     """
 
     source: Mapping[str, Any]
@@ -101,6 +103,7 @@ class Plan:
     partitions: tuple[str, ...]
     shards_per_partition: int
     baseline: str | None = None
+    inferred: Facts = ()
     version: int = VERSION
 
     @property
@@ -128,6 +131,7 @@ class Plan:
             "parts": list(self.partitions),
             "shards_per_part": self.shards_per_partition,
             "baseline": self.baseline,
+            "inferred": self.inferred,
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
@@ -156,6 +160,7 @@ class Plan:
             partitions=tuple(data["parts"]),
             shards_per_partition=data["shards_per_part"],
             baseline=data["baseline"],
+            inferred=data.get("inferred", []),
         )
 
 
@@ -186,7 +191,8 @@ class WrittenPartition:
     """The result of one partition: its shards, and its schema, None if it had no record.
 
     ``rejected`` counts the rejected records, ``first_rejected`` are some of them. ``has_keys``
-    says whether the records have keys, whose hashes are then stored as well.
+    says whether the records have keys, whose hashes are then stored as well. ``rounded`` counts
+    the values of each column that float32 changes much.
     """
 
     schema: Schema | None
@@ -194,6 +200,7 @@ class WrittenPartition:
     has_keys: bool = False
     rejected: int = 0
     first_rejected: Sequence[Rejected] = field(default=())
+    rounded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -206,6 +213,7 @@ class WrittenPartition:
             "has_keys": self.has_keys,
             "rejected": self.rejected,
             "first_rejected": [asdict(each) for each in self.first_rejected],
+            "rounded": dict(self.rounded),
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
@@ -218,4 +226,5 @@ class WrittenPartition:
             has_keys=data["has_keys"],
             rejected=data["rejected"],
             first_rejected=[Rejected(**each) for each in data["first_rejected"]],
+            rounded=data.get("rounded", {}),
         )

@@ -192,6 +192,7 @@ def write_partition(
         has_keys=has_keys,
         rejected=quarantine.count,
         first_rejected=quarantine.first,
+        rounded=writer.rounded,
     )
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.preparing import LABEL, PlanArguments
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
+from aerotrain.data.prepare.inferred import as_text, inferred
 from aerotrain.data.prepare.layout import (
     PLAN,
     Plan,
@@ -44,6 +45,7 @@ def run(replica: Replica) -> dict[str, Any]:
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "partitions": []}
+    print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
@@ -114,6 +116,7 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
             for group in groups
         ),
         shards_per_partition=per_partition,
+        inferred=inferred(source, schema, arguments),
     )
     return plan, [
         PlannedPartition(fragments=[fragment.description for fragment in group]) for group in groups
@@ -160,6 +163,8 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
         SpecError: it does not; the message names the nearest column.
     """
     named = {"key": rules.key, "fill": rules.fill, "ranges": rules.ranges}
+    if rules.label != LABEL:  # data may have no label, and a transform make one
+        named["label"] = [rules.label]
     if "column" in rules.split_by:
         named["split_by"] = [rules.split_by["column"]]
     for rule, columns in named.items():

@@ -18,21 +18,21 @@ import pyarrow.parquet as pq
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError, column_of
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
+from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import (
     BLOCK,
     FileSource,
     InputFile,
-    constants,
     file_and_span,
     fragment_of,
     power_of_2,
 )
+from aerotrain.data.sources.hive import with_partitions
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,
     SourceError,
     check_columns,
-    check_selected,
 )
 
 #: Bytes of the values of one fragment, if its row groups are not larger.
@@ -61,9 +61,9 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 
 @dataclass(frozen=True)
 class ParquetSource(FileSource):
-    """Parquet files below a URL; ``columns`` are those to read, by default all."""
+    """Parquet files below a URL."""
 
-    options = frozenset({"columns"})
+    options = COLUMN_OPTIONS | {"nulls"}
 
     def fragments(self) -> Iterator[Fragment]:
         ratio = self._ratio
@@ -97,10 +97,10 @@ class ParquetSource(FileSource):
         for file in self.files:
             with _opened(file) as parquet:
                 names = self._columns(file, parquet)
-                selected = self.description.get("columns", [*names, *file.partitions])
                 for batch in _batches(file, parquet, range(parquet.num_row_groups), names):
                     rows = batch.slice(0, _SCHEMA_ROWS)
-                    features = {name: _feature(name, rows.column(name), file) for name in names}
+                    features = {name: self._feature(name, rows, file) for name in names}
+                    selected = self._selected(file, parquet)
                     return features | {
                         name: Feature("string") for name in file.partitions if name in selected
                     }
@@ -111,31 +111,48 @@ class ParquetSource(FileSource):
 
     def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
         """The columns to read of a file, except Hive partitions."""
-        found = parquet.schema_arrow.names
-        selected = self.description.get("columns", [*found, *file.partitions])
-        check_selected(file.url, selected, [*found, *file.partitions])
+        selected = self._selected(file, parquet)
         names = [name for name in selected if name not in file.partitions]
-        check_columns(file.url, names, found)
+        check_columns(file.url, names, parquet.schema_arrow.names)
         return names
+
+    def _selected(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
+        found = parquet.schema_arrow.names
+        others = [name for name in file.partitions if name not in found]
+        return self.declared.selected(file.url, [*found, *others])
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
-            names = [name for name in schema if name not in file.partitions]
-            check_columns(file.url, names, parquet.schema_arrow.names)
+            found, partitions = parquet.schema_arrow.names, file.partitions
+            self.declared.check_others(file.url, [*found, *partitions], schema)
+            check_columns(file.url, [name for name in schema if name not in partitions], found)
+            # A column with the name of a partition is read to compare them.
+            names = [name for name in schema if name in found]
             groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
             row = sum(parquet.metadata.row_group(each).num_rows for each in range(first))
             for batch in _batches(file, parquet, groups, names):
                 count = len(batch)
-                read = {name: batch.column(name) for name in names}
+                columns = {name: batch.column(name) for name in names}
                 yield Batch(
-                    columns=read | constants(file, count),
+                    columns=with_partitions(columns, file.url, partitions, count, self.declared),
                     file=file.url,
                     offsets=np.arange(row, row + count),
                     unit="row",
                 )
                 row += count
+
+    def _feature(self, name: str, batch: pa.RecordBatch, file: InputFile) -> Feature:
+        values = batch.column(name).drop_null()
+        if name in self.declared.types and not pa.types.is_nested(values.type):
+            return Feature("string")  # the declared type replaces it
+        if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
+            raise RecordError(
+                f"the column {name!r} is null in the first rows of {file.url}, so its type is "
+                "unknown; set its type in 'types', or leave it out with 'skip'"
+            )
+        return column_of(name, values).feature
 
 
 def _batches(
@@ -194,16 +211,6 @@ def _row_groups(file: InputFile, metadata: pq.FileMetaData, ratio: int) -> Itera
         if content >= FRAGMENT_BYTES or number + 1 == metadata.num_row_groups:
             yield fragment_of(file, (first, number + 1), content)
             first, content = number + 1, 0
-
-
-def _feature(name: str, column: pa.Array, file: InputFile) -> Feature:
-    values = column.drop_null()
-    if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
-        raise RecordError(
-            f"the column {name!r} is null in the first rows of {file.url}, so its type is "
-            "unknown; leave it out by naming the others in 'columns'"
-        )
-    return column_of(name, values).feature
 
 
 @contextmanager

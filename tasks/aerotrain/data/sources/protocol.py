@@ -125,12 +125,19 @@ class Source(Protocol):
         """The description that opens this source again, with all that listing it determined."""
         ...
 
+    def facts(self) -> Mapping[str, str]:
+        """What was found out about the source besides its schema, by title, to be shown."""
+        ...
+
     def fragments(self) -> Iterator[Fragment]:
         """All fragments as they are now, always in the same order."""
         ...
 
     def schema(self) -> Schema | None:
-        """The features of the records, inferred from the first; None if that costs too much."""
+        """The features of the records, inferred from the first; None if that costs too much.
+
+        They hold each value as it was read: ``DeclaredSource`` says which of them are stored.
+        """
         ...
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
@@ -142,8 +149,7 @@ def check_options(description: Mapping[str, Any], required: Set[str], optional: 
     """Check that a description has the options that its kind requires, and no unknown ones.
 
     Raises:
-        SpecError: an option is missing or unknown, or is not a list of column names as it should
-            be.
+        SpecError: an option is missing or unknown.
     """
     kind, given = description["kind"], set(description) - {"kind"}
     known = sorted(required | optional)
@@ -152,8 +158,6 @@ def check_options(description: Mapping[str, Any], required: Set[str], optional: 
             f"a source of kind {kind!r} has no {key!r}{nearest(key, known)}; "
             f"it has {', '.join(known)}"
         )
-    for key in sorted(given & {"columns", "names"}):
-        _check_column_names(key, description[key])
     for key in sorted(required - given):
         raise SpecError(
             f"a source of kind {kind!r} needs {key!r}; it has "
@@ -161,7 +165,8 @@ def check_options(description: Mapping[str, Any], required: Set[str], optional: 
         )
 
 
-def _check_column_names(key: str, names: Any) -> None:
+def check_names(key: str, names: Any) -> None:
+    """Check that the option ``key`` is a list of different names. Raises ``SpecError``."""
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
         raise SpecError(f"{key!r} must be a list of names, got {names!r}")
     for name in names:
@@ -184,11 +189,11 @@ def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
         if name not in found:
             raise SourceError(
                 f"{url} has no column {name!r}{nearest(name, found)}; it has "
-                f"{', '.join(found) or 'none'}; give all files the same columns, or name those "
-                "to read in 'columns'"
+                f"{', '.join(found) or 'none'}; give all files the same columns, or leave it "
+                "out with 'skip'"
             )
         if (count := list(found).count(name)) > 1:
             raise SourceError(
                 f"{url} has {count} columns called {name!r}; give them different names, or "
-                "name the columns to read in 'columns'"
+                "leave them out with 'skip'"
             )

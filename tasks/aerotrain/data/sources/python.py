@@ -30,11 +30,12 @@ class PythonSource:
     """
 
     module: ModuleType
+    description: Mapping[str, Any]
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """The source that ``{"kind": "python", "module": ...}`` describes."""
-        check_options(description, {"module"}, set())
+        check_options(description, {"module"}, {"types"})
         name = description["module"]
         module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):
@@ -44,10 +45,13 @@ class PythonSource:
                     f"{nearest(function, dir(module))}; a source needs list_parts() and "
                     "read_part(part)"
                 )
-        return cls(module)
+        return cls(module, description)
 
     def described(self) -> Mapping[str, Any]:
-        return {"kind": "python", "module": self.module.__name__}
+        return {**self.description, "module": self.module.__name__}
+
+    def facts(self) -> dict[str, str]:
+        return {"module": self.module.__name__}
 
     def schema(self) -> None:
         """Unknown until the user's code runs; the first record of each fragment defines it."""

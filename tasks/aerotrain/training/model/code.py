@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.data.dataset import load_statistics
+from aerotrain.data.dataset import load_dataset, load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.hyperparameters import Reads
 from aerotrain.training.model.keras_adapter import KERAS
@@ -68,7 +68,7 @@ class UserCode:
         return cls(
             name,
             module.build_model,
-            _informed(getattr(module, "transform", features_and_label), data),
+            _informed(getattr(module, "transform", None), data),
             getattr(module, "callbacks", no_callbacks),
             made,
         )
@@ -110,7 +110,12 @@ class UserCode:
 
 
 def _informed(transform: Any, data: str) -> Transform:
-    """The transform with the statistics of the data set at ``data``, if it has that parameter."""
+    """The transform with the statistics of the data set at ``data``, if it has that parameter.
+
+    Without a transform, the label is that of the data set.
+    """
+    if transform is None:
+        return partial(features_and_label, label=load_dataset(data).label if data else "label")
     if "statistics" not in inspect.signature(transform).parameters:
         return transform
     statistics = load_statistics(data) if data else {}
@@ -132,19 +137,19 @@ def _dtype_policy(dtype_policy: str) -> Iterator[None]:
         yield
 
 
-def features_and_label(features: dict[str, tf.Tensor]) -> Any:
+def features_and_label(features: dict[str, tf.Tensor], label: str = "label") -> Any:
     """The default transform: the feature ``label`` is the target, all others are inputs.
 
     Raises:
-        FinalError: no feature is called ``label``.
+        FinalError: there is no such feature.
     """
-    if "label" not in features:
+    if label not in features:
         raise FinalError(
-            f"no feature is called 'label' among {', '.join(sorted(features))}; write a "
-            "transform(features) that returns (x, y)"
+            f"no feature is called {label!r} among {', '.join(sorted(features))}; name another in "
+            "prepare by label=…, or write a transform(features) that returns (x, y)"
         )
-    inputs = {name: value for name, value in features.items() if name != "label"}
-    return next(iter(inputs.values())) if len(inputs) == 1 else inputs, features["label"]
+    inputs = {name: value for name, value in features.items() if name != label}
+    return next(iter(inputs.values())) if len(inputs) == 1 else inputs, features[label]
 
 
 def _weighted(transform: Transform, class_weight: Mapping[str, float]) -> Transform:
