@@ -18,7 +18,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.distribution import ChiefDecisions, wait_for_all
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import FiniteLoss, Hook, UserCallbacks
+from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
@@ -68,7 +68,7 @@ def train(replica: Replica) -> str:
 def _input_pipeline(replica: Replica) -> InputPipeline:
     """The input pipeline of the job, after the checks that need no TensorFlow cluster."""
     job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
-    KERAS.check_strategy(job.strategy, jit_compile=arguments.jit_compile)
+    KERAS.check_strategy(job.strategy, arguments)
     if arguments.deterministic:
         check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
@@ -162,7 +162,7 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
 def _hooks(context: TrainingContext) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
-    hooks: list[Hook] = [FiniteLoss(context)]
+    hooks: list[Hook] = [FiniteValues(context)]
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:
