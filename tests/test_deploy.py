@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,57 @@ def test_the_network_policy_covers_every_pod_of_a_job() -> None:
     [*_, pod] = plan()
     selected = policy["spec"]["podSelector"]["matchLabels"]
     assert selected.items() <= pod["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "admitted"),
+    [
+        ("169.254.169.254", 80, False),  # the metadata of every cloud
+        ("169.254.169.254", 443, False),
+        ("169.254.170.23", 80, False),
+        ("fd00:ec2::254", 443, False),
+        ("fe80::1", 443, False),
+        ("169.254.20.10", 53, True),
+        ("52.216.0.1", 443, True),
+        ("2600:1f18::1", 443, True),
+        ("52.216.0.1", 80, False),
+        ("10.0.0.5", 5432, False),
+    ],
+)
+def test_replicas_reach_dns_and_https_but_no_metadata(
+    address: str, port: int, admitted: bool
+) -> None:
+    [policy] = documents("networkpolicy.yaml")
+    assert "Egress" in policy["spec"]["policyTypes"]
+    blocks = [
+        peer["ipBlock"]
+        for rule in policy["spec"]["egress"]
+        if port in [each["port"] for each in rule.get("ports", [])]
+        for peer in rule["to"]
+        if "ipBlock" in peer
+    ]
+    assert (
+        any(
+            ip_address(address) in ip_network(each["cidr"])
+            and not any(
+                ip_address(address) in ip_network(other) for other in each.get("except", [])
+            )
+            for each in blocks
+        )
+        is admitted
+    )
+
+
+def test_replicas_reach_each_other() -> None:
+    [policy] = documents("networkpolicy.yaml")
+    group, *_ = policy["spec"]["egress"]
+    assert group == {"to": [{"podSelector": policy["spec"]["podSelector"]}]}
+
+
+def test_nothing_is_deployed_into_the_namespace_default() -> None:
+    assert Settings.__dataclass_fields__["namespace"].metadata["default"] == "aerotrain"
+    for file in DEPLOY.iterdir():
+        assert "namespace: default" not in file.read_text()
 
 
 def test_the_example_of_a_pod_template_is_valid() -> None:

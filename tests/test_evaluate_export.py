@@ -144,6 +144,30 @@ def test_a_retried_export_finds_the_published_model_and_does_not_change_it(
     assert manifest["about"] == {"data": digits.data, "model": trained}
 
 
+def test_an_export_has_the_model_in_keras_own_format(exported, scans, predictions, tmp_path):
+    file = tmp_path / export.KERAS_FILE
+    open_store(exported).download(export.KERAS_FILE, file)
+    loaded = keras.saving.load_model(file)
+    assert not loaded.compiled
+    inputs = UserCode.load("small").transform(scans[1])[0]
+    np.testing.assert_allclose(loaded(inputs, training=False), predictions, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_keras_cannot_load_again_has_no_such_file(tmp_path, capsys):
+    class Scaled(keras.layers.Layer):
+        def __init__(self, by):  # and no get_config
+            super().__init__()
+            self.by = by
+
+        def call(self, x):
+            return x * self.by
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), Scaled(3)])
+    export.save_keras_file(model, tmp_path / "model.keras")
+    assert not list(tmp_path.iterdir())
+    assert "the export has no model.keras, because Keras cannot load it" in capsys.readouterr().out
+
+
 def test_a_retry_of_an_export_that_was_killed_uses_another_version(digits, trained):
     replica = digits.replica("export", "died", model=trained, data=digits.data)
     serving = open_store(digits.store).child("serving")

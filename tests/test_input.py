@@ -341,6 +341,21 @@ def test_a_feature_is_read_back_as_it_was_prepared(value, feature):
     assert np.array_equal(restored.numpy(), value)
 
 
+@tf.autograph.experimental.do_not_convert
+def test_a_transform_may_branch_on_values_where_a_coordinator_makes_its_data_set():
+    """There AutoGraph is off, so that it does not rewrite the whole input pipeline."""
+
+    def transform(features):
+        if tf.reduce_sum(features["x"]) > 0:
+            return features["x"] * 2
+        return features["x"]
+
+    schema = {"x": Feature("int64", ())}
+    encoded = encode(stacked([{"x": 3}], schema)).to_pylist()
+    records = tf.data.Dataset.from_tensors(encoded)
+    assert ready(records, schema, transform).get_single_element().numpy().tolist() == [6]
+
+
 def test_without_a_transform_the_feature_label_is_the_target():
     assert features_and_label({"image": 1, "label": 2}) == (1, 2)
     assert features_and_label({"a": 1, "b": 2, "label": 3}) == ({"a": 1, "b": 2}, 3)

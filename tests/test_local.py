@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows

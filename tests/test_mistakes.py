@@ -39,7 +39,8 @@ DENSE = "[keras.layers.Dense(3)]"
 MISTAKES = {
     "an optimizer": (
         module("misspelt_optimizer", DENSE, optimizer="'adamm'"),
-        r"has a mistake \(line 9 of misspelt_optimizer.py, in build_model\): .*adamm, did you mean 'adam'",
+        r"has a mistake \(line 9 of misspelt_optimizer.py, in build_model\): .*adamm, did you mean "
+        r"'adam'",
     ),
     "a loss": (
         module("misspelt_loss", DENSE, loss="'sparse_categorical_crosentropy'"),

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from aerotrain.store import StoreRefused, open_store
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.s3_server import (
     CREDENTIALS,
     S3Server,

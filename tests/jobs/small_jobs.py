@@ -91,6 +91,13 @@ def vanish(replica: Replica) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def vanish_once(replica: Replica) -> None:
+    """Vanish, but serve after a restart."""
+    if replica.restarts == 0:
+        vanish(replica)
+    serve(replica)
+
+
 def leave_grandchildren(replica: Replica) -> None:
     """Start children that ignore SIGTERM, and serve.
 

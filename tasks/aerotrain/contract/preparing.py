@@ -88,7 +88,16 @@ class PlanArguments(Arguments):
     part_bytes: int = option(
         2**30,
         title="Partition size (bytes)",
-        help="Target size of the partition that one mapped task prepares.",
+        help="Target size of a partition, the records that are prepared as one unit.",
+        section=Section.DATA,
+        minimum=1,
+        in_form=False,
+    )
+    partition_tasks: int = option(
+        128,
+        title="Partition tasks",
+        help="Most mapped tasks of prepare, which share the partitions. Airflow accepts at most "
+        "its setting max_map_length, by default 1024.",
         section=Section.DATA,
         minimum=1,
         in_form=False,
@@ -186,12 +195,13 @@ def _is_range(limits: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionArguments(Arguments):
-    """Write the shards of one partition of a planned data set."""
+    """Write the shards of ``count`` partitions of a planned data set, from number ``first`` on."""
 
-    TITLE: ClassVar = "a partition"
+    TITLE: ClassVar = "a task of partitions"
 
     dataset: str
-    partition: int
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -151,13 +150,11 @@ def write_whole(
     reader sees one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
-    partial = Path(name)
+    partial = path.parent / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with partial.open("xb") as file:
             write(file)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide it from other users
             os.fsync(file.fileno())
             tag = _tag(os.fstat(file.fileno()))
         name_it(partial, path)

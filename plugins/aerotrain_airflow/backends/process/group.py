@@ -9,11 +9,11 @@ from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.ports import Port, hold, release
 from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import Start, observation_of
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
-from aerotrain_airflow.backends.process.ports import Port, hold, release
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import may_fork
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen

@@ -32,6 +32,7 @@ from aerotrain.data.statistics.drift import changes, check_changes
 from aerotrain.data.statistics.page import page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
+from aerotrain.store.requests import each_of
 
 
 def run(replica: Replica) -> str:
@@ -72,8 +73,9 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
         FinalError: they drifted; the message is a table of the changes.
     """
     statistics = Statistics()
-    for number in range(len(plan.partitions)):
-        statistics.merge(Statistics.from_json(store.get(partition_statistics_key(number))))
+    keys = map(partition_statistics_key, range(len(plan.partitions)))
+    for document in each_of(store.get, keys):
+        statistics.merge(Statistics.from_json(document))
     summary = statistics.summary()
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
     if before and not plan.rules.allow_drift:
@@ -126,19 +128,24 @@ def _check_not_empty(splits: Mapping[str, Split], shares: Mapping[str, float]) -
 
 
 def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
-    written, missing = [], []
-    for number in range(count):
-        try:
-            written.append(WrittenPartition.from_json(store.get(partition_key(number))))
-        except MissingError:
-            missing.append(str(number))
-    if missing:
+    found = list(each_of(lambda number: _written_partition(store, number), range(count)))
+    written = [each for each in found if each is not None]
+    if len(written) < count:
+        missing = [str(number) for number, each in enumerate(found) if each is None]
+        rest = ", …" if len(missing) > SHOWN else ""
         raise FinalError(
             f"{len(missing)} of {count} partitions of {store.url} are not written: "
-            f"{', '.join(missing)}; run prepare again with the same source; "
+            f"{', '.join(missing[:SHOWN])}{rest}; run prepare again with the same source; "
             "the partitions that are written are kept"
         )
     return written
+
+
+def _written_partition(store: Store, number: int) -> WrittenPartition | None:
+    try:
+        return WrittenPartition.from_json(store.get(partition_key(number)))
+    except MissingError:
+        return None
 
 
 def _merge_splits(splits: Sequence[Split]) -> Split:

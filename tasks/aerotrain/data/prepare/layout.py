@@ -2,7 +2,7 @@
 
 In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each partition,
 ``plan/00003.json`` with its fragments come first; ``parts/00003.json`` when the shards of that
-partition are written, with ``parts/00003.statistics.json``, ``parts/00003.keys`` and
+partition are written, with ``parts/00003.statistics.json``, ``parts/00003.shuffle-keys`` and
 ``quarantine/00003.jsonl``; ``manifest.json`` comes last. At the top of the store,
 ``parts/<fingerprint of a partition>.json`` says where that partition was written, and
 ``latest/<name>.json`` which data set was finalized last.
@@ -46,8 +46,11 @@ def partition_statistics_key(partition: int) -> str:
 
 
 def partition_keys_key(partition: int) -> str:
-    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys."""
-    return f"parts/{partition:05d}.keys"
+    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys.
+
+    Those of earlier versions, ``.keys``, are sorted by other hashes.
+    """
+    return f"parts/{partition:05d}.shuffle-keys"
 
 
 def shard_key(split: str, partition: int, shard: int) -> str:
@@ -165,18 +168,17 @@ def content_rules(rules: PlanArguments) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPartition:
-    """The fragments of one partition, and about how many bytes its records take."""
+    """The fragments of one partition."""
 
     fragments: Sequence[Mapping[str, Any]]
-    bytes: int | None
 
     def to_json(self) -> str:
-        return json.dumps({"bytes": self.bytes, "pieces": list(self.fragments)}) + "\n"
+        return json.dumps({"pieces": list(self.fragments)}) + "\n"
 
     @classmethod
     def read(cls, store: Store, partition: int) -> Self:
         data = json.loads(store.get(fragments_key(partition)))
-        return cls(fragments=data["pieces"], bytes=data["bytes"])
+        return cls(fragments=data["pieces"])
 
 
 @dataclass(frozen=True, kw_only=True)

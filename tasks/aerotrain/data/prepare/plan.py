@@ -1,7 +1,9 @@
 """The first step of ``prepare``: list the source, and plan the partitions to write."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
@@ -22,6 +24,7 @@ from aerotrain.data.sources import Fragment, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store
+from aerotrain.store.requests import each_of
 
 
 def run(replica: Replica) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def run(replica: Replica) -> dict[str, Any]:
 
     Returns:
         ``{"dataset": url, "partitions": [arguments of aerotrain.data.prepare.partition, …]}``,
-        with no partition where there is nothing to write.
+        none of them where there is nothing to write.
 
     Raises:
         FinalError: the source is empty, or its columns are not those of the last data set.
@@ -44,8 +47,8 @@ def run(replica: Replica) -> dict[str, Any]:
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
-    for number, partition in enumerate(partitions):
-        store.put(fragments_key(number), partition.to_json().encode())
+    documents = ((fragments_key(n), each.to_json().encode()) for n, each in enumerate(partitions))
+    deque(each_of(lambda document: store.put(*document), documents), maxlen=0)
     plan = replace(plan, baseline=baseline)
     store.put(PLAN, plan.to_json().encode())
     fragments = sum(len(partition.fragments) for partition in partitions)
@@ -53,9 +56,17 @@ def run(replica: Replica) -> dict[str, Any]:
     return {
         "dataset": store.url,
         "partitions": [
-            {"dataset": store.url, "partition": number} for number in range(len(partitions))
+            {"dataset": store.url, "first": part[0], "count": len(part)}
+            for part in divided(len(partitions), arguments.partition_tasks)
         ],
     }
+
+
+def divided(count: int, most: int) -> list[range]:
+    """The numbers from 0 up to ``count`` in at most ``most`` ranges of nearly equal length."""
+    ranges = min(count, most)
+    edges = (count * each // ranges for each in range(ranges + 1))
+    return [range(*each) for each in pairwise(edges)]
 
 
 def _check_schema(last: str, schema: Schema, drift: float) -> None:
@@ -104,7 +115,9 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
         ),
         shards_per_partition=per_partition,
     )
-    return plan, [_planned_partition(group) for group in groups]
+    return plan, [
+        PlannedPartition(fragments=[fragment.description for fragment in group]) for group in groups
+    ]
 
 
 def shards_per_partition(shards: int, partitions: int) -> int:
@@ -138,14 +151,6 @@ def group_fragments(
         size += fragment.bytes or 0
     if group:
         yield group
-
-
-def _planned_partition(group: list[Fragment]) -> PlannedPartition:
-    sizes = [fragment.bytes for fragment in group]
-    return PlannedPartition(
-        fragments=[fragment.description for fragment in group],
-        bytes=None if None in sizes else sum(filter(None, sizes)),
-    )
 
 
 def check_rules(rules: PlanArguments, schema: Schema) -> None:

@@ -1,6 +1,7 @@
 """The ways to divide records into splits, in one table."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -107,26 +108,57 @@ _WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], SplitNumbers
 }
 
 
-def stratified(
-    strata: Hashes, hashes: Hashes, splits: Mapping[str, float], partition: str
-) -> SplitNumbers:
-    """The split of each record, so that each class is divided by the shares, to one record.
+class Stratifier:
+    """Divides each class by the shares, to one record, given its records in shuffle order.
 
-    Within a class, records are ordered by their hashes, and records of one hash stay together.
-    Counts are rounded at random, seeded by the fingerprint ``partition``, so that a class with few
-    records in each of many partitions is divided by the shares too.
+    ``counts`` has the number of records of each class. Records of one hash stay together. Counts
+    are rounded at random, seeded by the fingerprint ``partition``, so that a class with few records
+    in each of many partitions is divided by the shares too.
     """
-    numbers = np.empty(len(hashes), np.int8)
-    ends = np.cumsum([splits[name] for name in sorted(splits)])
-    order = np.lexsort((hashes, strata))
-    starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    rounding = uniform(mixed(strata[order[starts]] ^ hashes_of([partition])))
-    for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
-        mine = order[start:end]
-        cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)
-        first_alike = np.searchsorted(hashes[mine], hashes[mine])
-        numbers[mine] = np.minimum(np.searchsorted(cuts, first_alike, "right"), len(ends) - 1)
-    return numbers
+
+    def __init__(
+        self, counts: Mapping[int, int], splits: Mapping[str, float], partition: str
+    ) -> None:
+        ends = np.cumsum([splits[name] for name in sorted(splits)])
+        strata = np.array(list(counts), np.uint64)
+        rounding = uniform(mixed(strata ^ hashes_of([partition])))
+        self._last = len(splits) - 1
+        self._classes = {
+            stratum: _Class(np.floor(np.round(ends * count, 6) + rest))
+            for (stratum, count), rest in zip(counts.items(), rounding, strict=True)
+        }
+
+    def splits_of(self, strata: Hashes, hashes: Hashes) -> SplitNumbers:
+        """The splits of the next records, by their classes and hashes."""
+        numbers = np.empty(len(hashes), np.int64)
+        order = np.argsort(strata, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(strata[order])) + 1):
+            if len(rows):
+                each = self._classes[int(strata[rows[0]])]
+                numbers[rows] = np.searchsorted(each.cuts, each.ranks(hashes[rows]), "right")
+        return np.minimum(numbers, self._last).astype(np.int8)
+
+
+@dataclass
+class _Class:
+    """The ranks at which the splits of one class end, and its records so far."""
+
+    cuts: NDArray[np.float64]
+    records: int = 0
+    last_hash: np.uint64 | None = None
+    last_rank: int = 0
+
+    def ranks(self, hashes: Hashes) -> NDArray[np.int64]:
+        """The rank of each of the next records; those of one hash have that of the first."""
+        ranks = np.arange(self.records, self.records + len(hashes))
+        is_new = np.append(hashes[0] != self.last_hash, hashes[1:] != hashes[:-1])
+        if not is_new[0]:
+            ranks[0] = self.last_rank
+            is_new[0] = True
+        ranks = np.maximum.accumulate(np.where(is_new, ranks, 0))
+        self.records += len(hashes)
+        self.last_hash, self.last_rank = hashes[-1], int(ranks[-1])
+        return ranks
 
 
 def strata_of(column: Column) -> Hashes:

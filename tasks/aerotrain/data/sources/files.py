@@ -25,6 +25,9 @@ _BUFFER = 2**16
 #: Bytes at a file's start by which its format is checked.
 _CHECKED_BYTES = 2**16
 
+#: Decompressed bytes at a file's start by which its ratio is estimated.
+_RATIO_BYTES = 4 * 2**20
+
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 _LET_NAME = "but its name does not say so; let it end in"
@@ -183,9 +186,38 @@ class FileSource:
     def described(self) -> Mapping[str, Any]:
         return self.description
 
+    @cached_property
+    def compression_ratio(self) -> int:
+        """How many times larger compressed files are when read, by the first one: a power of 2.
+
+        Rounded, it and the partitions seldom change when files are added.
+        """
+        file = next((file for file in self.files if file.compression and file.size), None)
+        return 1 if file is None else power_of_2(_ratio_of(file))
+
+    def content_bytes(self, file: InputFile) -> int:
+        """About how many bytes the file has when it is read."""
+        return file.size * (1 if file.compression is None else self.compression_ratio)
+
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            yield fragment_of(file, (0, -1), file.size)
+            yield fragment_of(file, (0, -1), self.content_bytes(file))
+
+
+def _ratio_of(file: InputFile) -> int:
+    """The ratio of sizes of the beginning of a compressed file, 0 if it is below 1."""
+    stored = file.open()
+    with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.compression) as stream:
+        try:
+            content = len(stream.read(_RATIO_BYTES))
+        except OSError:  # reported when it is read
+            return 0
+        return content // max(1, stored.tell())
+
+
+def power_of_2(number: int) -> int:
+    """The greatest power of 2 up to ``number``, or 1."""
+    return 1 << max(1, number).bit_length() - 1
 
 
 def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:

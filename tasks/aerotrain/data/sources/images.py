@@ -13,6 +13,7 @@ from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.files import FileSource, InputFile, files_of
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
+from aerotrain.store.requests import in_order
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
@@ -75,7 +76,8 @@ class ImageSource(FileSource):
         numbers = {name: number for number, name in enumerate(self._classes)}
         files = [InputFile(*each) for each in description["files"]]
         with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-            for file, data in zip(files, pool.map(_whole, files), strict=True):
+            read = in_order(pool, _whole, files, _CONCURRENT_READS)
+            for file, data in zip(files, read, strict=True):
                 reason = _why_no_image(data)
                 if _class_of(file) not in numbers:
                     reason = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"

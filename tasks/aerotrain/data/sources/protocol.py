@@ -1,8 +1,8 @@
 """The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +61,24 @@ class Batch:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def __getitem__(self, rows: slice) -> Self:
+        """The batch of some adjacent rows; the rejected records are in that of row 0."""
+        return replace(
+            self,
+            columns={name: values[rows] for name, values in self.columns.items()},
+            offsets=self.offsets[rows],
+            keys=None if self.keys is None else self.keys[rows],
+            rejected=() if rows.start else self.rejected,
+        )
+
     def reject(self, row: int, reason: str) -> Rejected:
         """The record in that row as a rejected one."""
         return Rejected(self.file, int(self.offsets[row]), self.unit, reason)
+
+
+#: The most records, and about the most bytes of them, in the batch of a ``BatchBuilder``.
+_MOST_RECORDS = 1024
+_MOST_BYTES = 4 * 2**20
 
 
 @dataclass
@@ -72,14 +87,22 @@ class BatchBuilder:
 
     file: str
     unit: str
+    bytes: int = 0
     records: list[Any] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def add(self, offset: int, record: Any) -> None:
+    def add(self, offset: int, record: Any, size: int) -> None:
+        """Add a record of ``size`` bytes."""
         self.offsets.append(offset)
         self.records.append(record)
+        self.bytes += size
+
+    @property
+    def is_full(self) -> bool:
+        records = len(self.records) + len(self.rejected)
+        return records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
 
     def reject(self, offset: int, reason: str, records: int = 1) -> None:
         self.rejected.append(Rejected(self.file, offset, self.unit, reason, records))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
+import numpy as np
+
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Schema
 from aerotrain.data.hashing import short_hash
@@ -16,8 +18,6 @@ from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]
-
-_BATCH_RECORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class PythonSource:
             except RecordError as error:
                 builder.reject(position, f"record {key!r}: {error}")
                 continue
-            builder.add(position, record)
+            builder.add(position, record, sum(map(_size_of, record.values())))
             builder.keys.append(key)
-            if len(builder.keys) == _BATCH_RECORDS:
+            if builder.is_full:
                 yield builder.batch(stacked(builder.records, schema))
                 builder = BatchBuilder(builder.file, builder.unit)
         yield builder.batch(stacked(builder.records, schema or {}))
@@ -104,6 +104,11 @@ class PythonSource:
                 f"the record at position {position} of part {number}{after} could not be read: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+def _size_of(value: Any) -> int:
+    """About how many bytes a feature of a record takes."""
+    return len(value) if isinstance(value, str | bytes) else np.asarray(value).nbytes
 
 
 def _check_is_record(record: Any) -> None:

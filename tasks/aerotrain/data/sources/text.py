@@ -45,6 +45,9 @@ _SAMPLED_BYTES = 2**20
 #: The types that text may be parsed as; everything else stays a string.
 _TYPES = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float64(), "string": pa.string()}
 
+#: Values that are parsed at once, also where a line has few bytes, such as ``{}``.
+_CELLS = 2**20
+
 Types = Mapping[str, pa.DataType]
 
 
@@ -110,7 +113,8 @@ class TextSource(FileSource, ABC):
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
             for start, end in lines.ranges(file, FRAGMENT_BYTES):
-                yield fragment_of(file, (start, end), lines.content_bytes(file, start, end))
+                size = self.content_bytes(file) if file.compression else end - start
+                yield fragment_of(file, (start, end), size)
 
     def schema(self) -> Schema:
         """The schema by the first lines of up to four files; columns of nulls there are strings."""
@@ -183,9 +187,11 @@ class TextSource(FileSource, ABC):
         file, (start, end) = file_and_span(description)
         header = self.header(file)
         types = {name: _arrow(each) for name, each in schema.items() if name not in file.partitions}
+        lines_at_once = max(1, _CELLS // max(1, len(types)))
         for block in self.blocks(file, start, end):  # without records, it may lack a header too
             self.check_header(file, header, list(types))
-            yield self._batch(file, block, header, types)
+            for part in block.parts(lines_at_once):
+                yield self._batch(file, part, header, types)
 
     def _batch(self, file: InputFile, block: Block, header: list[str], types: Types) -> Batch:
         """The block as columns, with Hive partitions, without the lines that do not parse."""

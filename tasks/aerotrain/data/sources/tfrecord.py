@@ -21,7 +21,6 @@ from aerotrain.data.records import Damage, FramingError, RecordError, read_frame
 from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
 from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 
-_BATCH_RECORDS = 1024
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
 #: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
@@ -76,10 +75,10 @@ class ExampleSource(FileSource):
                 if isinstance(record, Damage):
                     builder.reject(offset, record.reason, record.records)
                 else:
-                    builder.add(offset, _values(record, schema))
+                    builder.add(offset, _values(record, schema), len(record))
             except RecordError as error:
                 builder.reject(offset, str(error))
-            if len(builder.offsets) + len(builder.rejected) == _BATCH_RECORDS:
+            if builder.is_full:
                 yield _batch(builder, schema)
                 builder = BatchBuilder(file.url, "byte")
         yield _batch(builder, schema)

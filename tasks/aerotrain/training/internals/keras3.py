@@ -128,6 +128,20 @@ def change_seeds(generator: Any, function: Callable[[tf.Tensor], tf.Tensor]) -> 
     generator.next = lambda ordered=True: function(following(generator, ordered))
 
 
+def monitor_mode(model: keras.Model, monitor: str) -> str | None:
+    """``min`` or ``max``, whichever is better of that metric of a built model; None if unknown.
+
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/monitor_callback.py
+    """
+    callback = keras.callbacks.EarlyStopping(monitor)
+    callback.set_model(model)
+    try:
+        callback._set_monitor_op()
+    except ValueError:
+        return None
+    return "min" if callback.monitor_op is keras.ops.less else "max"
+
+
 # Variables and optimizers:
 # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/tensorflow/core.py
 # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/tensorflow/optimizer.py

@@ -20,6 +20,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import load_statistics
 from aerotrain.training.input.batches import Transform
+from aerotrain.training.model.hyperparameters import Reads
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model.mistakes import mistakes_explained
 from aerotrain.user_code import user_module
@@ -43,6 +44,8 @@ class UserCode:
     callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
     #: How many Keras objects of each name the module created when it was imported.
     made: Mapping[str, int] = field(default_factory=dict)
+    #: The hyperparameters that these functions have read.
+    reads: Reads = field(default_factory=Reads)
 
     @classmethod
     def load(cls, name: str, data: str = "") -> Self:
@@ -93,7 +96,7 @@ class UserCode:
         """
         with _dtype_policy(dtype_policy), KERAS.naming(self.made):
             with mistakes_explained(self.name, self.build_model):
-                model = self.build_model(dict(hparams))
+                model = self.reads.call(self.build_model, hparams)
             if not KERAS.is_model(model):
                 raise FinalError(
                     f"build_model of {self.name!r} returned {type(model).__name__}; "

@@ -6,6 +6,7 @@ All differences between the two are in ``KERAS``; the loop is the same.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import keras
@@ -63,6 +64,12 @@ class KerasAdapter(Protocol):
 
     def predict(self, model: Any, x: Any) -> Any:
         """The model's outputs for the batch ``x``, outside of training."""
+
+    def save(self, model: Any, file: Path) -> None:
+        """Write the model without its optimizer to a ``.keras`` file, and load it again.
+
+        ``model`` cannot be trained afterwards. Any exception means that the file is of no use.
+        """
 
     def variables(self, model: Any) -> list[tf.Variable]:
         """The TensorFlow variables of the model."""
@@ -123,6 +130,13 @@ class Keras3:
 
     def predict(self, model: keras.Model, x: Any) -> Any:
         return keras3.call(model, x, training=False)
+
+    def save(self, model: keras.Model, file: Path) -> None:
+        model.compiled, model.optimizer = False, None
+        model.save(file)
+        loaded = keras.saving.load_model(file)
+        if len(loaded.weights) != len(model.weights):
+            raise ValueError(f"it has {len(loaded.weights)} of {len(model.weights)} weights")
 
     def variables(self, model: keras.Model) -> list[tf.Variable]:
         return [variable.value for variable in model.variables]

@@ -9,6 +9,7 @@ replaced by ``Held`` values, which behave like variables and become the sums.
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -235,6 +236,10 @@ class LegacyKeras:
 
     def predict(self, model: tf_keras.Model, x: Any) -> Any:
         return model(x, training=False)
+
+    def save(self, model: tf_keras.Model, file: Path) -> None:
+        model.save(str(file), save_format="keras", include_optimizer=False)
+        tf_keras.models.load_model(str(file), compile=False)
 
     def variables(self, model: tf_keras.Model) -> list[tf.Variable]:
         return list(model.variables)
