@@ -27,6 +27,7 @@ PLAIN = {"dense/kernel": [None, "model"], "dense_1/kernel": ["model", None]}
 WIDE = {"wide/kernel": [None, "model"], "wide/bias": ["model"], "top/kernel": ["model", None]}
 
 
+#: The optimizer of the second averages the weights, and assigns the averages at the end.
 MODELS = ["plain", "laden"]
 
 

@@ -111,6 +111,13 @@ class TrainArguments(Arguments):
         section=Section.TRAINING,
         in_form=False,
     )
+    synchronized_batch_norm: bool = option(
+        False,
+        title="Synchronized batch normalization",
+        help="Let each BatchNormalization use the statistics of the whole batch, as on one device, "
+        "instead of those of a replica's part of it. Not available with jit_compile.",
+        section=Section.TRAINING,
+    )
     mesh: Mapping[str, int] = option(
         {},
         title="Mesh",
@@ -244,6 +251,11 @@ class TrainArguments(Arguments):
         check_types(self, model=str, data=str, hparams=Mapping)
         check_options(self)
         _check_mesh(self.mesh, self.layout)
+        if self.synchronized_batch_norm and self.jit_compile:
+            raise SpecError(
+                "synchronized_batch_norm exchanges statistics within a step, which XLA cannot "
+                "compile; leave it or jit_compile out"
+            )
         for each, weight in self.class_weight.items():
             if not str(each).isdecimal() or not is_number(weight) or weight < 0:
                 raise SpecError(

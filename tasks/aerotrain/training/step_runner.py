@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from aerotrain.training.distribution import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
+from aerotrain.training.steps.layer_state import MovingAverages
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
@@ -233,6 +234,8 @@ def _replicated_execution(
     With peers, the function takes one more number, and also returns its sum over all replicas.
     """
 
+    averages = MovingAverages(step.metrics.model)
+
     def zero() -> list[tf.Tensor]:
         return [tf.constant(each) for each in step.metrics.zero]
 
@@ -241,8 +244,10 @@ def _replicated_execution(
         def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
             return done + 1, strategy.run(step, args=(sums, next(batches)))
 
+        before = strategy.run(averages.read)
         begin = (tf.zeros_like(steps), strategy.run(zero))
         _, added = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
+        strategy.run(averages.join, args=(before,))
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:

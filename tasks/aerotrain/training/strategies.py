@@ -19,7 +19,6 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
 from aerotrain.training.distribution import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.internals import tensorflow2
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
@@ -27,6 +26,11 @@ from aerotrain.training.model.checks import check_asynchronous, check_steps
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
+from aerotrain.training.steps.layer_state import (
+    aggregate_in_center,
+    seed_by_replica,
+    synchronize_batch_norm,
+)
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
@@ -157,6 +161,10 @@ def _local_step_runner(
             records=records,
             replicas=replicas,
         )
+    if replicas > 1:
+        seed_by_replica(step.model)
+        if arguments.synchronized_batch_norm:
+            synchronize_batch_norm(step.model)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalStepRunner(
             distribution, step, pipeline.local(start), arguments.steps_per_execution
@@ -180,11 +188,6 @@ def _local_step_runner(
 def _central_step_runner(
     distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
-    """Set how values that several replicas assign to one central variable are aggregated.
-
-    Keras does not set this for state of layers. Statistics become the mean of the replicas' values.
-    Seed states, which all replicas advance equally, are taken from the first replica.
-    """
     several = distribution.strategy.num_replicas_in_sync > 1
     if several and pipeline.arguments.jit_compile and step.model.non_trainable_variables:
         raise FinalError(
@@ -192,12 +195,8 @@ def _central_step_runner(
             f"such as {step.model.non_trainable_variables[0].path}, which the replicas agree on; "
             "leave it out, or choose 'mirrored'"
         )
-    for variable in [*step.model.non_trainable_variables, *step.model.optimizer.variables]:
-        central = variable.value
-        if several and central.aggregation == tf.VariableAggregation.NONE:
-            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-            mean = tf.VariableAggregation.MEAN
-            tensorflow2.aggregate_by(central, mean if central.dtype.is_floating else first)
+    if several:
+        aggregate_in_center(step.model)
     return _local_step_runner(distribution, step, pipeline, start)
 
 

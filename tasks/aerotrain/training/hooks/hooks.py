@@ -90,20 +90,21 @@ class Hook:
         return SavedState()
 
 
-class FiniteLoss(Hook):
-    """Ends a training whose loss is not finite."""
+class FiniteValues(Hook):
+    """Ends a training whose loss or weights are not finite."""
 
     def __init__(self, context: TrainingContext) -> None:
         self._metrics = context.step.metrics
 
     def on_execution(self, state: TrainState) -> None:
-        """Raises FinalError if the loss of a step was not finite, with the first such step."""
+        """Raises FinalError after a step with a value that is not finite, with the first one."""
         assert state.sums is not None
         step = self._metrics.bad_step(state.sums)
         if step is not None:
             raise FinalError(
-                f"the loss of step {step} is no finite number, so training has stopped there; "
-                "lower the learning rate, clip the gradients, or look for such values in the data"
+                f"the loss of step {step}, or a weight after it, is no finite number, so training "
+                "has stopped there; lower the learning rate, clip the gradients, or look for such "
+                "values in the data"
             )
 
 

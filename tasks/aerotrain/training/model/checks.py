@@ -33,7 +33,7 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     Raises:
         FinalError: this Keras, or TensorFlow, cannot do it; the message says which option.
     """
-    KERAS.check_strategy(job.strategy, jit_compile=arguments.jit_compile)
+    KERAS.check_strategy(job.strategy, arguments)
     if arguments.deterministic:
         check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)

@@ -22,6 +22,7 @@ from aerotrain.data.dataset import load_dataset, load_statistics
 from aerotrain.training.input.batches import Transform
 from aerotrain.training.model.hyperparameters import Reads
 from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model.mistakes import mistakes_explained
 from aerotrain.user_code import user_module
 
 #: The Keras objects that each user module created when it was imported.
@@ -91,10 +92,11 @@ class UserCode:
         policy of the layers that set none.
 
         Raises:
-            FinalError: ``build_model`` returned something that this loop cannot train.
+            FinalError: ``build_model`` fails, or returned something that this loop cannot train.
         """
         with _dtype_policy(dtype_policy), KERAS.naming(self.made):
-            model = self.reads.call(self.build_model, hparams)
+            with mistakes_explained(self.name, self.build_model):
+                model = self.reads.call(self.build_model, hparams)
             if not KERAS.is_model(model):
                 raise FinalError(
                     f"build_model of {self.name!r} returned {type(model).__name__}; "
@@ -105,7 +107,8 @@ class UserCode:
                     f"the model that build_model of {self.name!r} returned is not compiled; "
                     "call model.compile(optimizer=…, loss=…, metrics=[…]) before you return it"
                 )
-            KERAS.complete(model, batch, self.name)
+            with mistakes_explained(self.name, self.build_model, batch):
+                KERAS.complete(model, batch, self.name)
         return model
 
 

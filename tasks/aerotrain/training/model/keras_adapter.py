@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.custom import has_custom_step, step_of
 from aerotrain.training.steps.step import TrainStep
@@ -79,8 +80,8 @@ class KerasAdapter(Protocol):
     def hint(self, value: Any) -> str:
         """Advice about ``value``, if it is a model of the other Keras; otherwise empty."""
 
-    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
-        """Check that this Keras supports the strategy and XLA.
+    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
+        """Check that this Keras supports the strategy and the options.
 
         Raises:
             FinalError: it does not support one of them; the message says which.
@@ -149,7 +150,7 @@ class Keras3:
             return f", or give the replicas {VARIABLE}=1 in their environment"
         return ""
 
-    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
+    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
         """Do nothing: each strategy checks what Keras 3 cannot do under it."""
 
     def check_callbacks(self, module: str) -> None:
