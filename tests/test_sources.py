@@ -160,6 +160,13 @@ def test_examples_are_read_back_as_they_were_encoded(tmp_path: Path) -> None:
     assert read(source)[0] == {name: each.values.tolist() for name, each in columns.items()}
 
 
+def test_an_example_may_have_several_texts(tmp_path: Path) -> None:
+    words = [[b"a", b"b"], [b"c", b""]]
+    column = column_of("words", pa.array(words))
+    (tmp_path / "x.tfrecord").write_bytes(framed(encode({"words": column})).content)
+    assert read({"kind": "tfrecord", "url": tmp_path.as_uri()})[0] == {"words": words}
+
+
 # --- where files are
 
 

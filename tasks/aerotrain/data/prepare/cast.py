@@ -67,7 +67,9 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     for name, mask in nulls.items():
         rejections.add(mask, _why_no_null(name, schema[name], rules))
     rows = rejections.accepted()
-    columns, keys, rounded = {}, {}, {}
+    columns: dict[str, Column] = {}
+    keys: dict[str, Column] = {}
+    rounded: dict[str, int] = {}
     for name, each in values.items():
         kept = each if len(rows) == len(batch) else _take(each, rows)
         exact, columns[name] = _cast(name, kept, schema[name], rules.fill.get(name), batch.file)
@@ -75,7 +77,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
             rejections.add_among(rows, _overflows(exact, columns[name]), _TOO_LARGE.format(name))
             rounded[name] = _rounded(exact, columns[name])
         if name in rules.key:
-            keys[name] = _key_column(kept, exact)
+            keys[name] = _key_column(_fill_nulls(kept, rules.fill.get(name)), exact)
     for name, (least, greatest) in rules.ranges.items():
         outside = _outside(columns[name], least, greatest)
         rejections.add_among(rows, outside, f"column {name!r} is not from {least} to {greatest}")

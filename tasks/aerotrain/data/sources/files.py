@@ -366,7 +366,9 @@ def _listed_with_links(
 ) -> Iterator[StoredObject]:
     """The files of a folder, and those that only links lead to, each once."""
     ahead, followed = deque(store.links()), {os.path.realpath(store.root)}
-    listed = {each.etag for each in store.list()} if ahead else set()
+    listed: set[str] = set()
+    if ahead:
+        listed.update(each.etag for each in store.list())
     yield from store.list()
     while ahead:
         link = ahead.popleft()

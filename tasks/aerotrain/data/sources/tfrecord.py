@@ -18,17 +18,11 @@ from google.protobuf import (
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Damage, FramingError, RecordError, read_frames
-from aerotrain.data.sources.declared import COLUMN_OPTIONS, TYPES
+from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
 from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
-
-#: The type in which the numbers of each dtype are held.
-_HELD = {
-    **dict.fromkeys(TYPES, "int64"),
-    **dict.fromkeys(("float32", "float64"), "float32"),
-}
 
 #: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
 #: feature.proto, as a descriptor.
@@ -96,8 +90,9 @@ class ExampleSource(FileSource):
         yield _batch(builder, schema)
 
     def _held(self, name: str, feature: Feature) -> Feature:
-        is_text = self.declared.parsed_as(name, feature) == pa.string()
-        return Feature("string" if is_text else _HELD[feature.dtype], feature.shape)
+        is_text = self.declared.parsed_as(name, Feature(feature.dtype)) == pa.string()
+        numbers = "float32" if feature.is_float else "int64"
+        return Feature("string" if is_text else numbers, feature.shape)
 
     def _values(self, record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
         """The values of an Example. Raises ``RecordError`` if they do not fit the schema."""
