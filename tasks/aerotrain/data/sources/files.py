@@ -17,6 +17,7 @@ import pyarrow as pa
 from aerotrain.contract.errors import SpecError
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.declared import Declared
+from aerotrain.data.sources.globs import DOT_FILE, HIDDEN, expression, split_at_wildcard
 from aerotrain.data.sources.hive import partitions_of
 from aerotrain.data.sources.protocol import Fragment, SourceError, check_options
 from aerotrain.store import MissingError, Store, StoredObject, StoreRefused, open_store
@@ -49,11 +50,6 @@ _MAGIC_NUMBERS = {
     b"\xff\xfe": "is in UTF-16; write it in UTF-8",
     b"\xfe\xff": "is in UTF-16; write it in UTF-8",
 }
-
-_WILDCARD = re.compile(r"[*?\[]")
-# Not "..", which no key may hold: reading it raises an error.
-_DOT_FILE = re.compile(r"(^|/)\.(?!\.)")
-_HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
 
 
 class InputFile(NamedTuple):
@@ -302,7 +298,7 @@ def files_of(url: str | Sequence[str], hidden: list[str] | None = None) -> list[
 
 
 def _files_of(url: str, skipped: list[str]) -> list[InputFile]:
-    base, pattern = _split_at_wildcard(url)
+    base, pattern = split_at_wildcard(url)
     if not pattern:
         folder, _, name = base.rpartition("/")
         try:
@@ -311,8 +307,8 @@ def _files_of(url: str, skipped: list[str]) -> list[InputFile]:
         except (MissingError, SpecError):
             pass  # it is a folder, or does not exist
         pattern = "**"
-    matches = re.compile(_expression(pattern)).fullmatch
-    hidden = _HIDDEN if pattern == "**" else _DOT_FILE
+    matches = re.compile(expression(pattern)).fullmatch
+    hidden = HIDDEN if pattern == "**" else DOT_FILE
     base = base.rstrip("/")
     files = []
     for each in _listed(base, lambda key: bool(matches(key)) and not hidden.search(key)):
@@ -386,36 +382,6 @@ def _listed_with_links(
             if each.etag not in listed and is_wanted(each.key):
                 listed.add(each.etag)
                 yield each
-
-
-def _split_at_wildcard(url: str) -> tuple[str, str]:
-    scheme, separator, rest = url.partition("://")
-    segments = rest.split("/")
-    wild = [number for number, segment in enumerate(segments) if _WILDCARD.search(segment)]
-    if not separator or not wild:
-        return url, ""
-    head, tail = segments[: wild[0]], segments[wild[0] :]
-    return f"{scheme}://{'/'.join(head)}", "/".join(tail)
-
-
-def _expression(pattern: str) -> str:
-    """A glob as a regular expression; a single star stays within its path segment."""
-    translated = ""
-    for token in re.findall(r"\*\*/?|\*|\?|\[[^]]+\]|.", pattern):
-        match token:
-            case "**/":
-                translated += "(?:.*/)?"
-            case "**":
-                translated += ".*"
-            case "*":
-                translated += "[^/]*"
-            case "?":
-                translated += "[^/]"
-            case _ if token.startswith("[") and len(token) > 1:
-                translated += token.replace("[!", "[^")
-            case _:
-                translated += re.escape(token)
-    return translated
 
 
 @lru_cache(maxsize=64)

@@ -168,7 +168,7 @@ class TextSource(FileSource, ABC):
                     each = counts.setdefault(name, Counter())
                     if name in selected:
                         each[self._inferred(name, table[name])] += len(table)
-                self._check_certain(file, [table for table, _ in tables])
+            self._check_certain(file, [table for table, _ in tables])
             counts |= {name: Counter([Feature("string")]) for name in file.partitions}
         return counts
 
