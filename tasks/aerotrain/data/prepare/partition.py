@@ -184,7 +184,7 @@ def _write_splits(
         return {name: Split() for name in names}
     if rules.split_by["way"] == "stratified":
         splits = (
-            stratified(attributes.strata, attributes.hashes, rules.splits, plan.partitions[number])
+            stratified(attributes.strata, attributes.hashes, rules.splits)
             if len(plan.partitions) == 1 or writer.has_keys
             # An equal record in another partition must get the same split.
             else splits_of(attributes.hashes, rules.splits)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.hashing import Hashes, hashes_of, mixed, uniform
+from aerotrain.data.hashing import Hashes, hashes_of, uniform
 from aerotrain.data.records import Column, Columns
 from aerotrain.data.sources import SourceError
 
@@ -107,24 +108,24 @@ _WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], SplitNumbers
 }
 
 
-def stratified(
-    strata: Hashes, hashes: Hashes, splits: Mapping[str, float], partition: str
-) -> SplitNumbers:
+def stratified(strata: Hashes, hashes: Hashes, splits: Mapping[str, float]) -> SplitNumbers:
     """The split of each record, so that each class is divided by the shares, to one record.
 
     Within a class, records are ordered by their hashes, and records of one hash stay together.
-    Counts are rounded at random, seeded by the fingerprint ``partition``, so that a class with few
-    records in each of many partitions is divided by the shares too.
+    Counts are rounded at random, so that a class with few records in each of many partitions is
+    divided by the shares too. The least hash of a class decides: records of other classes move
+    none of its records, and of its own records few.
     """
     numbers = np.empty(len(hashes), np.int8)
     ends = np.cumsum([splits[name] for name in sorted(splits)])
     order = np.lexsort((hashes, strata))
     starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    rounding = uniform(mixed(strata[order[starts]] ^ hashes_of([partition])))
-    for start, end, rest in zip(starts, [*starts[1:], len(order)], rounding, strict=True):
+    for start, end in pairwise([*starts, len(order)]):
         mine = order[start:end]
-        cuts = np.floor(np.round(ends * (end - start), 6) + rest).astype(np.int64)
         first_alike = np.searchsorted(hashes[mine], hashes[mine])
+        # Uniform: this is the distribution function of the least of so many uniform numbers.
+        rounding = (1 - uniform(hashes[mine[:1]])) ** len(np.unique(first_alike))
+        cuts = np.floor(np.round(ends * (end - start), 6) + rounding).astype(np.int64)
         numbers[mine] = np.minimum(np.searchsorted(cuts, first_alike, "right"), len(ends) - 1)
     return numbers
 
