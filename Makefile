@@ -11,6 +11,8 @@
 #   TAG       their tag                                     EXTRAS    of the training image
 #   DOCKER_BUILD  the build command, to add options or to use podman
 #   ACCELERATOR   gpu builds the training image for GPUs
+# and of `audit`:
+#   OSV           the database, a file: see SECURITY.md     IGNORE    identifiers that are accepted
 
 DAG ?= digits
 CONF ?= {}
@@ -25,9 +27,13 @@ BASE ?=
 TAG ?= dev
 EXTRAS ?= tensorflow examples
 ACCELERATOR ?= cpu
+OSV ?=
+IGNORE ?=
 DOCKER_BUILD ?= docker build
 
 BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare
+
+LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -35,7 +41,8 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock
+.PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock \
+	sbom audit
 
 help: ## list the targets (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,7 +97,11 @@ env: .env ## write .env for `docker compose up`, with new secrets
 
 .env:
 	@umask 077; while IFS= read -r line; do \
-		case $$line in *=) line="$$line$$(openssl rand -base64 32 | tr '+/' '-_')";; esac; \
+		case $$line in *=) \
+			secret=$$(head -c 32 /dev/urandom | base64 | tr '+/' '-_'); \
+			[ $${#secret} -eq 44 ] || { echo "no secret could be made for $$line" >&2; exit 1; }; \
+			line="$$line$$secret";; \
+		esac; \
 		printf '%s\n' "$$line"; \
 	done < .env.example > $@
 
@@ -114,6 +125,15 @@ lock: | $(UV) ## write every requirements.lock, after a change of dependencies i
 		--quiet pyproject.toml --extra tensorflow --extra examples images/training/gpu/requirements.in \
 		--override images/training/gpu/overrides.txt --constraint requirements.lock \
 		-o images/training/gpu/requirements.lock
+	echo uv | $(UV) pip compile --universal --generate-hashes --python-version 3.11 --no-annotate \
+		--quiet - -o images/uv-requirements.lock
+
+sbom: $(READY) ## write sbom.cdx.json, a bill of materials of the locks (CycloneDX)
+	$(BIN)/python -m devtools.audit sbom $(LOCKS) > sbom.cdx.json
+
+audit: sbom ## check the locks against OSV, a local database of known vulnerabilities
+	@test -n "$(OSV)" || { echo "name the database: make audit OSV=all.zip (see SECURITY.md)"; exit 1; }
+	@$(BIN)/python -m devtools.audit check "$(OSV)" $(LOCKS) --ignore $(IGNORE)
 
 # Bytecode is compiled here: without it, importing TensorFlow takes 16 s instead of 6 in every
 # replica, if PYTHONDONTWRITEBYTECODE is set.
@@ -129,5 +149,6 @@ $(READY): requirements.lock pyproject.toml | $(UV)
 		{ echo "python3 is missing: install Python 3.11 to 3.13 (on Debian: apt install python3-venv)"; exit 1; }
 	@python3 -m venv .uv || \
 		{ rm -rf .uv; echo "python3 has no venv: install it (on Debian: apt install python3-venv)"; exit 1; }
-	@.uv/bin/pip install --quiet --disable-pip-version-check uv || \
+	@.uv/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+		--requirement images/uv-requirements.lock || \
 		{ rm -rf .uv; echo "uv could not be installed: see what pip says above"; exit 1; }

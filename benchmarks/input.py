@@ -6,7 +6,7 @@ and prefetch. The unit is examples per second of this process's CPU time, which 
 processes. Trained: a convolutional network, for the default number of epochs of a training, whose
 shards are downloaded from an S3 server meanwhile, over the same from memory. It is timed from the
 build of the model to the last step, in turn, after one uncounted round. Everything but the S3
-server runs on one core, and files are kept in memory.
+server runs on one core, and files are kept in memory. ``orders.py`` compares the order of records.
 """
 
 import argparse
@@ -35,7 +35,8 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
-from benchmarks.report import print_report
+from benchmarks.orders import rows_of_orders
+from benchmarks.report import print_report, print_table
 from benchmarks.workloads import MODELS
 from devtools.s3_server import s3_server
 
@@ -66,13 +67,18 @@ def main() -> None:
         data = Data.written(Path(name), records)
         read = rates_of_reading(data, Path(name), 5)
         trained = rates_of_training(data, Path(name), trainings)
+        orders = rows_of_orders(Path(name) / "orders", records)
     best = {name: max(rates) for name, rates in {**read, **trained}.items()}
+    print_table(orders)
+    print()
     print_report(
         [{"": name, "examples/s": round(rate)} for name, rate in best.items()],
         {
             "read_over_memory": best["read"] / best["in memory"],
             "read_shuffled_over_memory": best["read, shuffled"] / best["in memory, shuffled"],
             "s3_training_over_memory": best["training from S3"] / best["training from memory"],
+            "rank_correlation": orders[1]["rank correlation"],
+            "tf_data_rank_correlation": orders[2]["rank correlation"],
         },
     )
 

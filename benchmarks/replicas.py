@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
 from aerotrain.contract.job import Job, Role
-from aerotrain.standalone import free_addresses
+from aerotrain.standalone import reserved_addresses
 
 #: Makes TensorFlow divide the CPU into as many devices as its first argument says, and then runs
 #: the module that the second one names.
@@ -60,7 +60,6 @@ def run_job(
     Raises:
         RuntimeError: the chief has failed and may not; the message is its output.
     """
-    addresses = free_addresses(job)
     root = Path(__file__).parent.parent
     common = {
         **os.environ,
@@ -68,6 +67,7 @@ def run_job(
         **(environment or {}),
     }
     with ExitStack() as stack:
+        addresses = stack.enter_context(reserved_addresses(job))
         processes = {}
         for name in job.names():
             scratch = folder / "scratch" / job.run / str(name)

@@ -45,7 +45,7 @@ def main() -> int:
             case "up":
                 return _up(home, project, options.port)
             case "serve":
-                _serve(home, project, options.port, options.ready)
+                _serve(home, project, options.port, options.ready, options.screen)
             case _:
                 return _down(home)
     except AerotrainError as error:
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     for each in (up, serve):
         each.add_argument("--port", type=int, default=8080, help="where the UI answers")
     serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
+    serve.add_argument("--screen", type=Path, help="the terminal that shows restarts")
     return parser
 
 
@@ -104,6 +105,8 @@ def _up(home: Home, project: Path, port: int) -> int:
     other = holder(home)
     if other is not None and other.command == "up":
         _say(f"Airflow is already running.\n{_login(home, other.url)}")
+        if home.restarts.exists():
+            _say(home.restarts.read_text().rstrip())
         return _OK
     _interrupt_on_signals()
     _say(f"starting Airflow and its S3 server in {home.root} …")
@@ -123,6 +126,8 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "devtools", "serve"]
     options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
+    if sys.stderr.isatty():
+        options += ["--screen", os.ttyname(sys.stderr.fileno())]
     with (home.logs / "up.log").open("wb") as log:
         server = subprocess.Popen(
             [*command, *options],
@@ -143,12 +148,14 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
         raise
 
 
-def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
-    """The background process of ``up``: runs until SIGTERM or until a component has ended.
+def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None) -> NoReturn:
+    """The background process of ``up``: runs until SIGTERM, and restarts components that end.
 
-    Writes "ready", or an error message, to the file descriptor ``ready``.
+    Writes "ready", or an error message, to the file descriptor ``ready``, and each restart to the
+    terminal ``screen``.
     """
     home.make()
+    home.restarts.unlink(missing_ok=True)
     _interrupt_on_signals()
     with os.fdopen(ready, "w") as pipe:
         try:
@@ -157,12 +164,23 @@ def _serve(home: Home, project: Path, port: int, ready: int) -> NoReturn:
                 pipe.write(_READY)
                 pipe.close()
                 while True:
-                    stack.check()
+                    for said in stack.restart_ended():
+                        _note(home, f"{time.strftime('%H:%M:%S')} {said}\n", screen)
                     time.sleep(1)
         except AerotrainError as error:
             if not pipe.closed:
                 pipe.write(str(error))
             raise
+
+
+def _note(home: Home, line: str, screen: Path | None) -> None:
+    """Write what a next ``up`` shows, also to the terminal if it is still open."""
+    for path in filter(None, (home.restarts, screen)):
+        with suppress(OSError):
+            # This process, which leads a session, must not get a terminal of its own.
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, 0o600)
+            with os.fdopen(file, "w") as writing:
+                writing.write(line)
 
 
 def _check_free(port: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from aerotrain.contract.errors import AerotrainError
+from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
 from devtools.display import Display, display, in_order, task_rows
@@ -69,13 +69,21 @@ def _follow(stack: Stack, dag: str, run: str, shown: Display) -> tuple[str, "_Tr
     api, training = stack.api, _Training()
     tasks = in_order(api.tasks(dag))
     while True:
-        state = api.run_state(dag, run)  # read first: once the run has ended, so have its tasks
-        instances = api.task_instances(dag, run)
-        training.read(api, instances)
-        shown.show(task_rows(tasks, instances, datetime.now(UTC)), training.now)
-        if state in ("success", "failed"):
-            return state, training
-        stack.check()
+        if restarted := stack.restart_ended():
+            for said in restarted:
+                shown.say(said)
+            stack.wait_for_api()
+        try:
+            state = api.run_state(dag, run)  # read first: once it has ended, so have its tasks
+            instances = api.task_instances(dag, run)
+            training.read(api, instances)
+        except TemporaryError:
+            if not stack.has_ended:
+                raise
+        else:
+            shown.show(task_rows(tasks, instances, datetime.now(UTC)), training.now)
+            if state in ("success", "failed"):
+                return state, training
         time.sleep(_LOOK_EVERY)
 
 

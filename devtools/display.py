@@ -123,6 +123,10 @@ class Board:
             parts.append(_bar(training))
         self._live.update(Group(*parts))
 
+    def say(self, line: str) -> None:
+        """Print a message above the table."""
+        self._live.console.print(line, highlight=False, markup=False)
+
 
 def _bar(training: Progress) -> Table:
     bar = Table.grid(padding=(0, 2))
@@ -151,13 +155,13 @@ class Lines:
             if row.state is not None and self._shown.get(row.task) != state:
                 self._shown[row.task] = state
                 ended = row.state in _ENDED and row.seconds is not None
-                self._print(f"{state} ({row.seconds:.1f} s)" if ended else state)
+                self.say(f"{state} ({row.seconds:.1f} s)" if ended else state)
         if training not in (None, self._training) and time.monotonic() >= self._line_due:
             self._training = training
             self._line_due = time.monotonic() + _LINE_EVERY
-            self._print(f"train {training}")
+            self.say(f"train {training}")
 
-    def _print(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -14,6 +14,7 @@ HOST = "127.0.0.1"
 #: value is the home; by it the processes are found, even if their parent has ended.
 MARK = "AEROTRAIN_LOCAL"
 
+_PASS_ENV = "AIRFLOW__AEROTRAIN__PASS_ENV"
 
 #: Settings of another Airflow, which would make this one use other DAGs or another file.
 _NOT_INHERITED = ("AIRFLOW_CONFIG", "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST")
@@ -36,7 +37,7 @@ def component_environment(
     return {
         **_tuning(home, os.cpu_count() or 1),
         **{name: value for name, value in inherited.items() if name not in _NOT_INHERITED},
-        **_identity(home, project, port, secrets),
+        **_identity(home, project, port, secrets, inherited),
         "PYTHONPATH": os.pathsep.join(
             [str(project / "tasks"), str(project / "plugins"), inherited.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep),
@@ -58,7 +59,9 @@ def store_environment(endpoint: str, access_key: str, secret_key: str) -> dict[s
     }
 
 
-def _identity(home: Home, project: Path, port: int, secrets: Secrets) -> dict[str, str]:
+def _identity(
+    home: Home, project: Path, port: int, secrets: Secrets, inherited: Mapping[str, str]
+) -> dict[str, str]:
     return {
         MARK: str(home.root),
         # Without it a process that renames itself loses its environment in /proc, and so its mark.
@@ -83,6 +86,7 @@ def _identity(home: Home, project: Path, port: int, secrets: Secrets) -> dict[st
         # (the result of str()) the API server sends no request to one for a running task.
         "AIRFLOW__CORE__HOSTNAME_CALLABLE": "builtins.str",
         "AIRFLOW__AEROTRAIN__SCRATCH": str(home.scratch),
+        _PASS_ENV: ",".join(filter(None, (MARK, inherited.get(_PASS_ENV)))),
     }
 
 

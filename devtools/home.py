@@ -24,6 +24,7 @@ class Home:
         self.store = root / "store"  # the data of the S3 server
         self.scratch = root / "scratch"  # the working directories of replicas
         self.logs = root / "logs"  # of each Airflow component, and of `up`
+        self.restarts = self.logs / "restarts.log"  # of components that ended after `up`
         self.model = root / "model"  # the SavedModel that the last `run` exported
         self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user

@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain_airflow.backends.process.ports import Port, reserved_ports
+from aerotrain.supervisor.ports import Port, reserved_ports
 from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
 if TYPE_CHECKING:

@@ -5,10 +5,8 @@ whatever their parent is by then.
 """
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,8 +15,9 @@ from pathlib import Path
 import psutil
 
 from aerotrain.contract.errors import FinalError, TemporaryError, nearest
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
+from devtools.components import Component, Preloaded
 from devtools.environment import (
     BUCKET,
     MARK,
@@ -27,7 +26,7 @@ from devtools.environment import (
     store_environment,
 )
 from devtools.home import Home, Secrets
-from devtools.s3_server import S3Server, last_lines, s3_server
+from devtools.s3_server import S3Server, s3_server
 
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
 _API_SECONDS = 180.0
@@ -43,66 +42,6 @@ _STRAGGLER_SECONDS = 20.0
 GRACE = 6.0
 #: A process may start another one just before it is killed.
 _KILL_ROUNDS = 3
-
-
-class Component:
-    """A process of Airflow in a session of its own, with its output in a log file.
-
-    Ctrl-C in the terminal does not reach it.
-    """
-
-    def __init__(
-        self, name: str, subcommand: str, environment: Mapping[str, str], home: Home
-    ) -> None:
-        self.name = name
-        self._command = [sys.executable, "-m", "airflow", *subcommand.split()]
-        self._environment = environment
-        self._folder = home.root
-        self._log = home.logs / f"{name}.log"
-        self._log.unlink(missing_ok=True)
-        self.start()
-
-    def start(self) -> None:
-        """Start the process; again, if it has ended."""
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def wait(self) -> None:
-        """Wait for its end.
-
-        Raises:
-            FinalError: it failed; its last lines are in the message.
-        """
-        if self.process.wait() != 0:
-            raise self._failure()
-
-    def check(self) -> None:
-        """Check that it is running.
-
-        Raises:
-            FinalError: it has ended; its last lines are in the message.
-        """
-        if self.process.poll() is not None:
-            raise self._failure()
-
-    def kill(self) -> None:
-        """Kill the process, but none of its children."""
-        self.process.kill()
-        self.process.wait()
-
-    def _failure(self) -> FinalError:
-        return FinalError(
-            f"{self.name} ended with {self.process.returncode}; its log {self._log} ends:\n"
-            f"{last_lines(self._log)}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +60,18 @@ class Stack:
         """Raise a FinalError with the end of its log if a component has ended."""
         for component in self.components:
             component.check()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a component has ended and was not started again yet."""
+        return any(each.has_ended for each in self.components)
+
+    def restart_ended(self) -> list[str]:
+        """Start components again that have ended; returns a sentence about each.
+
+        Tasks and trainings continue meanwhile, in processes of their own.
+        """
+        return [said for each in self.components if (said := each.restart_if_ended())]
 
     def wait_for_api(self) -> None:
         """Return once the API server responds.
@@ -195,23 +146,26 @@ def running_stack(home: Home, project: Path, port: int | None = None) -> Iterato
 def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
     """Start first what others wait for longest.
 
-    The API server imports for seconds before it needs tables, so it starts in parallel with the
-    migration that creates them. The triggerer starts last, because no run needs it immediately.
+    The migration runs while the modules of the API server are imported. The triggerer starts last,
+    because no run needs it immediately.
     """
     since = datetime.now(UTC)
     secrets = Secrets.of(home)
     environment = component_environment(home, project, port, secrets, os.environ)
+    airflow = Preloaded(environment, home)
+    exits.callback(airflow.end)
 
     def start(name: str, subcommand: str, extra: dict[str, str]) -> Component:
-        component = Component(name, subcommand, environment | extra, home)
+        log = home.logs / f"{name}.log"
+        component = Component(name, subcommand, environment | extra, airflow, log)
         exits.callback(component.kill)  # leaves no zombie
         return component
 
-    unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
-    api_server = start("api-server", "api-server", unchecked)
-    migration = start("migration", "db migrate", {})
     s3 = exits.enter_context(s3_server(home.store, **{MARK: str(home.root)}))
     s3.make_bucket(BUCKET)
+    migration = start("migration", "db migrate", {})
+    unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
+    api_server = start("api-server", "api-server", unchecked)
     migration.wait()
     store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
     components = [

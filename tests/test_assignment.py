@@ -1,15 +1,19 @@
 """Assignment of records to splits and shards: it depends on the key alone."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from aerotrain.data.hashing import hashes_of, shuffle_keys
+from aerotrain.data.prepare import shuffle
 from aerotrain.data.prepare.layout import shard_key
 from aerotrain.data.prepare.plan import shards_per_partition
-from aerotrain.data.prepare.shards import shard_numbers
-from aerotrain.data.prepare.splitting import splits_of
+from aerotrain.data.prepare.shards import ShardNumbers, Totals
+from aerotrain.data.prepare.shuffle import ATTRIBUTES
+from aerotrain.data.prepare.splitting import Stratifier, splits_of
 
 KEYS = [f"record-{number}" for number in range(10_000)]
 SPLITS = {"train": 0.7, "validation": 0.1, "test": 0.2}
@@ -62,7 +66,7 @@ def test_another_seed_gives_another_order() -> None:
         ([10] * 6, 4, 1000, [20, 10, 20, 10]),
         ([10] * 2, 4, 1000, [10, 10]),
         ([10] * 6, 2, 15, [20, 10, 20, 10]),
-        ([90, 5, 5, 5, 5], 2, 50, [90, 20]),
+        ([90, 5, 5, 5, 5], 2, 50, [95, 10, 5]),
         ([1, 900, 1], 3, 50, [1, 900, 1]),
         ([], 4, 50, []),
     ],
@@ -71,7 +75,12 @@ def test_shards_are_of_about_equal_size_and_none_is_empty(
     lengths: list[int], least: int, shard_bytes: int, sizes: list[int]
 ) -> None:
     array = np.array(lengths, np.int64)
-    numbers = shard_numbers(array, least, shard_bytes)
+    attributes = np.zeros(len(lengths), ATTRIBUTES)
+    attributes["length"] = array
+    totals = Totals()
+    totals.add(attributes)
+    shards = ShardNumbers(totals, least, shard_bytes)
+    numbers = np.concatenate([shards.of(array[:2]), shards.of(array[2:])])  # in parts of any size
     assert [int(array[numbers == each].sum()) for each in np.unique(numbers)] == sizes
 
 
@@ -87,3 +96,62 @@ def test_the_partitions_write_at_least_the_requested_shards(
 
 def test_a_shard_is_named_after_its_split_partition_and_number() -> None:
     assert shard_key("train", 3, 1) == "train-00003-001.tfrecord"
+
+
+def test_records_are_sorted_by_their_shuffle_keys_in_buckets_of_a_limited_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one record occurs so often that its bucket is too large, and cannot be divided."""
+    generator = np.random.default_rng(0)
+    hashes = hashes_of(KEYS)
+    hashes[generator.random(len(KEYS)) < 0.7] = hashes[0]
+    orders = []
+    for limit in (2**30, 10_000):
+        monkeypatch.setattr(shuffle, "BUCKET_BYTES", limit)
+        (tmp_path / str(limit)).mkdir()
+        records = shuffle.ExternalShuffle(tmp_path / str(limit), seed=0)
+        for rows in np.array_split(np.arange(len(KEYS)), 30):
+            attributes = np.zeros(len(rows), ATTRIBUTES)
+            attributes["hash"] = hashes[rows]
+            attributes["label"] = rows
+            attributes["length"] = [len(KEYS[row]) for row in rows]
+            records.add(
+                pa.array([KEYS[row].encode() for row in rows], pa.large_binary()), attributes
+            )
+        records.finish()
+        records.assign(lambda part: (part["label"] % 3).astype(np.int8))
+        assert records.records == len(KEYS)
+        parts = list(records.sorted())
+        assert not list((tmp_path / str(limit)).iterdir())
+        if limit == 10_000:
+            assert max(frames.nbytes for frames, _ in parts) < 2 * limit
+        order = np.concatenate([attributes["label"] for _, attributes in parts])
+        assert [text for frames, _ in parts for text in frames.to_pylist()] == [
+            KEYS[row].encode() for row in order
+        ]
+        assert all((part["split"] == part["label"] % 3).all() for _, part in parts)
+        orders.append(order.tolist())
+    assert orders[0] == orders[1] == np.argsort(shuffle_keys(hashes, 0), kind="stable").tolist()
+
+
+def test_a_stratified_split_is_exact_for_each_class_in_parts_of_any_size() -> None:
+    hashes = hashes_of(KEYS)
+    hashes[:100] = hashes[0]  # equal records stay together
+    order = np.argsort(shuffle_keys(hashes, 0), kind="stable")
+    strata = np.array(
+        [0 if number < 9000 else number % 7 for number in range(len(KEYS))], np.uint64
+    )
+    found = []
+    for parts in (1, 13):
+        stratifier = Stratifier(Counter(strata.tolist()), SPLITS)
+        splits = np.empty(len(KEYS), np.int8)
+        for rows in np.array_split(order, parts):
+            splits[rows] = stratifier.splits_of(strata[rows], hashes[rows])
+        found.append(splits.tolist())
+    assert found[0] == found[1]
+    assert len(set(found[0][:100])) == 1
+    for stratum, count in Counter(strata.tolist()).items():
+        of_class = Counter(np.array(found[0])[strata == stratum].tolist())
+        for number, name in enumerate(sorted(SPLITS)):
+            most = 101 if stratum == 0 else 1
+            assert abs(of_class[number] - SPLITS[name] * count) <= most, (stratum, name)

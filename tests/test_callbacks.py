@@ -127,17 +127,61 @@ def test_validation_metrics_are_computed_if_validate_is_set(digits, capsys):
     assert "val_accuracy=" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["early"], "callbacks of 'm' returned str; return a list of keras.callbacks.Callback"),
-        (keras.callbacks.ModelCheckpoint("a.keras"), "ModelCheckpoint, which is not needed here"),
-        ([keras.callbacks.TensorBoard()], "TensorBoard, .* event files are in the store already"),
-    ],
-)
-def test_callbacks_that_make_no_sense_here_are_refused(given, message):
-    with pytest.raises(FinalError, match=message):
-        Callbacks("m", given, keras.Sequential([keras.layers.Dense(1)]), 1)
+def test_an_object_that_is_no_callback_is_refused():
+    with pytest.raises(FinalError, match=r"returned str; return a list of keras.callbacks.Callb"):
+        Callbacks("m", ["early"], network(), 1)
+
+
+def network():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.evaluate(np.zeros((1, 3)), np.zeros((1, 1)), verbose=0)
+    return model
+
+
+def test_callbacks_that_do_what_the_loop_does_are_left_out_with_a_note(capsys):
+    given = [
+        keras.callbacks.ModelCheckpoint("a.keras"),
+        keras.callbacks.TensorBoard(),
+        keras.callbacks.BackupAndRestore("folder"),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    assert Callbacks("m", given, network(), 1).given == given[3:]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "ModelCheckpoint",
+        "TensorBoard",
+        "BackupAndRestore",
+    ]
+    assert all(" of callbacks of 'm' is left out: " in line for line in lines)
+
+
+def test_a_model_checkpoint_of_the_best_only_exports_the_best(capsys):
+    given = keras.callbacks.ModelCheckpoint("a.keras", monitor="val_mae", save_best_only=True)
+    callbacks = Callbacks("m", given, network(), 1)
+    [best] = callbacks.given
+    assert (best.monitor, best.mode, best.restore_best_weights) == ("val_mae", "min", True)
+    assert callbacks.monitor_validation
+    assert "the best weights are exported, as with export_best=val_mae" in capsys.readouterr().out
+
+
+def test_the_best_of_a_metric_that_keras_does_not_know_needs_a_direction():
+    with pytest.raises(FinalError, match=r"write max:val_score or min:val_score"):
+        Callbacks("m", [], network(), 1, export_best="val_score")
+    [best] = Callbacks("m", [], network(), 1, export_best="max:val_score").given
+    with pytest.raises(FinalError, match="export_best is 'val_score', which is not logged"):
+        Callbacks("m", [best], network(), 1).check_monitored(["loss"], ["loss"])
+
+
+def test_the_weights_of_the_best_epoch_are_exported_also_after_a_restart(digits, tmp_path, capsys):
+    first = weights_of(digits, train(digits, "one", {}, epochs=1), tmp_path / "one")
+    worst = {"export_best": "max:val_loss"}  # so the first epoch is the best
+    train(digits, "best", {}, epochs=2, **worst)
+    best = train(digits, "best", {}, epochs=3, **worst)
+    assert best.step == 3 * STEPS_PER_EPOCH
+    assert "the weights are those of epoch 1, the best by val_loss" in capsys.readouterr().out
+    for one, other in zip(first, weights_of(digits, best, tmp_path / "best"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("strategy", ["parameter_server", "multi_worker_mirrored"])

@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.fault_injection import processes_of
 
 from aerotrain.cli import COMMANDS, job_of, main, parse
 from aerotrain.contract.errors import ExitCode
-from aerotrain.contract.job import Job
+from aerotrain.contract.job import Job, Role
 from aerotrain.data.dataset import load_dataset
 from aerotrain.standalone import ATTEMPT
 from support.training_fixtures import DIGITS, MODELS, read_until, start
@@ -179,13 +180,13 @@ def test_a_command_whose_output_nobody_reads_continues(tmp_path):
 REPLICAS = """
 import os, sys
 from pathlib import Path
-from aerotrain.contract.job import Job
+from aerotrain.contract.job import Job, Role
 from aerotrain.standalone import run_replicas
 sys.exit(run_replicas(Job.from_json(os.environ["TESTED"]), Path.cwd(), os.environ))
 """
 
 
-def replicas_of(folder: Path, **does: str) -> "subprocess.Popen[str]":
+def replicas_of(folder: Path, **does: Any) -> "subprocess.Popen[str]":
     """The process that runs the replicas of a job; ``does`` says what each role does."""
     job = Job.from_dict(
         {
@@ -197,7 +198,7 @@ def replicas_of(folder: Path, **does: str) -> "subprocess.Popen[str]":
             "task": "small",
             "strategy": "parameter_server",
             "arguments": does,
-            "replicas": [{"role": role} for role in does],
+            "replicas": [{"role": role} for role in does if role in list(Role)],
         }
     )
     return start([sys.executable, "-c", REPLICAS], folder, {"TESTED": job.to_json()})
@@ -219,6 +220,25 @@ def test_a_failed_evaluator_does_not_end_the_others_and_every_line_is_printed(tm
         said = process.communicate(timeout=120)[0]
     assert process.returncode == ExitCode.OK, said
     assert "[chief] no line end at the end" in said
+
+
+@pytest.mark.process
+def test_a_lost_data_worker_is_restarted_by_hand_too(tmp_path):
+    roles = {"chief": "await_return", "worker": "serve", "ps": "serve", "dispatcher": "serve"}
+    with replicas_of(tmp_path, **roles, input="vanish_once", awaited={"input-0": 2}) as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == ExitCode.OK, said
+    assert "input-0 was ended by signal 9; it is restarted" in said
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("does", ["fail", "vanish"])
+def test_a_data_worker_that_would_fail_again_ends_the_command(tmp_path, does):
+    roles = {"chief": "serve", "worker": "serve", "ps": "serve", "dispatcher": "serve"}
+    with replicas_of(tmp_path, **roles, input=does) as process:
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == (ExitCode.FINAL if does == "fail" else 137), said
+    assert said.count("it is restarted") == (0 if does == "fail" else 3)
 
 
 @pytest.mark.process

@@ -317,15 +317,34 @@ def test_a_model_with_its_own_train_step_trains_as_fit_does():
         np.testing.assert_allclose(our.numpy(), their.numpy(), rtol=1e-5, atol=1e-6)
 
 
+class Hiding(layers.Layer):
+    """Its loss stays finite when its weight is not: a batch of zeros has a gradient of NaN."""
+
+    def build(self, _shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x):
+        norm = keras.ops.sqrt(keras.ops.mean(keras.ops.square(x)) * keras.ops.square(self.scale))
+        return x + keras.ops.where(keras.ops.isfinite(norm), norm, 0.0)
+
+
+#: What spoils the features of a batch, and the layers that it spoils.
+SPOILT = {"the loss": (np.nan, ()), "a weight": (0.0, (Hiding,))}
+
+
 @pytest.mark.parametrize("per_execution", [1, 5, STEPS])
-@pytest.mark.parametrize("model", [keras.Sequential, OwnTraining])
-def test_the_first_step_whose_loss_is_not_finite_is_reported(model, per_execution):
+@pytest.mark.parametrize("what", SPOILT)
+@pytest.mark.parametrize("step_of", [TrainStep, RemoteStep, CustomStep])
+def test_the_first_step_with_a_value_that_is_not_finite_is_reported(step_of, what, per_execution):
+    value, spoilt_layers = SPOILT[what]
+
     def spoilt(number, batch):
         x, y = batch
-        return tf.where(number == 7, np.nan, x), y
+        return tf.where(number == 7, value, x), y
 
     def linear():
-        network = model([layers.Dense(3)])
+        kind = OwnTraining if step_of is CustomStep else keras.Sequential
+        network = kind([*(each() for each in spoilt_layers), layers.Dense(3)])
         network.compile("sgd", CROSS_ENTROPY)
         return network
 
@@ -334,8 +353,8 @@ def test_the_first_step_whose_loss_is_not_finite_is_reported(model, per_executio
     with distribution.scope():
         built = user_of(linear).build({}, data.element_spec)
         counter = tf.Variable(0, dtype=tf.int64)
-        own = model is OwnTraining
-        step = CustomStep(built, counter, data.element_spec) if own else TrainStep(built, counter)
+        spec = (data.element_spec,) if step_of is CustomStep else ()
+        step = step_of(built, counter, *spec)
     step_runner = LocalStepRunner(distribution, step, data, per_execution)
     found = [step.metrics.bad_step(ran.sums) for ran in step_runner.run(STEPS)]
     assert found == [8 if number >= 8 else None for number in ends(per_execution)]
@@ -437,7 +456,9 @@ def exploding(digits, run_id, steps_per_execution):
 
 def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_last_good_checkpoint(digits):
     replica = exploding(digits, "exploding", steps_per_execution=7)
-    with pytest.raises(FinalError, match=r"the loss of step 61 is no finite number.*0000000054$"):
+    with pytest.raises(
+        FinalError, match=r"the loss of step 60, or a weight after it, is no finite.*0000000054$"
+    ):
         run(replica)
     folder = digits.folder / "store/runs/exploding/train/checkpoints"
     assert max(path.parent.name for path in folder.glob("*/manifest.json")) == "0001-0000000054"
@@ -445,7 +466,7 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_last_good_checkpo
 
 def test_weights_that_the_last_gradient_made_infinite_are_not_saved(digits):
     replica = exploding(digits, "spoilt", steps_per_execution=1)
-    with pytest.raises(FinalError, match=r"is no finite number after step 60,.*00000000[1-5]\d$"):
+    with pytest.raises(FinalError, match=r"step 60, or a weight after it,.*00000000[1-5]\d$"):
         run(replica)
 
 

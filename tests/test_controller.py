@@ -391,7 +391,10 @@ def test_a_replica_that_misses_its_start_deadline_ends_the_job_with_failure_kind
         "1 of 5 replicas of job did not start within 600 s, so all were ended: "
         "worker-1 waits for a node: Insufficient cpu"
     )
-    assert [(each.replica, each.kind) for each in of.events] == [("worker-1", "start")]
+    assert [(each.replica, each.kind) for each in of.events] == [
+        ("worker-1", "start"),
+        ("", "lost"),
+    ]
 
 
 def test_a_replica_that_is_restarted_late_has_as_long_to_start_in_a_group_of_any_age() -> None:
@@ -419,7 +422,7 @@ def test_a_replica_that_has_just_begun_to_wait_is_not_recorded_as_a_failed_start
     began = of.now
     of.now += 600
     of.sees(worker_0=waiting(began), worker_1=waiting(of.now - 10))
-    assert [each.replica for each in of.events] == ["worker-0"]
+    assert [each.replica for each in of.events] == ["worker-0", ""]  # and the end of the job
 
 
 def test_a_start_is_late_only_if_that_was_seen_after_its_deadline() -> None:
@@ -449,6 +452,47 @@ def test_the_timeout_of_the_task_ends_the_job() -> None:
     ended = of.sees()
     assert isinstance(ended, Ended)
     assert ended.reason == "job ran for longer than its task's execution_timeout"
+
+
+@pytest.mark.parametrize(
+    ("chief", "adopted"),
+    [
+        (Observation(state=State.SUCCEEDED, reason="exited with 0", exit_code=0), True),
+        (Observation(state=State.FAILED, reason="exited with 65: a bug", exit_code=65), False),
+    ],
+)
+def test_an_end_that_is_recorded_is_the_end_when_the_replicas_are_gone(
+    chief: Observation, adopted: bool
+) -> None:
+    of = Group()
+    ended = of.sees(chief=chief)
+    gone = lost(Failure.NODE, "is gone", restarts=None)
+    again = of.sees(**{str(name).replace("-", "_"): gone for name in of.job.names()})
+    assert isinstance(ended, Ended)
+    assert isinstance(again, Ended)
+    assert (again.state, again.reason) == (ended.state, ended.reason)
+    all_gone = dict.fromkeys(of.job.names(), gone)
+    assert of.controller.can_adopt(of.events, all_gone, of.now) is adopted
+
+
+def test_a_replica_that_serves_and_exits_with_0_is_restarted_as_after_a_crash() -> None:
+    of = Group()
+    left = Observation(state=State.SUCCEEDED, reason="exited with 0", exit_code=0)
+    restart = of.sees(worker_1=left)
+    assert isinstance(restart, Restart)
+    assert names_of(restart) == "worker-1"
+    assert restart.because.startswith("worker-1 exited with 0 while the chief still needed it")
+
+
+@pytest.mark.parametrize("kind", [Failure.TEMPORARY, Failure.HANG])
+def test_a_peer_that_exits_with_0_is_named_if_the_chief_fails_without_it(kind: Failure) -> None:
+    of = Group("multi_worker_mirrored")
+    left = Observation(state=State.SUCCEEDED, reason="exited with 0", exit_code=0)
+    assert isinstance(of.sees(worker_1=left), Wait)  # the chief may be about to end, too
+    restart = of.due(worker_1=left, chief=lost(kind, "misses a peer", 75))
+    assert isinstance(restart, Restart)
+    assert names_of(restart) == "chief worker-0 worker-1"
+    assert "worker-1 exited with 0 while the chief still needed it" in restart.because
 
 
 @pytest.mark.parametrize(

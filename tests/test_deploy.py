@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest
 import yaml
 
 from aerotrain.contract.job import Job
-from aerotrain_airflow.backends.kubernetes.access import REQUIRED, WITH_VOLCANO, Access
+from aerotrain_airflow.backends.kubernetes.access import (
+    OPTIONAL as OPTIONAL_ACCESS,
+)
+from aerotrain_airflow.backends.kubernetes.access import (
+    REQUIRED,
+    WITH_KUEUE,
+    WITH_VOLCANO,
+    Access,
+)
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
@@ -23,7 +32,7 @@ MANIFESTS = sorted(
 )
 
 #: Files that a team applies only if it needs them.
-OPTIONAL = {"namespace.yaml", "volcano.yaml", "pod-template.yaml"}
+OPTIONAL = {"namespace.yaml", "volcano.yaml", "kueue.yaml", "pod-template.yaml"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -55,7 +64,12 @@ def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, ve
 
 
 @pytest.mark.parametrize(
-    ("file", "table"), [("role.yaml", REQUIRED), ("volcano.yaml", WITH_VOLCANO)]
+    ("file", "table"),
+    [
+        ("role.yaml", (*REQUIRED, OPTIONAL_ACCESS)),
+        ("volcano.yaml", WITH_VOLCANO),
+        ("kueue.yaml", WITH_KUEUE),
+    ],
 )
 def test_the_role_grants_exactly_what_the_launcher_needs(
     file: str, table: tuple[Access, ...]
@@ -70,10 +84,11 @@ def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
     assert f"{WITH_VOLCANO[0]}" == "create podgroups of scheduling.volcano.sh"
 
 
-@pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml"])
+@pytest.mark.parametrize("file", ["rolebinding.yaml", "volcano.yaml", "kueue.yaml"])
 def test_every_role_and_account_that_a_binding_names_exists(file: str) -> None:
     [binding] = [each for each in documents(file) if each["kind"] == "RoleBinding"]
-    roles = [*documents("role.yaml"), *documents("volcano.yaml")]
+    files = ("role.yaml", "volcano.yaml", "kueue.yaml")
+    roles = [each for name in files for each in documents(name)]
     assert binding["roleRef"]["name"] in [each["metadata"]["name"] for each in roles]
     accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]
     here = [each for each in binding["subjects"] if each["namespace"] == KUSTOMIZATION["namespace"]]
@@ -93,6 +108,57 @@ def test_the_network_policy_covers_every_pod_of_a_job() -> None:
     [*_, pod] = plan()
     selected = policy["spec"]["podSelector"]["matchLabels"]
     assert selected.items() <= pod["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "admitted"),
+    [
+        ("169.254.169.254", 80, False),  # the metadata of every cloud
+        ("169.254.169.254", 443, False),
+        ("169.254.170.23", 80, False),
+        ("fd00:ec2::254", 443, False),
+        ("fe80::1", 443, False),
+        ("169.254.20.10", 53, True),
+        ("52.216.0.1", 443, True),
+        ("2600:1f18::1", 443, True),
+        ("52.216.0.1", 80, False),
+        ("10.0.0.5", 5432, False),
+    ],
+)
+def test_replicas_reach_dns_and_https_but_no_metadata(
+    address: str, port: int, admitted: bool
+) -> None:
+    [policy] = documents("networkpolicy.yaml")
+    assert "Egress" in policy["spec"]["policyTypes"]
+    blocks = [
+        peer["ipBlock"]
+        for rule in policy["spec"]["egress"]
+        if port in [each["port"] for each in rule.get("ports", [])]
+        for peer in rule["to"]
+        if "ipBlock" in peer
+    ]
+    assert (
+        any(
+            ip_address(address) in ip_network(each["cidr"])
+            and not any(
+                ip_address(address) in ip_network(other) for other in each.get("except", [])
+            )
+            for each in blocks
+        )
+        is admitted
+    )
+
+
+def test_replicas_reach_each_other() -> None:
+    [policy] = documents("networkpolicy.yaml")
+    group, *_ = policy["spec"]["egress"]
+    assert group == {"to": [{"podSelector": policy["spec"]["podSelector"]}]}
+
+
+def test_nothing_is_deployed_into_the_namespace_default() -> None:
+    assert Settings.__dataclass_fields__["namespace"].metadata["default"] == "aerotrain"
+    for file in DEPLOY.iterdir():
+        assert "namespace: default" not in file.read_text()
 
 
 def test_the_example_of_a_pod_template_is_valid() -> None:

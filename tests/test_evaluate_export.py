@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +13,8 @@ import tensorflow as tf
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.data.dataset import load_dataset
+from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.serving.servable import Servable
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train
@@ -142,6 +144,30 @@ def test_a_retried_export_finds_the_published_model_and_does_not_change_it(
     assert manifest["about"] == {"data": digits.data, "model": trained}
 
 
+def test_an_export_has_the_model_in_keras_own_format(exported, scans, predictions, tmp_path):
+    file = tmp_path / export.KERAS_FILE
+    open_store(exported).download(export.KERAS_FILE, file)
+    loaded = keras.saving.load_model(file)
+    assert not loaded.compiled
+    inputs = UserCode.load("small").transform(scans[1])[0]
+    np.testing.assert_allclose(loaded(inputs, training=False), predictions, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_keras_cannot_load_again_has_no_such_file(tmp_path, capsys):
+    class Scaled(keras.layers.Layer):
+        def __init__(self, by):  # and no get_config
+            super().__init__()
+            self.by = by
+
+        def call(self, x):
+            return x * self.by
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), Scaled(3)])
+    export.save_keras_file(model, tmp_path / "model.keras")
+    assert not list(tmp_path.iterdir())
+    assert "the export has no model.keras, because Keras cannot load it" in capsys.readouterr().out
+
+
 def test_a_retry_of_an_export_that_was_killed_uses_another_version(digits, trained):
     replica = digits.replica("export", "died", model=trained, data=digits.data)
     serving = open_store(digits.store).child("serving")
@@ -184,9 +210,63 @@ def test_an_exported_model_with_different_predictions_is_not_published(digits):
     model = train(digits.replica("train", "waver", model="wavering", data=digits.data, epochs=1))
     serving = open_store(digits.store).child("serving")
     before = [each.key for each in serving.list()]
-    with pytest.raises(FinalError, match="is not the trained one, nothing was published"):
+    with pytest.raises(FinalError, match=r"differ from call.*nothing was published.*state outside"):
         export.run(digits.replica("export", "waver", model=model, data=digits.data))
     assert [each.key for each in serving.list()] == before
+
+
+class Sampling(keras.layers.Layer):
+    """Adds noise when it predicts, too: from seeds that are exported, or from TensorFlow's own."""
+
+    def __init__(self, exported):
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(3) if exported else None
+
+    def call(self, x):
+        shape = keras.ops.shape(x)
+        return x + (
+            keras.random.normal(shape, seed=self.seeds) if self.seeds else tf.random.normal(shape)
+        )
+
+
+def sampling(exported):
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dropout(0.5)(keras.layers.Dense(8)(inputs), training=True)
+    return Servable(
+        keras.Model(inputs, Sampling(exported)(hidden)),
+        lambda features: (features["x"], features["label"]),
+        {"x": Feature(dtype="float32", shape=(4,)), "label": Feature(dtype="int64", shape=())},
+    )
+
+
+def examples(count):
+    def of(number):
+        floats, integers = (
+            tf.train.FloatList(value=[number] * 4),
+            tf.train.Int64List(value=[number]),
+        )
+        feature = {
+            "x": tf.train.Feature(float_list=floats),
+            "label": tf.train.Feature(int64_list=integers),
+        }
+        return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+    return tf.constant([of(number) for number in range(1, count + 1)])
+
+
+def test_a_model_that_draws_numbers_from_keras_seeds_is_verified_with_the_same_seeds(tmp_path):
+    servable = sampling(exported=True)
+    servable.save(tmp_path / "saved")
+    servable.save_check(examples(5), tmp_path / "check")
+    export.verify(tmp_path / "saved", tmp_path / "check")
+
+
+def test_an_export_that_draws_other_random_numbers_is_rejected_with_a_way_out(tmp_path):
+    message = (
+        r"predictions \(predictions\).*RandomStandardNormal draws random.*with a SeedGenerator"
+    )
+    with pytest.raises(FinalError, match=message):
+        sampling(exported=False).save_check(examples(5), tmp_path / "check")
 
 
 def test_only_as_many_shards_are_read_as_the_check_needs(digits):

@@ -1,6 +1,9 @@
 """The images and docker-compose.yaml, as far as their files alone can be tested."""
 
+import base64
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -102,6 +105,31 @@ def test_no_file_contains_a_secret() -> None:
     assert "/.env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("missing", [None, "base64"])
+def test_every_secret_of_a_new_env_file_is_there_and_differs(
+    tmp_path: Path, missing: str | None
+) -> None:
+    for name in ("Makefile", ".env.example"):
+        shutil.copy(ROOT / name, tmp_path)
+    tools = tmp_path / "bin"  # those of a small system, which has no openssl
+    tools.mkdir()
+    for tool in {"make", "sh", "head", "base64", "tr"} - {missing}:
+        (tools / tool).symlink_to(str(shutil.which(tool)))
+    made = subprocess.run(
+        ["make", "env"], cwd=tmp_path, env={"PATH": str(tools)}, check=False, capture_output=True
+    )
+    if missing:
+        assert b"no secret could be made for POSTGRES_PASSWORD=" in made.stderr
+        assert not (tmp_path / ".env").exists()
+        return
+    lines = (tmp_path / ".env").read_text().splitlines()
+    values = [line.partition("=")[2] for line in lines if SECRET.search(line.partition("=")[0])]
+    assert len(set(values)) == len(values) == 6
+    assert {len(base64.urlsafe_b64decode(each)) for each in values} == {32}
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+
+
 def test_only_this_machine_reaches_the_ports() -> None:
     for service in _services().values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
@@ -169,7 +197,10 @@ def test_every_package_is_checked_by_its_hash(dockerfile: Path) -> None:
             assert "--require-hashes" in command
             assert "--no-deps" in command
         elif "pip install" in command:
-            assert command.endswith("uv==${UV_VERSION}")
+            assert command.endswith("--require-hashes --requirement uv-requirements.lock")
+    lock = (ROOT / "images/uv-requirements.lock").read_text()
+    assert len(re.findall("^uv==", lock, re.M)) == 1
+    assert "--hash=sha256:" in lock
 
 
 def test_the_image_of_the_store_has_all_that_its_command_imports() -> None:

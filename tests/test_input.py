@@ -268,6 +268,7 @@ def test_bytes_of_one_layout_are_parsed_as_tensorflow_parses_them():
         "label": Feature("int64"),
         "x": Feature("float32", (3,)),
         "ä": Feature("int16", (2,)),
+        "exact": Feature("float64", (2,)),
     }
     generator = np.random.default_rng(0)
     records = [
@@ -277,6 +278,7 @@ def test_bytes_of_one_layout_are_parsed_as_tensorflow_parses_them():
             "label": np.int64(number),
             "x": generator.normal(size=3).astype(np.float32),
             "ä": generator.integers(0, 128, 2).astype(np.int16),
+            "exact": generator.normal(size=2),
         }
         for number in range(100)
     ]
@@ -326,6 +328,7 @@ def test_an_index_detects_a_shard_that_does_not_match_it(tmp_path):
         (np.arange(6, dtype=np.uint8).reshape(2, 3), Feature("uint8", (2, 3))),
         (np.uint8(200), Feature("uint8")),
         (np.array([-1.5, 2.0], np.float32), Feature("float32", (2,))),
+        (np.array([0.1, 1e300]), Feature("float64", (2,))),
         (np.int64(-(2**40)), Feature("int64")),
         (np.array([[1], [-2]], np.int16), Feature("int16", (2, 1))),
         (np.array([True, False]), Feature("bool", (2,))),
@@ -341,10 +344,26 @@ def test_a_feature_is_read_back_as_it_was_prepared(value, feature):
     assert np.array_equal(restored.numpy(), value)
 
 
+@tf.autograph.experimental.do_not_convert
+def test_a_transform_may_branch_on_values_where_a_coordinator_makes_its_data_set():
+    """There AutoGraph is off, so that it does not rewrite the whole input pipeline."""
+
+    def transform(features):
+        if tf.reduce_sum(features["x"]) > 0:
+            return features["x"] * 2
+        return features["x"]
+
+    schema = {"x": Feature("int64", ())}
+    encoded = encode(stacked([{"x": 3}], schema)).to_pylist()
+    records = tf.data.Dataset.from_tensors(encoded)
+    assert ready(records, schema, transform).get_single_element().numpy().tolist() == [6]
+
+
 def test_without_a_transform_the_feature_label_is_the_target():
     assert features_and_label({"image": 1, "label": 2}) == (1, 2)
     assert features_and_label({"a": 1, "b": 2, "label": 3}) == ({"a": 1, "b": 2}, 3)
-    with pytest.raises(FinalError, match="no feature is called 'label' among image; write a"):
+    assert features_and_label({"image": 1, "sold": 2}, "sold") == (1, 2)
+    with pytest.raises(FinalError, match="no feature is called 'label' among image; name another"):
         features_and_label({"image": 1})
 
 

@@ -8,9 +8,9 @@ from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import ReplicaName, ReplicaSpec, Role
 from aerotrain.replica import Replica
+from aerotrain.standalone import reserved_addresses
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.servers import serve
-from support.training_fixtures import free_addresses
 
 pytestmark = pytest.mark.process
 
@@ -20,7 +20,11 @@ FED = tuple(ReplicaSpec(role=role) for role in (Role.CHIEF, Role.INPUT, Role.DIS
 @pytest.mark.parametrize("role", [Role.DISPATCHER, Role.INPUT])
 def test_a_port_in_use_is_a_temporary_error(digits, role, tmp_path):
     job = digits.job("train", "taken", {"model": "small", "data": digits.data}, replicas=FED)
-    addresses = free_addresses(job)
+    with reserved_addresses(job) as addresses:
+        refuses_a_taken_port(job, role, addresses, tmp_path)
+
+
+def refuses_a_taken_port(job, role, addresses, scratch):
     own = ReplicaName(role, 0)
     cluster = cluster_of(job, addresses)
     host, _, port = addresses[own].partition(":")
@@ -30,7 +34,7 @@ def test_a_port_in_use_is_a_temporary_error(digits, role, tmp_path):
         taken.bind((host, int(port)))
         taken.listen()
         with pytest.raises(TemporaryError, match=f"{own} could not serve at {host}:{port}.*taken"):
-            serve(Replica(job=job, name=own, attempt="1", scratch=tmp_path, cluster=cluster))
+            serve(Replica(job=job, name=own, attempt="1", scratch=scratch, cluster=cluster))
     assert len(serving) == len(others)  # they served until here
 
 

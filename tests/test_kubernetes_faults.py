@@ -8,7 +8,7 @@ import pytest
 from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes import backend as backend_module
-from aerotrain_airflow.backends.kubernetes import group, lifecycle
+from aerotrain_airflow.backends.kubernetes import lifecycle, watch
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
@@ -121,12 +121,26 @@ def test_events_of_kubernetes_about_a_failure_are_reported(
     assert "chief FailedMount: the volume is busy" in caplog.messages
 
 
+def test_a_node_that_is_not_ready_is_reported_once_and_again_when_it_responds(
+    followed: ImaginedGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    followed.become(statuses.node_not_ready())
+    followed.become(statuses.node_not_ready())
+    followed.double.wait_for(lambda: "chief is on a node that is not" in caplog.text, "the report")
+    followed.become(statuses.running())
+    followed.double.wait_for(lambda: "chief is on a node that is ready again" in caplog.text, "it")
+    followed.become(statuses.exited(0))
+    assert followed.end().state is State.SUCCEEDED
+    assert caplog.text.count("is on a node that") == 2
+
+
 def test_a_follower_that_waits_sends_at_most_twelve_requests_a_minute(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty times as fast: a watch of one second, and a list of all pods every five."""
-    monkeypatch.setattr(group, "WATCH_SECONDS", 1)
-    monkeypatch.setattr(group, "RESYNC_SECONDS", 5)
+    monkeypatch.setattr(watch, "WATCH_SECONDS", 1)
+    monkeypatch.setattr(watch, "RESYNC_SECONDS", 5)
     followed = ImaginedGroup(own).followed()
     began = len(own.requests)
 

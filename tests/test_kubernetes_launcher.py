@@ -116,7 +116,7 @@ def test_a_group_with_a_failed_replica_is_adopted_and_the_replica_restarted(
     assert second.start(second.plan(world.job(), "try-2")) == handle
     with ThreadPoolExecutor(1) as thread:
         end = thread.submit(watched, second, handle)
-        eventually(lambda: "job-worker-1" in world.pods())
+        eventually(lambda: "job-worker-1-r1" in world.pods())
         after = world.pods()
         assert after["job-chief"].metadata.uid == before["job-chief"].metadata.uid
         second.stop(handle)
@@ -278,8 +278,11 @@ class TestWhatCannotStart:
         world.core.create_namespaced_resource_quota(world.namespace, quota)
         eventually(lambda: quota_of(world).status.hard)
         launcher = world.launcher()
+        plan = launcher.plan(world.job(), "try-1")
+        with pytest.raises(FinalError, match=r"need 4 pods together, and the quota few of .* 2"):
+            launcher.check([plan])
         with pytest.raises(TemporaryError, match="exceeded quota"):
-            launcher.start(launcher.plan(world.job(), "try-1"))
+            launcher.start(plan)
         eventually(lambda: not world.pods())
 
     def test_pods_that_the_namespace_does_not_admit(self, world: World) -> None:

@@ -104,7 +104,9 @@ def test_parameter_servers_train_a_tf_keras_model(digits):
 REFUSALS = """
 import keras, tf_keras
 import tensorflow as tf
+from functools import partial
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.keras_adapter import KERAS
@@ -136,6 +138,8 @@ def train(model):
     built = UserCode("mine", lambda _: model, features_and_label).build({}, spec)
     KERAS.step(built, tf.Variable(0, dtype=tf.int64), spec)
 
+arguments = partial(TrainArguments, model="m", data="d")
+
 def scaling():
     return tf_keras.mixed_precision.LossScaleOptimizer(tf_keras.optimizers.SGD())
 
@@ -147,8 +151,9 @@ for refused in (
     lambda: train(compiled(optimizer=scaling())),
     lambda: train(compiled(keras.Sequential, library=keras)),
     lambda: Callbacks("mine", [tf_keras.callbacks.History()], compiled(), 1),
-    lambda: KERAS.check_strategy("dtensor", jit_compile=False),
-    lambda: KERAS.check_strategy("one_device", jit_compile=True),
+    lambda: KERAS.check_strategy("dtensor", arguments()),
+    lambda: KERAS.check_strategy("one_device", arguments(jit_compile=True)),
+    lambda: KERAS.check_strategy("mirrored", arguments(synchronized_batch_norm=True)),
 ):
     try:
         refused()
@@ -173,6 +178,7 @@ def test_unsupported_features_of_tf_keras_are_refused_with_an_alternative(tmp_pa
             "callbacks of 'mine' returned some",
             "strategy 'dtensor' trains no tf_keras models",
             "jit_compile is for Keras 3 models only",
+            "synchronized_batch_norm is for Keras 3 models only",
         ),
         strict=True,
     ):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
@@ -25,6 +25,7 @@ from devtools.environment import MARK, component_environment
 from devtools.home import Home, Secrets
 from devtools.report import Report
 from devtools.stack import Stack
+from support.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
 
@@ -156,6 +157,7 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
         assert up.returncode == 0, said
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
+    kill_component(project, "scheduler")
     assert_a_run_that_fails_ends_with_its_error(url, password, project, capsys)
 
     listening = [
@@ -169,6 +171,7 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     again, _ = start("up", "--port", port).communicate()
     assert "already running" in again
     assert url in again
+    assert "scheduler ended with -9 and was started again" in again
     run, _ = start("run", "--dag", "small").communicate()
     assert "already running" in run
 
@@ -177,6 +180,26 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     assert processes_of(project) == []
     down, _ = start("down").communicate()
     assert down == "Airflow was not running.\n"
+
+
+def kill_component(project: Path, name: str) -> None:
+    """Kill a component of Airflow, and wait until ``up`` has started it again."""
+
+    log = str(Home(project / ".local").logs / f"{name}.log")
+
+    def running() -> set[int]:
+        """The process that leads a session with this log; its forks have it, too."""
+        found = set()
+        for each in processes_of(project):
+            with suppress(OSError):  # it has just ended
+                out = Path(f"/proc/{each.pid}/fd/1").readlink()
+                if os.getsid(each.pid) == each.pid and str(out) == log:
+                    found.add(each.pid)
+        return found
+
+    [pid] = running()
+    os.kill(pid, signal.SIGKILL)
+    wait_for(f"another {name}", lambda: running() - {pid}, 30)
 
 
 def assert_a_run_that_fails_ends_with_its_error(

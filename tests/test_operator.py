@@ -104,13 +104,14 @@ def test_the_scratch_folders_of_replicas_are_removed_with_their_task(
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_a_replica_never_sees_airflows_own_secrets(
+def test_a_replica_sees_no_secret_of_airflows_environment(
     pipelines: DagBag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "a secret")
+    for name in ("AIRFLOW__CORE__FERNET_KEY", "VAULT_TOKEN"):
+        monkeypatch.setenv(name, "a secret")
     run = pipelines.dags["small"].test(run_conf={"chief": "echo"})
     value = run.get_task_instance("job").xcom_pull(task_ids="job")
-    assert not [name for name in value["environment"] if name.startswith("AIRFLOW__")]
+    assert not [name for name in value["environment"] if name.startswith(("AIRFLOW__", "VAULT_"))]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,11 @@ def test_a_replica_never_sees_airflows_own_secrets(
         ("well_described", {"workers": 3}, "2 shards cannot be shared by 3 readers"),
         ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),
+        (
+            "untrainable",
+            {"strategy": "multi_worker_mirrored", "workers": 1},
+            "train: chief exited with 65: a global batch_size of 31 cannot be shared by the 2 repl",
+        ),
     ],
 )
 def test_invalid_params_of_any_task_are_refused_by_the_first_task(

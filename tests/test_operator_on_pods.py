@@ -34,6 +34,7 @@ def namespace(
     }
     for name, value in {
         "AIRFLOW__AEROTRAIN__STORE": s3_url,
+        "AIRFLOW__AEROTRAIN__ALLOWED_LAUNCHERS": "kubernetes",
         "AIRFLOW__AEROTRAIN__IMAGE": "aerotrain-training:double",
         "AIRFLOW__AEROTRAIN__NAMESPACE": namespace,
         "AIRFLOW__AEROTRAIN__STORE_SECRET": SECRET,

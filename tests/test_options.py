@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import ParamValidationError
 
 from aerotrain.cli import parse
 from aerotrain.contract.errors import SpecError
@@ -71,6 +72,14 @@ def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
     assert params["checkpoint_interval"].schema["type"] == ["null", "number"]
     assert params["launcher"].schema["enum"] == [None, "process", "kubernetes"]
     assert params["mesh"].schema["propertyNames"] == {"enum": ["batch", "model"]}
+
+
+def test_a_run_cannot_choose_where_its_data_are_sent():
+    assert training_params()["tpu"].schema["enum"] == ["local"]
+    here = training_params(tpu="grpc://10.0.0.2:8470")["tpu"]
+    assert here.resolve() == "grpc://10.0.0.2:8470"
+    with pytest.raises(ParamValidationError, match="is not one of"):
+        here.resolve("grpc://stranger:8470")
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))

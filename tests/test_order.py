@@ -1,13 +1,15 @@
 """The order in which a training reads its records: only planned here, not read."""
 
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Shard
-from aerotrain.training.input.order import MIXED, Order
+from aerotrain.training.input.order import MIXED, Order, Window
 
 SHARDS = [
     Shard(file=f"shard-{number}", records=records, bytes=42 * records, sha256="")
@@ -84,14 +86,18 @@ def test_records_that_fit_in_memory_are_one_window():
 
 
 def test_groups_of_shards_grow_up_to_half_of_the_disk_budget():
-    shards = [Shard(file=f"{number}", records=10, bytes=1000, sha256="") for number in range(31)]
-    for disk, groups in (
-        (0, [1, 2, 4, MIXED, MIXED, MIXED]),
-        (8000, [1, 2, *[4] * 7]),
-        (1000, [1] * 31),
+    shards = [Shard(file=f"{number}", records=1000, bytes=1000, sha256="") for number in range(70)]
+    for disk, epoch, groups in (
+        (0, 0, [4, 8, 16, 21, 21]),  # two of equal size instead of MIXED and the rest
+        (0, 1, [MIXED, 19, 19]),
+        (8000, 0, [*[4] * 16, 3, 3]),
+        (1000, 1, [1] * 70),
     ):
-        windows = Order(shards=shards, seed=0, window_bytes=500, shard_cache_bytes=disk).epoch(0)
-        mixed = {tuple(piece.shard.file for piece in window.pieces): 1 for window in windows}
+        order = Order(shards=shards, seed=0, window_bytes=500, shard_cache_bytes=disk)
+        mixed = {
+            tuple(sorted({piece.shard.file for piece in window.pieces})): None
+            for window in order.epoch(epoch)
+        }
         assert [len(group) for group in mixed] == groups
 
 
@@ -100,3 +106,70 @@ def test_a_budget_below_one_shard_is_refused():
         FinalError, match=r"shard_cache_bytes is 500, but the shard shard-4 has 504 bytes.*give 504"
     ):
         Order(shards=SHARDS, seed=0, shard_cache_bytes=500)
+
+
+# --- shuffled
+
+#: The records of a shard, and the bytes of a record.
+EACH, BYTES = 1000, 100
+
+
+def order_of(partitions: int, shards: int, windows: int = 16, **options: int) -> Order:
+    """The order of some shards of each partition, which are ``windows`` windows together."""
+    held = [
+        Shard(
+            file=f"train-{partition:05d}-{number:03d}.tfrecord",
+            records=EACH,
+            bytes=EACH * BYTES,
+            sha256="",
+        )
+        for partition in range(partitions)
+        for number in range(shards)
+    ]
+    size = len(held) * EACH * BYTES
+    return Order(shards=held, seed=0, **{"window_bytes": size // windows, **options})
+
+
+def read(order: Order, window: Window) -> NDArray[np.int64]:
+    """The numbers of a window's records, shuffled as a training does it."""
+    first = {shard.file: EACH * number for number, shard in enumerate(order.shards)}
+    held = [first[each.shard.file] + each.first + np.arange(each.count) for each in window.pieces]
+    return np.random.default_rng(window.seed).permutation(np.concatenate(held))
+
+
+def epoch(order: Order, number: int) -> NDArray[np.int64]:
+    return np.concatenate([read(order, window) for window in order.epoch(number)])
+
+
+@pytest.mark.parametrize(("partitions", "shards"), [(1, 1), (1, 4), (1, 8), (20, 1)])
+def test_the_order_of_an_epoch_says_nothing_about_that_of_another(
+    partitions: int, shards: int
+) -> None:
+    order = order_of(partitions, shards)
+    epochs = [epoch(order, number) for number in range(3)]
+    for each in epochs:
+        assert sorted(each.tolist()) == list(range(partitions * shards * EACH))
+    places = [np.argsort(each) for each in epochs]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert abs(np.corrcoef(places[one], places[other])[0, 1]) < 0.15  # it was 0.56 and more
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 20])
+def test_sorted_partitions_are_mixed_in_every_batch(shards: int) -> None:
+    """Each of 20 partitions has one class; a perfect shuffle has its most frequent one 1.56 times
+    too often in a batch of 256."""
+    order = order_of(20, shards)
+    classes = epoch(order, 1) // (shards * EACH)
+    batches = classes[: len(classes) // 256 * 256].reshape(-1, 256)
+    excess = [np.bincount(batch, minlength=20).max() / (256 / 20) for batch in batches]
+    assert np.mean(excess) < 1.9  # it was 5
+
+
+def test_windows_have_the_promised_size_and_groups_fit_into_the_shard_cache() -> None:
+    order = order_of(20, 2, windows=30, shard_cache_bytes=8 * EACH * BYTES)
+    windows = list(order.epoch(1))
+    assert max(each.records for each in windows) < 1.1 * order.window_bytes / BYTES
+    for before, after in pairwise(windows):
+        held = {piece.shard.file for window in (before, after) for piece in window.pieces}
+        assert len(held) <= 8
+    assert [each.last for each in windows] == [False] * (len(windows) - 1) + [True]

@@ -1,9 +1,12 @@
 """The params of a training pipeline, as an operator resolves them."""
 
 import pytest
+from airflow.sdk import DAG
 
 from aerotrain.contract.job import Job, Role
+from aerotrain.contract.steps import TrainArguments
 from aerotrain_airflow.params import RunParam, RunSwitch, training_params
+from aerotrain_airflow.steps import train
 
 
 @pytest.mark.parametrize(("on", "evaluators"), [(True, 1), (False, 0)])
@@ -43,3 +46,17 @@ def test_the_form_offers_every_dtype_policy():
 def test_the_form_names_every_budget_of_a_recovery():
     known = training_params()["restarts"].schema["propertyNames"]["enum"]
     assert known == ["crashes", "preemptions", "memory", "hangs", "starts"]
+
+
+def test_hparams_of_the_form_come_before_those_of_the_dag():
+    with DAG("forms", params=training_params(hparams={"units": 8}, learning_rate=0.1)) as dag:
+        train("m", "file:///data", hparams={"units": 4, "drop": 0.1, "of": "{{ params.epochs }}"})
+    task = dag.get_task("train")
+    context = {"params": dag.params.dump()}
+    rendered = task.render_template(task.job["arguments"], context)
+    assert TrainArguments.of(rendered).hparams == {
+        "learning_rate": 0.1,
+        "units": 8,
+        "drop": 0.1,
+        "of": "10",
+    }

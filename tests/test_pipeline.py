@@ -129,6 +129,8 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
         "export": "upstream_failed",
     }
     assert "already finalized" in pipeline.log(run, "prepare.plan")
+    checked = pipeline.log(run, "prepare.check")
+    assert "the model of 'digits' builds and makes a step under 'one_device'" in checked
     assert "threshold" in pipeline.errors(run)
     assert {stored.key for stored in store.list("serving")} == before
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")

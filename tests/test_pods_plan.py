@@ -4,7 +4,10 @@
 again: review the differences before you commit them.
 """
 
+import os
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import SpecError, TerminationMessage
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.template import merge, read_template
@@ -373,6 +376,23 @@ def test_a_job_that_cannot_run_as_pods_is_refused(
 
 def _roles(**counts: int) -> list[dict[str, Any]]:
     return [{"role": role, "count": count} for role, count in counts.items()]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("age", "hangs"), [(50, False), (70, True)])
+def test_the_liveness_probe_says_why_it_ends_a_replica(
+    tmp_path: Path, age: int, hangs: bool
+) -> None:
+    beat, log = tmp_path / "heartbeat", tmp_path / "termination-log"
+    beat.touch()
+    os.utime(beat, times=(time.time() - age,) * 2)
+    [*_, pod] = plan().others
+    command = pod["spec"]["containers"][0]["livenessProbe"]["exec"]["command"]
+    for path, own in (("/scratch/heartbeat", beat), ("/dev/termination-log", log)):
+        command = [each.replace(path, str(own)) for each in command]
+    assert subprocess.run(command, check=False).returncode == hangs
+    said = log.read_text() if log.exists() else ""
+    assert TerminationMessage.parse(said).no_heartbeat is hangs
 
 
 if __name__ == "__main__":

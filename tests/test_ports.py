@@ -7,7 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from aerotrain_airflow.backends.process.ports import PORTS, hold, release, reserve, reserved_ports
+from aerotrain.contract.job import Job
+from aerotrain.standalone import reserved_addresses
+from aerotrain.supervisor.ports import PORTS, hold, release, reserve, reserved_ports
 
 
 def test_a_reserved_port_has_only_one_owner() -> None:
@@ -19,7 +21,7 @@ def test_a_reserved_port_has_only_one_owner() -> None:
 def test_a_port_is_reserved_without_a_file_that_another_user_could_have_made() -> None:
     watched = """
 import sys
-from aerotrain_airflow.backends.process import ports
+from aerotrain.supervisor import ports
 opened = []
 sys.addaudithook(
     lambda event, arguments: opened.append(arguments[0])
@@ -63,3 +65,13 @@ def test_a_port_stays_reserved_by_a_process_that_inherits_it() -> None:
     free = hold(port.number, "another set")
     assert free is not None
     release([free])
+
+
+def test_the_ports_of_a_command_are_reserved_for_as_long_as_it_runs() -> None:
+    job = Job(name="j", module="m", store="file:///s", run="r", task="t")
+    with reserved_addresses(job) as addresses:
+        [address] = addresses.values()
+        port = int(address.partition(":")[2])
+        assert port in PORTS, "the kernel gives it to no other program"
+        assert hold(port, "another command") is None
+    release([hold(port, "another command")])

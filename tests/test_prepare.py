@@ -1,14 +1,20 @@
 """Preparing data: the same input gives the same bytes, and a data set is complete or absent."""
 
+import gzip
 import os
 import resource
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.environment import replica_environment
@@ -91,15 +97,13 @@ def test_preparing_the_same_input_again_writes_nothing_and_reports_that(
         "data.prepare.plan", store_url, tmp_path, source={"kind": "python", "module": module}
     )
     assert planned == {"dataset": url, "partitions": []}
-    assert (
-        run_step("data.prepare.partition", store_url, tmp_path, dataset=url, partition=1)["records"]
-        == 100
-    )
+    again = run_step("data.prepare.partition", store_url, tmp_path, dataset=url, first=0, count=2)
+    assert again["records"] == 200
     assert run_step("data.prepare.finalize", store_url, tmp_path, dataset=url) == url
     planned_said, partition_said, finalize_said = capsys.readouterr().out.splitlines()
     assert planned_said.startswith("already finalized: ")
     assert "nothing to write" in planned_said
-    assert "partition 1 is written already" in partition_said
+    assert partition_said == "2 of 2 partitions are written already: skipped"
     assert finalize_said.startswith("already finalized: ")
     assert list(open_store(store_url).list()) == before
 
@@ -241,6 +245,41 @@ def test_a_full_scratch_disk_fails_temporarily_and_the_next_try_completes(
     assert finished.get(MANIFEST) == whole.get(MANIFEST)
 
 
+def test_any_number_of_fragments_is_mapped_to_a_bounded_number_of_tasks(
+    tmp_path: Path, write_source: Write
+) -> None:
+    source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 1100")}
+    step = partial(run_step, "data.prepare.plan", tmp_path.as_uri(), tmp_path, source=source)
+    for most, tasks in ({}, 128), ({"partition_tasks": 3}, 3), ({"partition_tasks": 5000}, 1100):
+        planned = step(**most)["partitions"]  # Airflow maps at most 1,024 (max_map_length)
+        assert len(planned) == tasks
+        ranges = [range(each["first"], each["first"] + each["count"]) for each in planned]
+        assert list(chain(*ranges)) == list(range(1100))
+        assert {len(each) for each in ranges} <= {1100 // tasks, 1100 // tasks + 1}
+
+
+def test_the_retry_of_a_task_reads_only_the_fragments_that_are_missing(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source(
+        "for row in",
+        f"""log = open({str(tmp_path / "log")!r}, "a+")
+        log.seek(0)
+        lost = part["number"] == 3 and "3" not in log.read()
+        print(part["number"], file=log, flush=True)
+        if lost:
+            raise ConnectionError("lost")
+        for row in""",
+        SOURCE.replace("PARTS = 2", "PARTS = 6"),
+    )
+    store, read = (tmp_path / "store").as_uri(), tmp_path / "log"
+    with pytest.raises(TemporaryError, match="ConnectionError: lost"):
+        prepare(store, tmp_path, module, partition_tasks=1)
+    assert read.read_text().split() == ["0", "1", "2", "3"]
+    prepare(store, tmp_path, module, partition_tasks=1)
+    assert read.read_text().split() == ["0", "1", "2", "3", "3", "4", "5"]
+
+
 def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> None:
     source = {"kind": "python", "module": write_source("PARTS = 2", "PARTS = 4")}
     planned = run_step("data.prepare.plan", tmp_path.as_uri(), tmp_path, source=source)
@@ -252,6 +291,51 @@ def test_a_missing_partition_is_named(tmp_path: Path, write_source: Write) -> No
         run_step("data.prepare.finalize", tmp_path.as_uri(), tmp_path, dataset=planned["dataset"])
     with pytest.raises(MissingError, match="there is no finished data set"):
         load_dataset(planned["dataset"])
+
+
+# --- memory
+
+#: Prepares a source, and prints the most memory that it took, in MiB.
+_PREPARE_AND_MEASURE = """
+    import re, sys
+    from pathlib import Path
+    from aerotrain.standalone import prepare
+
+    store, scratch, kind, url = sys.argv[1:]
+    prepare(store, Path(scratch), {"kind": kind, "url": url})
+    print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_memory_is_bounded_where_small_files_hold_large_data(kind: str, tmp_path: Path) -> None:
+    """Some 200 MB of values in files of 1 MB: texts that repeat, and lines that lack values."""
+    path = tmp_path / "source" / f"x.{kind}{'' if kind == 'parquet' else '.gz'}"
+    path.parent.mkdir()
+    if kind == "parquet":
+        text = pa.DictionaryArray.from_arrays(np.zeros(30_000, np.int32), ["x" * 10_000])
+        pq.write_table(pa.table({"id": np.arange(30_000), "text": text}), path)
+    else:
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            if kind == "csv":
+                file.write("id,text\n" + "".join(f"{row},{'x' * 5000}\n" for row in range(45_000)))
+            else:
+                names = ",".join(f'"feature-{number}":0.5' for number in range(100))
+                rows = (f'{{"id":{row}}}\n' for row in range(60_000))
+                file.write(f'{{"id":-1,{names}}}\n' + "".join(rows))
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-c", textwrap.dedent(_PREPARE_AND_MEASURE)),
+            *((tmp_path / "store").as_uri(), str(tmp_path / "scratch"), kind),
+            path.parent.as_uri(),
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert int(ended.stdout.splitlines()[-1]) < 512
 
 
 # --- bad input
@@ -292,6 +376,21 @@ def test_a_bad_record_is_named(
         prepare(store, tmp_path, write_source(replaced, by))
     keys = {each.key.split("/", 2)[2] for each in open_store(store).list()}
     assert keys - {"quarantine/00000.jsonl"} == {"plan.json", "plan/00000.json", "plan/00001.json"}
+
+
+def test_reading_stops_when_too_many_records_are_rejected(
+    tmp_path: Path, write_source: Write
+) -> None:
+    module = write_source(
+        "for row in range(100):",
+        "for row in (READ.append(row) or row for row in range(10_000)):",
+        SOURCE.replace("np.full(3,", "np.full(3 + (row > 0),").replace(
+            "PARTS", "READ = []\n    PARTS", 1
+        ),
+    )
+    with pytest.raises(FinalError, match="records or more were rejected"):
+        prepare(tmp_path.as_uri(), tmp_path, module)
+    assert len(sys.modules[module].READ) < 2000
 
 
 def test_an_unavailable_input_is_a_temporary_error(tmp_path: Path, write_source: Write) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
+from support.listening import listening, open_to_network
 from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
 from support.waiting import wait_for
 
@@ -80,7 +82,7 @@ def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
             "crash",
             State.FAILED,
             "exited with 65: ZeroDivisionError: a bug of the user's own "
-            "(line 87 of small_jobs.py, in crash)",
+            "(line 88 of small_jobs.py, in crash)",
         ),
         ("chief", "vanish", State.LOST, "was ended by signal 9"),
     ],
@@ -114,6 +116,22 @@ def test_stop_ends_the_whole_group_with_its_grandchildren_and_leaves_nothing(
     assert not [pid for pid in children if _is_alive(pid)]
     assert not processes_of(handle)
     assert not Path(handle).exists()
+
+
+def test_the_network_does_not_reach_the_servers_of_replicas(
+    launcher: Launcher[Any], tmp_path: Path
+) -> None:
+    handle = launcher.start(launcher.plan(job(tmp_path, worker="serve_everywhere"), "try-1"))
+    lines: list[str] = []
+
+    def all_reached() -> bool:
+        launcher.observe(handle, lambda line: lines.append(str(line)))
+        return sum("reached" in line for line in lines) == 4
+
+    wait_for("two servers and their children", all_reached, seconds=60)
+    found = listening(map(psutil.Process, processes_of(handle)))
+    assert len(found) == (10 if socket.has_dualstack_ipv6() else 4)
+    assert open_to_network(found) == []
 
 
 def test_stop_may_be_called_by_another_process_and_twice(

@@ -1,11 +1,12 @@
 """Publications of many files: complete or absent, and fetched as they were published."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.store import MANIFEST, CorruptError, MissingError, fetch, open_store, publish
+from aerotrain.store import MANIFEST, CorruptError, MissingError, Store, fetch, open_store, publish
 
 
 @pytest.fixture
@@ -90,6 +91,31 @@ def test_an_invalid_manifest_is_refused(store_url: str, tmp_path: Path, text: by
     store.put(f"x/{MANIFEST}", text)
     with pytest.raises(FinalError, match="manifest"):
         fetch(store, "x", tmp_path)
+
+
+def edited(store_url: str, folder: Path, **changes: object) -> Store:
+    """A store with a publication ``x`` whose manifest has these changes."""
+    store = open_store(store_url)
+    publish(store, folder, "x", {})
+    manifest = json.loads(store.get(f"x/{MANIFEST}"))
+    store.put(f"x/{MANIFEST}", json.dumps({**manifest, **changes}).encode())
+    return store
+
+
+def test_a_manifest_of_another_version_is_refused_although_nothing_else_differs(
+    store_url: str, folder: Path, tmp_path: Path
+) -> None:
+    store = edited(store_url, folder, version=2)
+    with pytest.raises(FinalError, match="has version 2, this is version 1") as refused:
+        fetch(store, "x", tmp_path / "copy")
+    assert not isinstance(refused.value, CorruptError)  # an older checkpoint would not help
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_manifest_without_files_is_damaged(store_url: str, folder: Path, tmp_path: Path) -> None:
+    store = edited(store_url, folder, files={})
+    with pytest.raises(CorruptError, match=r"x/manifest.json: this manifest lists no file"):
+        fetch(store, "x", tmp_path / "copy")
 
 
 def test_an_empty_folder_is_not_published(store_url: str, tmp_path: Path) -> None:

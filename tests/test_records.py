@@ -53,7 +53,7 @@ SCHEMA = {
     "small": Feature("int16", (2, 1)),
     "yes": Feature("bool"),
     "weights": Feature("float32", (2, 2)),
-    "double": Feature("float32"),
+    "double": Feature("float64"),
     "text": Feature("string"),
     "blob": Feature("string"),
     "words": Feature("string", (3,)),
@@ -72,6 +72,7 @@ def ragged_columns(count: int) -> dict[str, Column]:
         "words": Column(Feature("string", (2,)), pa.array(words, pa.large_binary())),
         "text": Column(Feature("string"), pa.array(words[:count], pa.large_binary())),
         "weights": column_of("weights", random.random((count, 40), np.float32)),
+        "doubles": column_of("doubles", random.random((count, 2))),
     }
 
 
@@ -224,7 +225,8 @@ def test_a_file_without_any_record_is_not_a_tfrecord_file(content: bytes) -> Non
 @pytest.mark.parametrize(
     ("values", "feature", "held"),
     [
-        (pa.array([1.5, 2.5], pa.float64()), Feature("float32"), [1.5, 2.5]),
+        (pa.array([1.5, 2.5], pa.float64()), Feature("float64"), [1.5, 2.5]),
+        (pa.array([1.5, 2.5], pa.float32()), Feature("float32"), [1.5, 2.5]),
         (pa.array([True, False]), Feature("bool"), [True, False]),
         (pa.array(["a", "b"]).dictionary_encode(), Feature("string"), [b"a", b"b"]),
         (pa.array([[1, 2], [3, 4]]), Feature("int64", (2,)), [[1, 2], [3, 4]]),
@@ -236,7 +238,7 @@ def test_a_file_without_any_record_is_not_a_tfrecord_file(content: bytes) -> Non
         ),
         (pa.array([datetime(1970, 1, 1, 0, 0, 1)]), Feature("int64"), [1_000_000]),
         (pa.array([date(1970, 1, 3)]), Feature("int32"), [2]),
-        (pa.array([Decimal("1.25")]), Feature("float32"), [1.25]),
+        (pa.array([Decimal("1.25")]), Feature("float64"), [1.25]),
         (np.array(["a", "b"]), Feature("string"), [b"a", b"b"]),
     ],
 )
@@ -285,8 +287,8 @@ def test_a_feature_that_no_record_can_hold_is_refused_by_its_name(
     [
         ({"x": np.zeros(3, np.float32)}, "features are x, where the first record has label, x"),
         ({"x": np.zeros(3), "label": 1, "z": 1}, "features are label, x, z"),
-        ({"x": np.zeros(4), "label": 1}, r"'x' is float32 of shape \(4,\), where .* \(3,\)"),
-        ({"x": np.zeros(3), "label": 1.0}, "'label' is float32 .*, where .* int64"),
+        ({"x": np.zeros(4), "label": 1}, r"'x' is float64 of shape \(4,\), where .* \(3,\)"),
+        ({"x": np.zeros(3), "label": 1.0}, "'label' is float64 .*, where .* int64"),
     ],
 )
 def test_a_record_unlike_the_first_is_refused(record: Mapping[str, Any], words: str) -> None:
@@ -312,7 +314,7 @@ def test_tensorflow_reads_back_what_was_encoded(tmp_path: Path) -> None:
     assert stored["small"].int64_list.value == [-5, 5]
     assert stored["yes"].int64_list.value == [1]
     assert stored["weights"].float_list.value == RECORD["weights"].ravel().tolist()
-    assert stored["double"].float_list.value == [np.float32(0.1)]
+    assert stored["double"].bytes_list.value == [np.float64(0.1).tobytes()]
     assert stored["text"].bytes_list.value == ["Grüße".encode()]
     assert stored["blob"].bytes_list.value == [b"ends in zeros\0\0"]
     assert stored["words"].bytes_list.value == [b"one", b"", b"three"]

@@ -12,6 +12,8 @@ import pytest
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.lease import Lease
+from aerotrain.store import open_store
 
 pytestmark = pytest.mark.process
 
@@ -104,6 +106,19 @@ def test_the_termination_message_of_an_exception_names_the_line_of_user_code(
     assert log.read_text() == (
         "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (line 4 of finder.py, in read)"
     )
+
+
+@pytest.mark.parametrize("end", ["return None", "raise ValueError"])
+def test_the_lease_of_a_replica_that_has_ended_blocks_no_other_launch(
+    tmp_path: Path, end: str
+) -> None:
+    module = f"def run(replica):\n    replica.lease.take()\n    {end}\n"
+    life_in(tmp_path, module, "one_device", "chief")
+    store = open_store((tmp_path / "store/runs/run/find").as_uri())
+    pauses: list[float] = []
+    later = Lease(store, attempt="2", restarts=0, place="here", pause=pauses.append)
+    later.take()
+    assert (later.token, pauses) == (2, [])
 
 
 def test_a_full_disk_for_its_log_does_not_end_a_replica(tmp_path: Path) -> None:

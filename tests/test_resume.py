@@ -11,8 +11,9 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.contract.status import Progress
 from aerotrain.data.dataset import load_dataset
-from aerotrain.store import open_store
+from aerotrain.store import CorruptError, open_store, publish
 from aerotrain.train import run
+from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
@@ -113,7 +114,7 @@ def saved_after(process, step):
 def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
     digits, whole, strategy
 ):
-    name = f"killed-{strategy.replace('_', '-')}"
+    name = f"resumed-{strategy.replace('_', '-')}"
     with by_hand(digits, name, strategy) as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
         process.kill()
@@ -205,6 +206,23 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(digits, cap
     names = complete_checkpoints(store_of(digits, "damaged"))
     assert (len(names), names[-1]) == (3, Name(2, 120))
     assert not (folder / "0000000999" / "checkpoint.index").exists()
+
+
+@pytest.mark.parametrize("missing", ["checkpoint.index", "checkpoint.data-00000-of-00001", None])
+def test_a_checkpoint_whose_manifest_lacks_files_is_not_used(tmp_path, missing):
+    names = ["checkpoint.index", "checkpoint.data-00000-of-00001", "beside/random"]
+    made = tmp_path / "made"
+    for name in names:
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_bytes(b"content")
+    store = open_store((tmp_path / "store").as_uri())
+    publish(store, made, "", {})
+    manifest = json.loads(store.get("manifest.json"))
+    manifest["files"] = {} if missing is None else manifest["files"]
+    manifest["files"].pop(missing, None)
+    store.put("manifest.json", json.dumps(manifest).encode())
+    with pytest.raises(CorruptError, match=r"lists no file|does not list all files"):
+        restore_weights(None, store, tmp_path / "fetched")
 
 
 def test_a_manifest_that_points_outside_its_prefix_is_refused(digits):

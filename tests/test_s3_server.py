@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import grpc
 import psutil
 import pytest
 
 from aerotrain.store import StoreRefused, open_store
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from devtools.s3_server import (
     CREDENTIALS,
     S3Server,
@@ -28,6 +27,7 @@ from devtools.s3_server import (
     weed_arguments,
 )
 from devtools.weed import CERTIFICATE, PORT_FLAGS
+from support.listening import Address, listening
 
 pytestmark = pytest.mark.process
 
@@ -76,23 +76,6 @@ CALLS = {
     "/messaging_pb.SeaweedS3IamCache/PutIdentity": b"",
     "/worker_pb.WorkerService/WorkerStream": b"",
 }
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-
-def listening(process: psutil.Process) -> list[Address]:
-    """The addresses on which a process and its descendants listen."""
-    family = [process, *process.children(recursive=True)]
-    found = {
-        Address(each.laddr.ip, each.laddr.port)
-        for member in family
-        for each in member.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN
-    }
-    return sorted(found)
 
 
 def answers(at: Address, tls: ssl.SSLContext | None) -> Iterator[str]:
@@ -172,7 +155,7 @@ MODEL = bytes(range(256)) * (1 << 15)
 def test_no_port_lists_reads_writes_or_deletes_without_a_credential(
     server: S3Server,
 ) -> None:
-    found = listening(psutil.Process(server.process.pid))
+    found = listening([psutil.Process(server.process.pid)])
     assert {each.port for each in found} == set(server.ports)
     assert {each.host for each in found} == {"127.0.0.1"}
     assert list(itertools.chain.from_iterable(map(tried, found))) == []
@@ -311,7 +294,7 @@ def test_other_containers_reach_only_s3_and_only_with_a_credential(tmp_path: Pat
     with composed(tmp_path / "data") as (process, server):
         store = open_store("s3://kept", server.environment)
         store.put("model", MODEL)
-        found = listening(process)
+        found = listening([process])
         assert {each.port for each in found} == set(server.ports)
         # weed serves S3 only with a gRPC port at the same address.
         assert {each.port for each in found if each.host != "127.0.0.1"} == set(server.ports[-2:])

@@ -610,7 +610,7 @@ def test_arrays_of_different_length_or_truncated_are_refused(tmp_path: Path) -> 
         ({"kind": "parqet"}, "no kind of source 'parqet', did you mean 'parquet'"),
         ({"kind": "csv"}, "needs 'url'"),
         ({"kind": "csv", "url": "", "delimeter": ";"}, "did you mean 'delimiter'"),
-        ({"kind": "csv", "url": "", "types": {"n": "int"}}, "did you mean 'int64'"),
+        ({"kind": "csv", "url": "", "types": {"n": "int6"}}, "did you mean 'int64'"),
         ({"kind": "csv", "url": "", "encoding": "klingon"}, "no encoding 'klingon'"),
         ({"kind": "csv", "url": "http://x/y"}, "names no store"),
         ({"kind": "csv", "url": "", "columns": "n"}, r"'columns' must be a list of names, got 'n'"),

@@ -93,8 +93,23 @@ def test_a_termination_message_is_a_sentence_for_people_and_names_for_programs()
     assert seen.unresponsive == {"worker-0"}
 
 
+def test_a_replica_that_was_ended_for_lack_of_a_heartbeat_did_hang() -> None:
+    said = TerminationMessage(reason="had no heartbeat for 60 s", no_heartbeat=True)
+    assert TerminationMessage.parse(said.to_text()) == said
+    seen = observed_exit(137, said.to_text())
+    assert (seen.state, seen.failure) == (State.LOST, Failure.HANG)
+    assert seen.reason == "was ended by signal 9: had no heartbeat for 60 s"
+
+
 @pytest.mark.parametrize(
-    "text", ["", "two\nlines", 'a tail of a log\n{"step": 3}', "not\n{whole", "a number\n7"]
+    "text",
+    [
+        "",
+        "two\nlines",
+        'a tail of a log\n{"step": 3}',
+        "not\n{whole",
+        "a number\n7",
+    ],
 )
 def test_any_other_termination_message_is_the_reason(text: str) -> None:
     assert TerminationMessage.parse(text) == TerminationMessage(reason=text)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -83,6 +84,16 @@ def test_a_folder_that_may_not_be_listed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o300)
     with pytest.raises(StoreRefused, match="change its permissions"):
         list(open_store(tmp_path.as_uri()).list())
+
+
+def test_the_files_of_a_folder_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        open_store(tmp_path.as_uri()).put("run/model", b"12")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / each).stat().st_mode) for each in ("run", "run/model")]
+    assert modes == [0o750, 0o640]
 
 
 def test_a_listing_has_another_tag_for_another_content(store_url: str) -> None:

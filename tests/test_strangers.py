@@ -101,19 +101,16 @@ class TestUnderOurNames:
         uid: str = of.double.create(pod, of.namespace)["metadata"]["uid"]
         return uid
 
-    def test_a_foreign_pod_with_the_name_of_a_failed_replica_is_not_deleted(
+    def test_a_foreign_pod_with_the_name_of_a_restarted_replica_is_not_deleted(
         self, ours: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(lifecycle, "DELETED_WITHIN", 1.0)
-        pod = ours.pod()
+        theirs = self.stranger(ours, "job-chief-r1")
         ours.double.delete("pods", "job-chief", ours.namespace, gracePeriodSeconds=0)
-        ours.double.wait_for(lambda: not ours.pod()["metadata"], "its end")
-        del pod["metadata"]["ownerReferences"]
-        theirs = ours.double.create(pod, ours.namespace)["metadata"]["uid"]
         ended = ours.followed().end()
         assert ended.state is State.LOST
-        assert f"there is a Pod job-chief in {ours.namespace} that is not" in ended.reason
-        assert ours.pod()["metadata"]["uid"] == theirs
+        assert f"there is a Pod job-chief-r1 in {ours.namespace} that is not" in ended.reason
+        assert ours.uids() == {"job-chief-r1": theirs}
 
     def test_the_next_try_deletes_only_objects_of_the_previous_one(
         self, ours: ImaginedGroup, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +150,7 @@ class TestUnderOurNames:
         ours.double.tell("job-chief", "FailedMount", "an old story", namespace=ours.namespace)
         ours.followed().become(statuses.exited(139))
         ours.until_restarted(1)
-        ours.double.tell("job-chief", "FailedMount", "the cause", namespace=ours.namespace)
+        ours.double.tell("job-chief-r1", "FailedMount", "the cause", namespace=ours.namespace)
         ours.become(statuses.exited(65))
         assert ours.end().state is State.FAILED
         assert "chief FailedMount: the cause" in caplog.messages

@@ -51,6 +51,7 @@ def case(strategy, devices=0, workers=0, model="plain", steps=STEPS, **arguments
 ALONE = {
     "one_device": case("one_device"),
     "one_device, embedding": case("one_device", model="looking_up", steps_per_execution=STEPS),
+    "one_device, normalized": case("one_device", model="normalized"),
     "one_device, its own train step": case("one_device", model="own_step", steps=30),
 }
 
@@ -94,11 +95,36 @@ STATEFUL = {
     ),
 }
 
+#: Replicas that normalize with the statistics of the whole batch, and with those of their part.
+SYNCHRONIZED = {
+    f"{name}, synchronized": case(
+        name, workers=workers, model="normalized", synchronized_batch_norm=True, **more
+    )
+    for name, workers, more in (
+        ("mirrored", 0, {}),
+        ("central_storage", 0, {}),
+        ("multi_worker_mirrored", 1, {"steps_per_execution": 5}),
+    )
+}
+UNSYNCHRONIZED = {
+    f"{name}, normalized": case(name, workers=workers, model="normalized", steps_per_execution=10)
+    for name, workers in (("mirrored", 0), ("central_storage", 0), ("multi_worker_mirrored", 1))
+}
+
+#: One step of two replicas with one example each, of which each drops half of the units.
+DROPPING = {
+    f"{name}, dropping": case(name, workers=workers, model="dropping", steps=1, batch_size=2)
+    for name, workers in (("mirrored", 0), ("central_storage", 0), ("multi_worker_mirrored", 1))
+}
+
 CASES = {
     **ALONE,
     **SHARED,
     **SHARED_OWN,
     **STATEFUL,
+    **SYNCHRONIZED,
+    **UNSYNCHRONIZED,
+    **DROPPING,
     "multi_worker_mirrored, embedding": case(
         "multi_worker_mirrored", workers=1, model="looking_up", steps_per_execution=STEPS
     ),
@@ -153,6 +179,31 @@ def test_replicas_that_share_a_batch_train_the_same_model_as_one(steps_of, name)
     for replica in steps_of(name):
         assert replica["counter"] == replica["iterations"] == STEPS
         assert_same(replica, alone)
+
+
+@pytest.mark.parametrize("name", SYNCHRONIZED)
+def test_synchronized_batch_normalization_trains_the_same_model_as_one_replica(steps_of, name):
+    [alone] = steps_of("one_device, normalized")
+    for replica in steps_of(name):
+        weights = {each: value for each, value in replica.items() if each.startswith("weight_")}
+        assert_same(weights, {each: alone[each] for each in weights}, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", UNSYNCHRONIZED)
+def test_moving_averages_are_the_mean_of_those_of_all_replicas(steps_of, name):
+    # A central variable gets the mean in each step.
+    [central] = steps_of("central_storage, normalized")
+    [alone] = steps_of("one_device, normalized")
+    for replica in steps_of(name):
+        assert_same(replica, central)
+        assert abs(replica["loss"][-1] - alone["loss"][-1]) > 1e-3
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_each_replica_drops_other_units(steps_of, name):
+    for replica in steps_of(name):
+        kept = -np.sort(np.unique(np.round(replica["weight_0"], 4)))
+        np.testing.assert_allclose(sorted(kept), [0.0, 0.5, 1.0], atol=1e-3)
 
 
 def test_workers_train_an_embedding_with_a_short_batch_as_one_replica_does(steps_of):
@@ -310,6 +361,10 @@ def test_a_communication_library_of_gpus_is_refused_without_gpus():
         ({"communication": "rng"}, "no communication 'rng', did you mean 'ring'"),
         ({"gradient_dtype": "int8"}, "no gradient_dtype 'int8'.*float32, bfloat16, float16"),
         ({"bytes_per_pack": -1}, "bytes_per_pack must be a whole number of 0 or more"),
+        (
+            {"synchronized_batch_norm": True, "jit_compile": True},
+            "exchanges statistics within a step, which XLA cannot compile",
+        ),
         (
             {"gradient_accumulation_steps": 0},
             "gradient_accumulation_steps must be a whole number of 1 or more",

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.status import Progress, State
 from aerotrain.training.model_manifest import ModelManifest
+from support.listening import listening, open_to_network
 from support.live_sets import Live, end_fork_server
 from support.training_fixtures import Pipeline
 
@@ -159,6 +161,9 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
             assert not steps_restored(said)
             steps = [*before, *steps_of(said)]
             assert steps == sorted(steps)
+    servers = listening(map(psutil.Process, harmed.live.pids().values()))
+    assert len(servers) >= len(replicas) - 1, "all, but those without a cluster, serve"
+    assert open_to_network(servers) == []
     assert harmed.end() is State.SUCCEEDED, "\n".join(harmed.live.lines)
     trained = ModelManifest.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
     assert trained.step >= steps_of(harmed.live.lines)[-1]

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import tarfile
 from pathlib import Path
 
@@ -70,16 +71,72 @@ def test_large_data_in_the_code_folder_is_refused_by_name(
 ):
     monkeypatch.setattr(user_code, "LARGEST", 1 << 20)
     (folder / "images.npy").write_bytes(bytes(2 << 20))
-    with pytest.raises(FinalError, match=r"holds 2 MiB .* images\.npy: move data out"):
+    with pytest.raises(FinalError, match=r"hold 2 MiB, .* images\.npy: move data out"):
         pack(folder)
 
 
-def test_an_archive_with_a_path_outside_its_folder_is_refused(store: Store, tmp_path: Path):
+def stored(store: Store, packed: bytes) -> str:
+    key = f"{hashlib.sha256(packed).hexdigest()}.tar.gz"
+    store.put(key, packed)
+    return f"{store.url}/{key}"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("../outside.py", tarfile.REGTYPE), ("a", b"2")])
+def test_an_archive_with_a_link_or_a_path_outside_its_folder_is_refused(
+    store: Store, tmp_path: Path, name: str, kind: bytes
+):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        archive.addfile(tarfile.TarInfo("../outside.py"))
-    key = f"{hashlib.sha256(packed.getvalue()).hexdigest()}.tar.gz"
-    store.put(key, packed.getvalue())
-    with pytest.raises(FinalError, match=r"\.\./outside\.py"):
-        fetch_code(f"{store.url}/{key}", tmp_path / "code")
+        archive.addfile(tarfile.TarInfo("there"))
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname = kind, "there"
+        archive.addfile(entry)
+    with pytest.raises(FinalError, match=re.escape(name)):
+        fetch_code(stored(store, packed.getvalue()), tmp_path / "code")
     assert not (tmp_path / "outside.py").exists()
+
+
+def test_an_archive_that_unpacks_to_more_than_code_may_hold_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for number in range(3):
+            entry = tarfile.TarInfo(f"{number}.py")
+            entry.size = 1 << 20
+            archive.addfile(entry, io.BytesIO(bytes(1 << 20)))
+    monkeypatch.setattr(user_code, "LARGEST", 2 << 20)
+    with pytest.raises(FinalError, match="more than the 2 MiB"):
+        fetch_code(stored(store, packed.getvalue()), tmp_path / "code")
+    monkeypatch.setattr(user_code, "LARGEST", 1 << 10)
+    with pytest.raises(FinalError, match="more than the 0 MiB"):
+        fetch_code(stored(store, packed.getvalue()), tmp_path / "code")
+    assert not (tmp_path / "code").exists()
+
+
+def test_what_can_be_packed_can_be_unpacked(
+    folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(200):
+        (folder / f"{'long' * 40}_{number}.py").touch()
+    monkeypatch.setattr(user_code, "LARGEST", 300 << 10)
+    with pytest.raises(FinalError, match="may hold 0"):
+        pack(folder)
+    monkeypatch.setattr(user_code, "LARGEST", 600 << 10)
+    fetch_code(publish_code(store, folder), tmp_path / "code")
+
+
+def test_a_link_out_of_the_code_folder_is_refused_and_one_within_it_is_packed(
+    folder: Path, store: Store, tmp_path: Path
+):
+    (folder / "scans.py").symlink_to("digits.py")
+    (tmp_path / "linked").symlink_to(folder)
+    unpacked = fetch_code(publish_code(store, tmp_path / "linked"), tmp_path / "code")
+    assert (unpacked / "scans.py").read_text() == "from layers import dense\n"
+
+    (tmp_path / "secret").write_text("root:x")
+    for name, target in (("a.py", tmp_path / "secret"), ("b", tmp_path)):
+        (folder / name).symlink_to(target)
+        with pytest.raises(FinalError, match=f"{name} links to {target}, which is outside"):
+            pack(folder)
+        (folder / name).unlink()

@@ -6,10 +6,8 @@ from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import Store, open_store
-from aerotrain_airflow.settings import Settings
-
-#: Prefixes of Airflow's own variables (its database, its keys), which replicas must not get.
-_PRIVATE = ("AIRFLOW", "_AIRFLOW", "TF_CONFIG")
+from aerotrain_airflow.backends.process.passed_variables import passed
+from aerotrain_airflow.settings import Settings, listed
 
 
 def store_environment(settings: Settings) -> dict[str, str]:
@@ -48,6 +46,5 @@ def store_of(url: str, settings: Settings) -> Store:
 
 
 def replica_base_environment(settings: Settings) -> dict[str, str]:
-    """The base environment of local replicas: this process's, without Airflow's secrets."""
-    public = {name: each for name, each in os.environ.items() if not name.startswith(_PRIVATE)}
-    return public | store_environment(settings)
+    """The base environment of local replicas: the passed variables, and the store's credential."""
+    return passed(os.environ, listed(settings.pass_env)) | store_environment(settings)

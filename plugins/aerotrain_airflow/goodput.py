@@ -147,11 +147,11 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
     """Write the complete event log next to the job's result, including earlier attempts.
 
     It is merged from the events of the replica group and those of its chief. Returns None, and
-    writes nothing, where the job does not train and no event but its start was recorded.
+    writes nothing, where the job does not train and no event but its start and end was recorded.
     """
     seen = list(group)
     inside = events_of_chief(store)
-    if not inside and all(each.event is EventType.START for each in seen):
+    if not inside and {each.event for each in seen} <= {EventType.START, EventType.END}:
         return None
     end = Event(event=EventType.END, at=now)
     events = merged({*events_of_earlier_attempts(store), *inside, *seen, end})

@@ -235,5 +235,7 @@ def _result(job: Job, attempt: str, settings: Settings) -> Any:
         if result.attempt == attempt:
             return result.value
     raise TemporaryError(
-        f"{job.name} ended well but left no result at {job.result_url}; was it deleted?"
+        f"the chief of {job.name} exited with 0, but its result is not at {job.result_url}: "
+        "either code that it runs ended the process early, such as by os._exit(), then see its "
+        "last lines; or the result was deleted"
     )

@@ -36,6 +36,13 @@ class RunOptions:
         minimum=0,
         maximum=1,
     )
+    check_model: bool = option(
+        True,
+        title="Check the model",
+        help="Build the model in the first task, on the first records of the source, and end the "
+        "run there if the model cannot be trained. It takes some seconds.",
+        section=Section.GATE,
+    )
     restarts: Mapping[str, int] = option(
         {},
         title="Restart limits",
@@ -57,7 +64,8 @@ class RunOptions:
     launcher: str | None = option(
         None,
         title="Launcher",
-        help="Run replicas as local processes or as pods. Empty: the setting of this Airflow.",
+        help="Run replicas as local processes or as pods, if the administrator allows it. Empty: "
+        "the setting of this Airflow.",
         section=Section.LAUNCHER,
         kind=Kind.STRING,
         choices=tuple(LAUNCHERS),
@@ -101,6 +109,9 @@ def training_params(**defaults: Any) -> dict[str, Param]:
                 f"it has {', '.join(params)}"
             )
         params[name].value = value
+    for name, each in FORM.items():
+        if each.option.fixed:
+            params[name].schema["enum"] = [params[name].value]
     return params
 
 

@@ -4,28 +4,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import BaseOperator, Context, XComArg
+from airflow.sdk import Context, XComArg
 
-from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job
-from aerotrain.contract.names import path_segment
+from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import check_conf, describe, with_code_published
 from aerotrain_airflow.operator import JobOperator, translated
 from aerotrain_airflow.settings import Settings
+from aerotrain_airflow.task_try import WorkerGoneError
 
 #: Placeholder for the output of another task.
 _PENDING = "(another task's output)"
 
+_PLAN, _TRAIN = "aerotrain.data.prepare.plan", "aerotrain.train"
 
-class PreflightOperator(BaseOperator):
-    """Check the run's conf, every job of the DAG, the store, and the launcher.
+
+class PreflightOperator(JobOperator):
+    """Check the run's conf, every job of the DAG, the store, the launcher, and the models.
 
     ``launcher`` and ``dry_run`` are as for ``JobOperator``. A dry run shows what each job that is
-    known at this point would start.
+    known at this point would start. With ``check_model``, a replica builds the model of each
+    training and tries it on the first records of its data (``aerotrain.check``). Where that
+    replica cannot run, the training makes the same checks when it starts.
 
     Raises:
         AirflowFailException: something cannot work; the message lists all errors.
@@ -33,12 +39,11 @@ class PreflightOperator(BaseOperator):
             disk is full.
     """
 
-    template_fields = ("launcher", "is_dry_run")
+    template_fields = ("check_model", "launcher", "is_dry_run")
 
-    def __init__(self, *, launcher: Any = None, dry_run: Any = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.launcher = launcher
-        self.is_dry_run = dry_run
+    def __init__(self, *, check_model: Any = True, **kwargs: Any) -> None:
+        super().__init__(job={}, **kwargs)
+        self.check_model = check_model
 
     def execute(self, context: Context) -> None:
         with translated():
@@ -47,8 +52,51 @@ class PreflightOperator(BaseOperator):
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(store_of(url, settings))
-            self._check_plans(jobs, settings, str(context["ti"].id))
+            self._check_plans(list(jobs.values()), settings, str(context["ti"].id))
+            if self.check_model and not self.is_dry_run:
+                self._check_trainings(jobs, context, settings)
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
+
+    def _check_trainings(
+        self, jobs: Mapping[str, Job], context: Context, settings: Settings
+    ) -> None:
+        """Check the model of each training of which the source and all arguments are known."""
+        ti = context["ti"]
+        for task_id, job in jobs.items():
+            if job.module != _TRAIN:
+                continue
+            known, prepare = dict(job.arguments), {}
+            if known["data"] == _PENDING:
+                plan = jobs.get(_plan_of(context["dag"].get_task(task_id)))
+                known["data"], prepare = "", dict(plan.arguments) if plan else {"of": _PENDING}
+            if _PENDING in str((known, prepare)):
+                self.log.info("%s: its model is checked when it starts, with %s", task_id, _PENDING)
+                continue
+            name = job_name(ti.dag_id, ti.run_id, f"{self.task_id}.{task_id}")
+            task = f"{path_segment(self.task_id)}/{job.task}"
+            try:
+                self._run_check(check_of(job, prepare, name=name, task=task), context, settings)
+            except FinalError as error:
+                raise FinalError(f"{task_id}: {error}") from error
+            except TemporaryError as error:
+                if self._killed or isinstance(error, WorkerGoneError):
+                    raise
+                self.log.warning(
+                    "%s: its model could not be checked here, and is when training starts: %s",
+                    task_id,
+                    error,
+                )
+
+    def _run_check(self, job: Job, context: Context, settings: Settings) -> None:
+        """Run the job to its end; raises its error."""
+        self._start(job, context, settings)
+        try:
+            ended = self._watch(self._timeout(context), None)
+            assert ended is not None  # it is watched to its end
+            ended.raise_unless_succeeded()
+        finally:
+            self._stop()
+            self._running = None
 
     def _check_plans(self, jobs: Sequence[Job], settings: Settings, attempt: str) -> None:
         """Check with the launcher that every job could start; in a dry run, log the plans."""
@@ -59,11 +107,11 @@ class PreflightOperator(BaseOperator):
             for plan in plans:
                 self.log.info("would start %s:\n%s", plan.job.task, plan)
 
-    def _check_jobs(self, context: Context, settings: Settings) -> list[Job]:
-        """The jobs of the DAG, as far as they are known before any task has run."""
-        jobs, errors = [], []
+    def _check_jobs(self, context: Context, settings: Settings) -> dict[str, Job]:
+        """The jobs of the DAG by task, as far as they are known before any task has run."""
+        jobs, errors = {}, []
         for task in context["dag"].tasks:
-            if isinstance(task, JobOperator):
+            if isinstance(task, JobOperator) and not isinstance(task, PreflightOperator):
                 try:
                     job = _described_ahead(task, context, settings)
                     _check_models(job)
@@ -71,11 +119,24 @@ class PreflightOperator(BaseOperator):
                     if _PENDING not in str(error):  # checked later, when the value is known
                         errors.append(f"{task.task_id}: {error}")
                 else:
-                    jobs.append(job)
+                    jobs[task.task_id] = job
         if errors:
             raise FinalError("\n".join(errors))
-        _check_shards(jobs)
+        _check_shards(list(jobs.values()))
         return jobs
+
+
+def _plan_of(training: Any) -> str:
+    """The id of the task that plans the data set of a training; empty if another one gives it."""
+    value: Any = training.job["arguments"].get("data")
+    while isinstance(value, XComArg):
+        task: Any = getattr(value, "operator", None)
+        if not isinstance(task, JobOperator):
+            return ""
+        if task.job["module"] == _PLAN:
+            return str(task.task_id)
+        value = task.job["arguments"].get("dataset")
+    return ""
 
 
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:
@@ -98,7 +159,7 @@ def _without_outputs(value: Any) -> Any:
 
 def _check_models(job: Job) -> None:
     """Check that the model's module is in the code folder of a training job."""
-    if job.module != "aerotrain.train" or not job.code:
+    if job.module != _TRAIN or not job.code:
         return
     name = job.arguments["model"]
     path = Path(job.code, *name.split("."))
@@ -113,7 +174,7 @@ def _check_shards(jobs: Sequence[Job]) -> None:
     """Check that there are at least as many shards as readers: each reader reads whole shards."""
     readers = max((job.count(job.reader) for job in jobs), default=0)
     for job in jobs:
-        if job.module == "aerotrain.data.prepare.plan":
+        if job.module == _PLAN:
             shards = PlanArguments.of(job.arguments).shards
             if shards < readers:
                 raise SpecError(

@@ -24,6 +24,11 @@ LAUNCHERS = sorted(
 )
 
 
+def listed(names: str) -> list[str]:
+    """The names of a setting that are separated by commas."""
+    return [each.strip() for each in names.split(",") if each.strip()]
+
+
 def _setting(description: str, default: str | bool | Callable[[Path], str] = "") -> Any:
     """A setting; a computed default gets the folder that contains the DAGs folder."""
     return field(metadata={"description": description, "default": default})
@@ -40,6 +45,10 @@ class Settings:
     )
     store_conn_id: str = _setting("The AWS connection for an s3:// store.", "store")
     launcher: str = _setting(f"Where replicas run: {', '.join(LAUNCHERS)}.", LAUNCHERS[0])
+    allowed_launchers: str = _setting(
+        "Other launchers that a run may choose by its param `launcher`, separated by commas. "
+        "With `process`, whoever may trigger a run also runs its code on Airflow's worker."
+    )
     scratch: Path = _setting(  # noqa: RUF009 -- it returns a field
         "process: the folder of replica groups. Default: scratch next to the DAGs folder.",
         lambda home: str(home / "scratch"),
@@ -52,8 +61,12 @@ class Settings:
         "process: the interpreter with aerotrain's extra tensorflow. Default: Airflow's own.",
         lambda _home: sys.executable,
     )
+    pass_env: str = _setting(
+        "process: variables of Airflow's environment that replicas get in addition to those of "
+        "`passed_variables.py`, separated by commas; `*` stands for any characters."
+    )
     image: str = _setting("kubernetes: the training image.")
-    namespace: str = _setting("kubernetes: where the pods run.", "default")
+    namespace: str = _setting("kubernetes: where the pods run.", "aerotrain")
     kubernetes_conn_id: str = _setting(
         "kubernetes: the connection to the cluster.", "kubernetes_default"
     )
@@ -74,7 +87,7 @@ class Settings:
         """The current settings, with another launcher if one is given.
 
         Raises:
-            FinalError: the store is not a URL, or the launcher does not exist.
+            FinalError: the store is not a URL, or the launcher does not exist or is not allowed.
         """
         home = Path(conf.get("core", "dags_folder")).resolve().parent
         values: dict[str, Any] = {}
@@ -85,6 +98,7 @@ class Settings:
             else:
                 fallback = default(home) if callable(default) else default
                 values[each.name] = conf.get(_SECTION, each.name, fallback=fallback)
+        allowed = {values["launcher"], *listed(values["allowed_launchers"])}
         values |= {
             "store": values["store"].rstrip("/"),
             "scratch": Path(values["scratch"]).resolve(),
@@ -101,5 +115,11 @@ class Settings:
                 f"there is no launcher {settings.launcher!r}"
                 f"{nearest(settings.launcher, LAUNCHERS)}; "
                 f"the launchers are {', '.join(LAUNCHERS)}"
+            )
+        if settings.launcher not in allowed:
+            raise FinalError(
+                f"this run asks for the launcher {settings.launcher!r}, and this Airflow allows "
+                f"{', '.join(sorted(allowed))}; leave it out, or have the administrator add it to "
+                "[aerotrain] allowed_launchers"
             )
         return settings

@@ -55,7 +55,7 @@ def prepare(
         plan_arguments["splits"] = dict(splits)
     bounded = {} if pool is None else {"pool": pool}
     with TaskGroup("prepare"):
-        check = PreflightOperator(task_id="check", **_WHERE)
+        check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **_WHERE)
         plan = JobOperator(
             task_id="plan",
             job={"module": "aerotrain.data.prepare.plan", "arguments": plan_arguments},
@@ -94,12 +94,12 @@ def train(
 ) -> XComArg:
     """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
 
-    ``hparams`` is passed to ``build_model`` together with the learning rate; a value may be a
-    ``RunParam`` of the DAG. ``environment`` adds variables to the replicas, such as
-    ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which ``evaluate`` and ``export`` then
-    need too. ``pods`` are pod templates by role, for settings beyond resources, such as
-    ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``. ``operator`` is any other argument
-    of the operator, such as ``pool``.
+    ``hparams`` is passed to ``build_model`` together with the learning rate and the hparams of the
+    form, which take precedence; a value may be a ``RunParam`` of the DAG. ``environment`` adds
+    variables to the replicas, such as ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which
+    ``evaluate`` and ``export`` then need too. ``pods`` are pod templates by role, for settings
+    beyond resources, such as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``.
+    ``operator`` is any other argument of the operator, such as ``pool``.
 
     Returns:
         The URL of the trained model.
@@ -135,7 +135,10 @@ def train(
                 "model": module,
                 "data": data,
                 **{name: RunParam(name) for name in TRAINING_STEP},
-                "hparams": {"learning_rate": RunParam("learning_rate"), **(hparams or {})},
+                "hparams": [
+                    {"learning_rate": RunParam("learning_rate"), **(hparams or {})},
+                    RunParam("hparams"),
+                ],
             },
         },
     ).output
@@ -175,11 +178,13 @@ def export(
     model: XComArg | str,
     data: XComArg | str,
     *,
+    keras_file: bool = True,
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
     """Publish the model as the next version for TensorFlow Serving, after checking it.
 
+    With ``keras_file``, the version also has ``model.keras``: the model without its transform.
     ``environment`` is as for ``train``; ``pod`` is the template of the step's only pod.
 
     Returns:
@@ -191,7 +196,7 @@ def export(
         job={
             "module": "aerotrain.export",
             "replicas": [_chief(environment, pod)],
-            "arguments": {"model": model, "data": data},
+            "arguments": {"model": model, "data": data, "keras_file": keras_file},
         },
     ).output
 

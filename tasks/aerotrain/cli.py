@@ -2,6 +2,7 @@
 
 ::
 
+    aerotrain check --model digits --source digits --code dags/models --store file:///data/digits
     aerotrain prepare digits --code dags/models --store file:///data/digits
     aerotrain train --model digits --code dags/models \\
         --data file:///data/digits/datasets/1a2b… --store file:///data/digits
@@ -26,7 +27,7 @@ from argparse import (
     RawDescriptionHelpFormatter,
 )
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,10 +35,17 @@ from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job, Role
 from aerotrain.contract.options import Arguments, Declared, Kind, options_of
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import EvaluateArguments, ExportArguments, TrainArguments
+from aerotrain.contract.steps import (
+    EvaluateArguments,
+    ExportArguments,
+    TrainArguments,
+    check_of,
+)
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
 from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_replicas
+
+_SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,17 @@ class Command:
     module: str
     arguments: type[Arguments]
     help: str
+    description: str = ""
 
 
 COMMANDS: Mapping[str, Command] = {
+    "check": Command(
+        "aerotrain.train",
+        TrainArguments,
+        "check whether a model can be trained",
+        "Build a model and try a step of its training, on the first records of a source.\n\n"
+        "It makes all checks of a training, for replicas that are not started. Nothing is written.",
+    ),
     "prepare": Command(
         "aerotrain.data.prepare.plan", PlanArguments, "write a data set of a source"
     ),
@@ -76,7 +92,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     _keep_temporary_files_in(scratch / "tmp")
     code: int = ExitCode.FINAL
     try:
-        print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
+        if given.command == "check":  # its result is its exit code
+            job = replace(job, store=(scratch / "store").as_uri())
+        else:
+            print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
         code = _run(job, given, scratch)
         if code == ExitCode.OK and given.command == "train":
             print(f"the trained model is {job.prefix}/model.json", flush=True)
@@ -134,7 +153,7 @@ def job_of(given: Namespace) -> Job:
     command, values = COMMANDS[given.command], vars(given)
     arguments = {each.name: values[each.name] for each in fields(command.arguments)}  # type: ignore[arg-type]
     more: dict[str, Any] = {}
-    if given.command == "train":
+    if command.arguments is TrainArguments:
         chosen = {name: values[name] for name in options_of(TrainingOptions)}
         if chosen["learning_rate"] is None:
             del chosen["learning_rate"]
@@ -149,7 +168,7 @@ def job_of(given: Namespace) -> Job:
     if given.command == "prepare" and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
     command.arguments.of(arguments)
-    return Job.from_dict(
+    job = Job.from_dict(
         {
             "name": given.command,
             "module": command.module,
@@ -161,6 +180,12 @@ def job_of(given: Namespace) -> Job:
             **more,
         }
     )
+    if given.command != "check":
+        return job
+    if bool(given.source) == bool(given.data):
+        raise SpecError("check needs the records of either --source or --data; give one of them")
+    prepare = {"source": given.source} if given.source else {}
+    return check_of(job, prepare, name=job.name, task=job.task)
 
 
 def _code(given: str) -> str:
@@ -205,7 +230,8 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         added = commands.add_parser(
             name,
             help=command.help,
-            description=(inspect.getdoc(command.arguments) or "").partition("\n\nRaises:")[0],
+            description=command.description
+            or (inspect.getdoc(command.arguments) or "").partition("\n\nRaises:")[0],
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -215,16 +241,25 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
             help="folder of your modules, or the URL of an archive of it",
         )
         added.add_argument(
-            "--store", "--output", required=True, help="URL under which the output goes"
+            "--store",
+            "--output",
+            required=name != "check",
+            default="file:///",
+            help="URL under which the output goes",
         )
         added.add_argument(
             "--run", default=stamp, help="name of this run; a run of the same name resumes"
         )
         if name == "prepare":
             _add_prepare_flags(added)
-        if name == "train":
+        if command.arguments is TrainArguments:
             _add_train_flags(added)
-        _add_fields(added, command.arguments, leave_out=("source",))
+        if name == "check":
+            added.add_argument("--source", type=_source, help=_SOURCE)
+            added.add_argument("--data", default="", help="URL of a data set, instead of --source")
+        _add_fields(
+            added, command.arguments, leave_out=("source", *(["data"] if name == "check" else []))
+        )
     return parser.parse_args(words)
 
 
@@ -232,7 +267,7 @@ def _add_prepare_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "source",
         type=_source,
-        help='a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}',
+        help=_SOURCE,
     )
     parser.add_argument(
         "--processes", type=int, default=1, help="how many partitions to write at the same time"

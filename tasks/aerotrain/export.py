@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job
@@ -18,11 +19,15 @@ from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, first_records
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.user_code import code_identity
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.
 SERVING = "serving"
+
+#: The model without its transform, in Keras's format, next to the SavedModel.
+KERAS_FILE = "model.keras"
 
 _VERIFIER = Path(__file__).parent / "serving" / "verify.py"
 _VERIFY_SECONDS = 600
@@ -71,6 +76,19 @@ def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
     }
 
 
+def save_keras_file(model: Any, file: Path) -> None:
+    """Write the model without its optimizer in Keras's own format, for ``keras.saving.load_model``.
+
+    A model that Keras cannot load again gets no file, with a note: its classes must be registered.
+    """
+    try:
+        KERAS.save(model, file)
+    except Exception as error:  # noqa: BLE001 -- Keras and the model's own methods raise anything
+        file.unlink(missing_ok=True)
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        print(f"the export has no {file.name}, because Keras cannot load it: {reason}", flush=True)
+
+
 def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> None:
     """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records."""
     trained = ModelManifest.load(arguments.model)
@@ -84,6 +102,8 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         servable = Servable(model, code.transform, dataset.schema)
         servable.save(saved)
         servable.save_check(first_records(files, arguments.records), check)
+        if arguments.keras_file:
+            save_keras_file(model, saved / KERAS_FILE)
 
 
 def enough(shards: Sequence[Shard], records: int) -> list[Shard]:

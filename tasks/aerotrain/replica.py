@@ -30,6 +30,7 @@ from aerotrain.contract.environment import (
     set_tensorflow_variables,
 )
 from aerotrain.contract.errors import (
+    TERMINATION_LOG,
     AerotrainError,
     ExitCode,
     SupersededError,
@@ -42,10 +43,6 @@ from aerotrain.lease import Lease
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
 from aerotrain.user_code import fetch_code
-
-#: Where Kubernetes reads the termination message of a failed container. A launcher of processes
-#: names another file.
-TERMINATION_LOG = "/dev/termination-log"
 
 #: The heartbeat file in the scratch folder, unless the launcher names another.
 HEARTBEAT = "heartbeat"

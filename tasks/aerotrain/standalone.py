@@ -6,15 +6,14 @@ import os
 import select
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,8 @@ from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.supervisor.loopback import OPEN_SERVERS
+from aerotrain.supervisor.ports import reserved_ports
 from aerotrain.supervisor.processes import end_with, reset_signals, send, umask, wait_until
 from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
 from aerotrain.supervisor.supervisor import supervise
@@ -157,50 +158,84 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:
     Returns:
         The exit code of the replica whose end was that of the job: the chief, or one that failed.
 
+    A data worker that is lost is restarted, because training goes on without it.
+
     Raises:
-        TemporaryError: their supervisor did not start, or ended.
+        TemporaryError: their supervisor did not start, or ended; or there are no free ports.
     """
-    addresses = free_addresses(job)
-    starts = [
-        Start(
-            name=str(name),
-            restarts=0,
-            command=[sys.executable, "-m", "aerotrain.replica"],
-            environment={
-                **environment,
-                **replica_environment(job, name, addresses, attempt=ATTEMPT),
-            },
-            umask=umask(),
-            warm=False,
-        )
-        for name in job.names()
-    ]
     logs = _Logs(job, folder)
     preemption = _Preemption(job)
-    with _supervised(folder) as requests:
-        request: Mapping[str, Any] = {
-            "do": "start",
-            "replicas": [asdict(each) for each in starts],
-        }
+    with reserved_addresses(job) as addresses, _supervised(folder) as requests:
+        start = partial(_start, job, addresses, environment)
+        request = start(dict.fromkeys(job.names(), 0))
+        why_open = _ask(requests, {"do": "observe"})["open"]
+        if why_open:
+            print(f"warning: {OPEN_SERVERS % why_open}", flush=True)
         while True:
-            records = _ask(requests, request)
+            records = _ask(requests, request)["replicas"]
             seen = {name: observation_of(records.get(str(name))) for name in job.names()}
             logs.print_new()
+            restarts: Mapping[ReplicaName, int] = {}
             if preemption.at is None:
-                is_over = _state_of(seen).ended
+                restarts = _restarts_of(job, seen)
+                is_over = _state_of(seen, restarts).ended
             else:  # a worker may end before the chief, which still saves
                 is_over = preemption.is_over(records, seen)
             if is_over:
                 break
             time.sleep(_CHECK_EVERY)
-            request = {"do": "observe"}
+            request = start(restarts) if restarts else {"do": "observe"}
     logs.print_new(final=True)
     return _exit_code_of(seen, preempted=preemption.at is not None)
 
 
-def _state_of(seen: Mapping[ReplicaName, Observation]) -> State:
-    """The state of the job; without its evaluator, training continues."""
-    return job_state({n: each for n, each in seen.items() if n.role is not Role.EVALUATOR})
+def _start(
+    job: Job,
+    addresses: Mapping[ReplicaName, str],
+    environment: Mapping[str, str],
+    restarts: Mapping[ReplicaName, int],
+) -> Mapping[str, Any]:
+    """The request to start these replicas, with their restart counts."""
+    replicas = [
+        Start(
+            name=str(name),
+            restarts=count,
+            command=[sys.executable, "-m", "aerotrain.replica"],
+            environment={
+                **environment,
+                **replica_environment(job, name, addresses, ATTEMPT, count),
+            },
+            umask=umask(),
+            warm=False,
+        )
+        for name, count in restarts.items()
+    ]
+    return {"do": "start", "replicas": [asdict(each) for each in replicas]}
+
+
+def _restarts_of(job: Job, seen: Mapping[ReplicaName, Observation]) -> dict[ReplicaName, int]:
+    """The data workers to restart now, with their restart counts; print why."""
+    restarts = {}
+    for name, each in seen.items():
+        count = (each.restarts or 0) + 1
+        lost = name.role is Role.INPUT and each.state is State.LOST
+        if lost and count <= job.restarts.crashes:
+            print(f"{name} {each.reason}; it is restarted", flush=True)
+            restarts[name] = count
+    return restarts
+
+
+def _state_of(
+    seen: Mapping[ReplicaName, Observation], without: Collection[ReplicaName] = ()
+) -> State:
+    """The state of the job; without its evaluator, training continues, as ``without`` some."""
+    return job_state(
+        {
+            name: each
+            for name, each in seen.items()
+            if name.role is not Role.EVALUATOR and name not in without
+        }
+    )
 
 
 def _exit_code_of(seen: Mapping[ReplicaName, Observation], *, preempted: bool) -> int:
@@ -244,13 +279,16 @@ class _Preemption:
         return not running or time.monotonic() > (self.at or 0.0) + GRACE
 
 
-def free_addresses(job: Job) -> dict[ReplicaName, str]:
-    """An address of this machine for each replica, at a port that is free now."""
-    with ExitStack() as stack:
-        held = {name: stack.enter_context(socket.socket()) for name in job.names()}
-        for each in held.values():
-            each.bind(("127.0.0.1", 0))
-        return {name: f"127.0.0.1:{each.getsockname()[1]}" for name, each in held.items()}
+@contextmanager
+def reserved_addresses(job: Job) -> Iterator[dict[ReplicaName, str]]:
+    """An address of this machine for each replica, at a port that stays reserved in this scope.
+
+    Raises:
+        TemporaryError: there are not enough free ports.
+    """
+    names = list(job.names())
+    with reserved_ports(len(names)) as ports:
+        yield {name: f"127.0.0.1:{port.number}" for name, port in zip(names, ports, strict=True)}
 
 
 @contextmanager
@@ -282,18 +320,17 @@ def _supervised(folder: Path) -> Iterator[Path]:
 
 
 def _ask(requests: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The supervisor's records of its replicas, by name, after a request to it.
+    """The supervisor's answer to a request.
 
     Raises:
         TemporaryError: it has ended, or could not start a replica.
     """
     try:
-        records: Mapping[str, Any] = ask(requests, request, seconds=_ANSWER)["replicas"]
+        return ask(requests, request, seconds=_ANSWER)
     except OSError as error:
         raise TemporaryError(
             f"the replicas could not be supervised: {error}; start the command again"
         ) from error
-    return records
 
 
 class _Logs:

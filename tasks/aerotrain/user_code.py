@@ -19,7 +19,7 @@ from aerotrain.store import Store, checked_key, open_store
 #: Patterns of files that are not packed.
 _LEFT_OUT = ("__pycache__", ".*", "*.pyc")
 
-#: The size limit of all files in bytes: data belong in a data set.
+#: The most bytes of an archive, packed or not: data belong in a data set.
 LARGEST = 64 << 20
 
 
@@ -27,38 +27,50 @@ def pack(folder: Path) -> bytes:
     """The folder as a reproducible tar archive: equal files give equal bytes.
 
     Raises:
-        FinalError: it holds more than ``LARGEST`` bytes.
+        FinalError: it holds more than ``LARGEST`` bytes, or a link that leads out of it.
     """
     files = _files(folder, "*")
     size = sum(path.stat().st_size for path in files)
-    if size > LARGEST:
+    unpacked = io.BytesIO()
+    if size <= LARGEST:
+        with tarfile.open(fileobj=unpacked, mode="w") as archive:
+            for path in files:
+                entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
+                content = path.read_bytes()
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    if max(size, unpacked.tell()) > LARGEST:
         largest = max(files, key=lambda path: path.stat().st_size)
         raise FinalError(
-            f"{folder} holds {size >> 20} MiB and code may hold {LARGEST >> 20}; the largest "
-            f"file is {largest.relative_to(folder)}: move data out of the folder"
+            f"the {len(files)} files of {folder} hold {size >> 20} MiB, and their archive may hold "
+            f"{LARGEST >> 20}; the largest file is {largest.relative_to(folder)}: move data out of "
+            "the folder"
         )
-    packed = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as archive,
-    ):
-        for path in files:
-            entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
-            content = path.read_bytes()
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()
+    return gzip.compress(unpacked.getvalue(), mtime=0)
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    return sorted(
+    """The files of a code folder.
+
+    Raises:
+        FinalError: one is a link that leads out of the folder.
+    """
+    found = [
         path
         for path in folder.rglob(pattern)
-        if path.is_file()
-        and not any(
+        if not any(
             fnmatch(part, each) for part in path.relative_to(folder).parts for each in _LEFT_OUT
         )
-    )
+    ]
+    top = folder.resolve()
+    for path in found:
+        target = path.resolve()
+        if not target.is_relative_to(top):
+            raise FinalError(
+                f"{path} links to {target}, which is outside the code folder {folder}; put a copy "
+                "there instead"
+            )
+    return sorted(filter(Path.is_file, found))
 
 
 def code_identity(code: str | None) -> str | None:
@@ -90,24 +102,40 @@ def fetch_code(url: str, folder: Path) -> Path:
 
     Raises:
         TemporaryError: its bytes do not match the hash in its name.
-        FinalError: it holds an entry that ``pack`` never writes, such as a link or ``../``.
+        FinalError: it holds an entry that ``pack`` never writes, such as a link or ``../``, or more
+            than ``LARGEST`` bytes.
     """
     prefix, _, name = url.rpartition("/")
-    packed = open_store(prefix).get(name)
+    store = open_store(prefix)
+    if store.stat(name).size > LARGEST:
+        raise _too_large(url)
+    packed = store.get(name)
     if f"{hashlib.sha256(packed).hexdigest()}.tar.gz" != name:
         raise TemporaryError(
             f"{url} does not match the hash in its name; it was damaged or overwritten"
         )
+    # All at once, because the header of a single entry may already be too large.
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as zipped:
+        unpacked = zipped.read(LARGEST + 1)
+    if len(unpacked) > LARGEST:
+        raise _too_large(url)
     # Entry by entry: the Python of Debian 12 has no filter for extractall.
-    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+    with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as archive:
         for entry in archive:
-            content = archive.extractfile(entry)
             path = folder / checked_key(entry.name)
+            content = archive.extractfile(entry) if entry.isreg() else None
             if content is None:
                 raise FinalError(f"{url} holds {entry.name}, which is not a file; pack it again")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.read())
     return folder
+
+
+def _too_large(url: str) -> FinalError:
+    return FinalError(
+        f"{url} holds more than the {LARGEST >> 20} MiB that an archive of code may hold; pack the "
+        "code again, without data"
+    )
 
 
 def user_module(name: str, purpose: str) -> ModuleType:

@@ -23,8 +23,9 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import Progress, State
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import goodput_of
+from devtools.components import Component
 from devtools.home import Home
-from devtools.stack import Component, Stack, running_stack
+from devtools.stack import Stack, running_stack
 from support.airflow_runs import Runs
 
 DAG, TASK = "digits", "train"
@@ -162,7 +163,7 @@ class DagTraining:
 def restart(component: Component) -> None:
     """Kill a component of Airflow with its children, and start it again."""
     with suppress(psutil.NoSuchProcess):  # it has already ended
-        for child in psutil.Process(component.process.pid).children(recursive=True):
+        for child in psutil.Process(component.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 child.kill()
     component.kill()

@@ -5,6 +5,7 @@ or without grace period, or its eviction.
 """
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,7 +91,13 @@ class Pods:
         ]
 
     def _pod(self, replica: str, training: Training) -> str:
-        return f"{Handle.parse(training.handle).name}-{replica}"
+        """The pod that a replica runs in, whatever its restart count is."""
+        name = f"{Handle.parse(training.handle).name}-{replica}"
+        pods = self.core.list_namespaced_pod(
+            self.namespace, label_selector=f"{JOB_LABEL}={training.job.name}"
+        ).items
+        names: list[str] = [each.metadata.name for each in pods]
+        return next(each for each in names if re.fullmatch(rf"{name}(-r\d+)?", each))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.preflight import PreflightOperator
 
 JOBS = str(Path(__file__).parent.parent / "jobs")
+MODELS = str(Path(__file__).parent.parent / "models")
 REPLICAS = [
     {"role": "chief"},
     {"role": "worker", "count": RunParam("workers")},
@@ -42,27 +43,33 @@ def one_job(dag_id: str, *, job: dict[str, Any] | None = None, **operator: Any) 
     return dag
 
 
-def checked(dag_id: str, **train: Any) -> DAG:
+def checked(
+    dag_id: str,
+    code: str = JOBS,
+    source: str = "small_jobs",
+    model: str = "small_jobs",
+    **train: Any,
+) -> DAG:
     """A check, a plan, and a training job that must not start."""
     with DAG(dag_id, params=training_params(shards=2), schedule=None) as dag:
         check = PreflightOperator(task_id="check")
-        source = {"kind": "python", "module": "small_jobs"}
+        described = {"kind": "python", "module": source}
         plan = JobOperator(
             task_id="plan",
             job={
                 "module": "aerotrain.data.prepare.plan",
-                "code": JOBS,
-                "arguments": {"source": source, "shards": RunParam("shards")},
+                "code": code,
+                "arguments": {"source": described, "shards": RunParam("shards")},
             },
         )
         training = JobOperator(
             task_id="train",
             job={
                 "module": "aerotrain.train",
-                "code": JOBS,
+                "code": code,
                 "strategy": RunParam("strategy"),
                 "replicas": REPLICAS,
-                "arguments": {"model": "small_jobs", "data": plan.output, **train},
+                "arguments": {"model": model, "data": plan.output, **train},
             },
         )
         check >> plan >> training
@@ -76,3 +83,4 @@ with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 well_described = checked("well_described")
 misspelt_module = checked("misspelt_module", model="smal_jobs")
 misspelt_argument = checked("misspelt_argument", eppochs=1)
+untrainable = checked("untrainable", code=MODELS, source="text", model="text", batch_size=31)

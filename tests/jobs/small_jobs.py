@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -91,6 +92,13 @@ def vanish(replica: Replica) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def vanish_once(replica: Replica) -> None:
+    """Vanish, but serve after a restart."""
+    if replica.restarts == 0:
+        vanish(replica)
+    serve(replica)
+
+
 def leave_grandchildren(replica: Replica) -> None:
     """Start children that ignore SIGTERM, and serve.
 
@@ -101,6 +109,22 @@ def leave_grandchildren(replica: Replica) -> None:
         child = subprocess.Popen([sys.executable, "-c", deaf], **other)
         print(f"child {child.pid}", flush=True)
     serve(replica)
+
+
+def serve_everywhere(replica: Replica) -> None:
+    """Listen on every interface by each family, as servers do, in a process and in its child."""
+    servers = [socket.create_server(("", 0))]
+    addresses = (("::", False), ("::", True), ("::ffff:0.0.0.0", True))
+    for host, dual in addresses if socket.has_dualstack_ipv6() else ():
+        servers.append(socket.create_server((host, 0), family=socket.AF_INET6, dualstack_ipv6=dual))
+    if os.fork() == 0:
+        servers = [socket.create_server(("", 0))]
+    print(f"listening at {servers}", flush=True)
+    for each in servers:  # each is reached at the loopback address of its family
+        host = "::1" if each.getsockname()[0] == "::1" else "127.0.0.1"
+        socket.create_connection((host, each.getsockname()[1])).close()
+    print("reached", flush=True)
+    time.sleep(600)
 
 
 def tell_all(replica: Replica) -> dict[str, Any]:

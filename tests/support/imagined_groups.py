@@ -11,7 +11,7 @@ import pytest
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
-from aerotrain_airflow.backends.kubernetes.identity import restarts_of
+from aerotrain_airflow.backends.kubernetes.identity import restarts_of, without_restarts
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.controller.decision import Ended
@@ -27,9 +27,14 @@ class ImaginedGroup:
     """
 
     def __init__(
-        self, double: KubernetesDouble, states: Mapping[str, Edit] | None = None, **job: Any
+        self,
+        double: KubernetesDouble,
+        states: Mapping[str, Edit] | None = None,
+        queue: str = "",
+        **job: Any,
     ) -> None:
         self.double = double
+        self._queue = queue
         self.namespace = make_namespace(person(Path(double.kubeconfig)), {})
         self.job = self.job_of(**job)
         for name in self.job.names():
@@ -47,7 +52,7 @@ class ImaginedGroup:
         return described("s3://bucket", **{"replicas": ALONE, **job})
 
     def launcher_of(self, holder: str) -> Launcher[Any]:
-        settings = PodSettings(namespace=self.namespace, image="imagined:1")
+        settings = PodSettings(namespace=self.namespace, image="imagined:1", queue=self._queue)
         return Launcher(KubernetesBackend(settings, CONN_ID, holder))
 
     def follow(self, until: float | None = None) -> Future[Ended]:
@@ -79,10 +84,10 @@ class ImaginedGroup:
         self.lines.append(line.text)
 
     def become(self, state: Edit, replica: str = "chief") -> None:
-        self.double.become(f"job-{replica}", state, self.namespace)
+        self.double.become(self.pod(replica)["metadata"]["name"], state, self.namespace)
 
     def say(self, *lines: str) -> None:
-        self.double.say("job-chief", *lines, namespace=self.namespace)
+        self.double.say(self.pod()["metadata"]["name"], *lines, namespace=self.namespace)
 
     def hears(self, *lines: str) -> None:
         """Wait until exactly these lines have been passed on."""
@@ -90,7 +95,11 @@ class ImaginedGroup:
         assert self.lines == list(lines)
 
     def pod(self, replica: str = "chief") -> dict[str, Any]:
-        return self.double.pod(f"job-{replica}", self.namespace) or {"metadata": {}}
+        """The newest pod of a replica."""
+        name = f"job-{replica}"
+        pods = self.double.all("pods", self.namespace)
+        own = [each for each in pods if without_restarts(each) == name]
+        return max(own, key=restarts_of, default={"metadata": {}})
 
     def uids(self) -> dict[str, str]:
         """The uid of each pod, by name."""

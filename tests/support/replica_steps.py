@@ -44,7 +44,7 @@ def main(output: str, devices: str, *words: str) -> None:
 
 
 def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
-    """The metrics after each execution, and the weights and the counters at the end."""
+    """The metrics after each execution, and the final weights and the counters."""
     arguments = TrainArguments.of(job.arguments)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model)
@@ -62,6 +62,8 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
     with feed.caching_shards():
         step_runner = engine.step_runner(distribution, step, feed, 0)
         results = [step.metrics.results(ran.sums) for ran in step_runner.run(steps)]
+    with distribution.scope():
+        model.optimizer.finalize_variable_values(model.trainable_variables)
     weights = {f"weight_{index}": each for index, each in enumerate(model.get_weights())}
     logs = {name: [each[name] for each in results] for name in results[0]}
     counts = {"counter": counter.numpy(), "iterations": model.optimizer.iterations.numpy()}

@@ -21,7 +21,7 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.dataset import Dataset
 from aerotrain.replica import Replica
-from aerotrain.standalone import CHIEF, free_addresses, prepare
+from aerotrain.standalone import CHIEF, prepare, reserved_addresses
 from support.forked import Forked
 from support.waiting import wait_for
 
@@ -104,8 +104,8 @@ class Pipeline:
             ),
         )
         self.started.append(run)
-        addresses = free_addresses(job)
         with ExitStack() as stack:
+            addresses = stack.enter_context(reserved_addresses(job))
             processes = {}
             for name in job.names():
                 scratch = self.folder / "scratch" / f"{run}-{len(self.started)}" / str(name)
@@ -203,9 +203,9 @@ def steps_of_replicas(
     a process costs more than the steps. ``devices`` is its number of virtual CPU devices.
     """
     first = jobs[0][0]
-    addresses = free_addresses(first)
     words = [word for job, steps in jobs for word in (str(steps), job.to_json())]
     with ExitStack() as stack:
+        addresses = stack.enter_context(reserved_addresses(first))
         processes = []
         for name in first.names():
             own = folder / str(name)

@@ -47,8 +47,11 @@ class GoneError(TemporaryError):
     """The group no longer exists, or another try holds it; the message says which."""
 
 
-class NoRoomError(TemporaryError):
-    """A resource is used up, such as disk space; it may become free again."""
+class NotNowError(TemporaryError):
+    """The group exists, but nothing can be changed in it for now.
+
+    A resource is used up, such as disk space, or the system that runs the replicas is unavailable.
+    """
 
 
 class LaunchPlan(Protocol):
@@ -123,14 +126,14 @@ class Group(Protocol):
         """Append to the event log; False if another follower was first, then ``events`` is updated.
 
         Raises:
-            GoneError, NoRoomError
+            GoneError, NotNowError
         """
 
     async def restart(self, restart: Restart) -> None:
         """Restart these replicas to these restart counts, even if another process has begun to.
 
         Raises:
-            GoneError, NoRoomError
+            GoneError, NotNowError
         """
 
     async def finish(self, ended: Ended) -> None:

@@ -1,10 +1,11 @@
 """The driver of all backends: observes, calls the controller, and carries out its decisions."""
 
+import asyncio
 import time
 from contextlib import suppress
 from logging import getLogger
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.status import Progress, State
 from aerotrain_airflow.backends.base import (
     Backend,
@@ -12,15 +13,15 @@ from aerotrain_airflow.backends.base import (
     GoneError,
     Group,
     LogLine,
-    NoRoomError,
+    NotNowError,
     PlanT,
     Say,
 )
 from aerotrain_airflow.controller.controller import Controller
 from aerotrain_airflow.controller.decision import Decision, Ended, LastStep, Restart, Wait
 
-#: Seconds until a restart is repeated that failed for lack of a resource.
-ROOM_EVERY = 2.0
+#: Seconds until the next decision after one that could not be carried out.
+AGAIN_AFTER = 2.0
 
 _LOG = getLogger(__name__)
 
@@ -60,11 +61,17 @@ async def follow(
     ``until`` is a time of ``time.time()`` at which the task's own timeout ends.
     """
     listener = _Listener(emit)
-    try:
-        async with backend.open(handle, listener.emit, say) as group:
-            return await _Following(group, listener, say, until).run()
-    except GoneError as error:
-        return Ended(state=State.LOST, reason=str(error))
+    while True:
+        try:
+            async with backend.open(handle, listener.emit, say) as group:
+                return await _Following(group, listener, say, until).run()
+        except GoneError as error:
+            return Ended(state=State.LOST, reason=str(error))
+        except NotNowError as error:  # the group cannot be read
+            if until is not None and time.time() > until:
+                raise
+            say(f"{error}: it is followed once that is possible again")
+        await asyncio.sleep(AGAIN_AFTER)
 
 
 class _Listener:
@@ -87,7 +94,7 @@ class _Following:
         self._listener = listener
         self._say = say
         self._controller = Controller(job=group.job, created=group.created, until=until)
-        self._room_after = 0.0  # a time of time.monotonic() after a NoRoomError; else 0
+        self._not_before = 0.0  # a time of time.monotonic() after a NotNowError; else 0
 
     async def run(self) -> Ended:
         wait, look_again = 0.0, False
@@ -97,23 +104,31 @@ class _Following:
                 self._group.events, look, time.time(), self._listener.last_step
             )
             if isinstance(decision.action, Ended):
-                with suppress(GoneError, NoRoomError):  # the job has ended in any case
-                    await self._group.append(decision.events)
-                await self._group.finish(decision.action)
-                return decision.action
+                if await self._record_end(decision):
+                    await self._group.finish(decision.action)
+                    return decision.action
+                wait, look_again = 0.0, False
+                continue
             try:
                 wait = await self._carry_out(decision)
-            except TemporaryError as error:  # another process has taken a port or a name
-                return Ended(state=State.LOST, reason=str(error))
+            except AerotrainError as error:  # such as a name that was taken, or a lost permission
+                is_final = isinstance(error, FinalError)
+                return Ended(state=State.FAILED if is_final else State.LOST, reason=str(error))
             look_again = isinstance(decision.action, Wait) and decision.action.look_again
+
+    async def _record_end(self, decision: Decision) -> bool:
+        """Record the end; False if another process was first, so that the end may be another."""
+        with suppress(GoneError, NotNowError):  # the job has ended in any case
+            return await self._group.append(decision.events)
+        return True
 
     async def _carry_out(self, decision: Decision) -> float:
         """Carry out a decision; returns how many seconds to wait unless something changes.
 
-        If a resource is used up, such as disk space, the decision is made again later.
+        If that is not possible now, the decision is made again later.
         """
-        if time.monotonic() < self._room_after:
-            return ROOM_EVERY
+        if time.monotonic() < self._not_before:
+            return AGAIN_AFTER
         try:
             if decision.events and not await self._group.append(decision.events):
                 return 0.0
@@ -121,12 +136,12 @@ class _Following:
                 case Restart():
                     self._say(str(decision.action))
                     await self._group.restart(decision.action)
-                    self._room_after = 0.0
+                    self._not_before = 0.0
                     return 0.0
                 case Wait(until):
                     return max(0.0, until - time.time())
-        except NoRoomError as error:
-            if not self._room_after:
-                self._say(f"{error}: what was lost is restarted when there is room")
-            self._room_after = time.monotonic() + ROOM_EVERY
-        return ROOM_EVERY
+        except NotNowError as error:
+            if not self._not_before:
+                self._say(f"{error}: failed replicas are restarted once that is possible again")
+            self._not_before = time.monotonic() + AGAIN_AFTER
+        return AGAIN_AFTER

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain_airflow.controller.deadlines import (
     Deadline,
@@ -28,6 +28,7 @@ from aerotrain_airflow.controller.decision import (
 )
 from aerotrain_airflow.controller.history import History
 from aerotrain_airflow.controller.restart_policy import (
+    MISSES_A_PEER,
     Remedy,
     Verdict,
     judge,
@@ -59,21 +60,24 @@ class Controller:
         The events of the decision must be recorded before it is carried out. If another process
         has added events meanwhile, decide again.
         """
+        recorded = Ended.recorded_in(events)
+        if recorded is not None:  # its replicas may be gone by now
+            return Decision(action=recorded)
         history = self._history(events)
         late = _not_carried_out(look.seen, history)
         seen = self._combined(look.seen, history, late, last_step)
         if job_state(seen) in (State.SUCCEEDED, State.FAILED):
-            return Decision(action=Ended.of(seen))
+            return Decision.end(Ended.of(seen), now)
         step = last_step.step if last_step else None
         failed = _Failures(job=self.job, seen=seen, history=history, now=now, step=step)
         ended = failed.end_of_job()
         if ended is not None:
-            return Decision(action=ended, events=failed.new)
+            return Decision.end(ended, now, failed.new)
         limits = deadlines(self.job, seen, self.created, self.until)
         deadline = missed(limits, now, look.at)
         if deadline is not None:
             ended = Ended(state=State.LOST, reason=deadline.message)
-            return Decision(action=ended, events=failed.new + failed.not_started(deadline))
+            return Decision.end(ended, now, failed.new + failed.not_started(deadline))
         if late:
             return Decision(action=Restart.of(late), events=failed.new)
         wait = self._wait(limits, seen, now, last_step)
@@ -124,7 +128,23 @@ class Controller:
                 found[name] = replace(each, state=State.LOST, reason=reason, failure=Failure.HANG)
             else:
                 found[name] = each
-        return found
+        return found | {name: _left_early(found[name]) for name in self._leavers(found)}
+
+    def _leavers(self, seen: Seen) -> list[ReplicaName]:
+        """Replicas that exited with 0 although the chief still needed them.
+
+        A replica that serves has no end of its own. A peer has: it left early if the chief failed
+        because it missed a peer.
+        """
+        chief = seen[ReplicaName(Role.CHIEF, 0)]
+        is_missed = chief.state is State.LOST and kind_of(chief) in MISSES_A_PEER
+        return [
+            name
+            for name, each in seen.items()
+            if each.state is State.SUCCEEDED
+            and name.role not in (Role.CHIEF, Role.EVALUATOR)
+            and (is_missed or not (name.role is Role.WORKER and self.job.rules.peers))
+        ]
 
     def _allowed(self, history: History, last_step: LastStep | None) -> float:
         """The heartbeat timeout of this replica: longer until it has trained."""
@@ -262,6 +282,11 @@ def _not_carried_out(seen: Seen, history: Histories) -> dict[ReplicaName, Event]
         if restart and (each.restarts is None or each.restarts < restart.restarts):
             found[name] = restart
     return found
+
+
+def _left_early(seen: Observation) -> Observation:
+    reason = "exited with 0 while the chief still needed it, as by os._exit() in code that it runs"
+    return replace(seen, state=State.LOST, reason=reason, failure=Failure.CRASH)
 
 
 def _as_recorded(seen: Observation, failure: Event) -> Observation:

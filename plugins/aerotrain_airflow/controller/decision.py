@@ -1,11 +1,11 @@
 """What the controller receives and returns, as values: an observation, and a decision."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.event_log import Event
+from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import ReplicaName
 from aerotrain.contract.status import Observation, State, job_state
 
@@ -48,6 +48,13 @@ class Ended:
         causes = tuple(name for name, each in seen.items() if each.state is state)
         reason = "; ".join(f"{name} {seen[name].reason}" for name in causes)
         return cls(state=state, reason=reason, causes=causes)
+
+    @classmethod
+    def recorded_in(cls, events: Sequence[Event]) -> Self | None:
+        """The end that is recorded in the event log of a group, without its causes."""
+        found = (each for each in events if each.event is EventType.END)
+        end = next(found, None)
+        return cls(state=State(end.kind), reason=end.because) if end else None
 
     def to_dict(self) -> dict[str, str]:
         """The state and the reason, as plain values for an Airflow event."""
@@ -117,3 +124,9 @@ class Decision:
 
     action: Ended | Restart | Wait
     events: tuple[Event, ...] = ()
+
+    @classmethod
+    def end(cls, ended: Ended, now: float, events: tuple[Event, ...] = ()) -> Self:
+        """The end of the job, recorded after ``events``."""
+        end = Event(event=EventType.END, at=now, kind=ended.state.value, because=ended.reason)
+        return cls(action=ended, events=(*events, end))

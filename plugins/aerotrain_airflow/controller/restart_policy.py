@@ -50,6 +50,9 @@ RULES: Mapping[Failure, Rule] = {
     Failure.START: Rule(Remedy.OTHER_NODE, "starts"),
 }
 
+#: The failure kinds that a replica has when one of its peers is gone.
+MISSES_A_PEER = (Failure.HANG, Failure.TEMPORARY)
+
 #: Exit codes of signals from outside: SIGTERM, or SIGKILL if it did not respond to that. They do
 #: not point to the program as the cause.
 FROM_OUTSIDE = (ExitCode.TERMINATED, 128 + signal.SIGKILL)

@@ -46,16 +46,20 @@ class ExitCode(IntEnum):
     TERMINATED = 143  # 128 + SIGTERM: preempted, and ended in time
 
 
+#: Where Kubernetes reads the termination message of a failed container.
+TERMINATION_LOG = "/dev/termination-log"
+
 #: What Kubernetes keeps of a termination message, in bytes; a longer sentence is truncated.
 LIMIT = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TerminationMessage:
-    """Why a replica ended, for people and programs: a sentence, and who did not answer it.
+    """Why a replica ended, for people and programs.
 
-    Kubernetes and the task's log show the sentence as it is. The last line of the text is a JSON
-    object if there is more for a program::
+    It is a sentence, who did not answer the replica, and whether it was ended for lack of a
+    heartbeat. Kubernetes and the task's log show the sentence as it is. The last line of the text
+    is a JSON object if there is more for a program::
 
         no progress for 61 s after step 40, where 60 s are allowed: worker-0 does not answer
         {"unresponsive": ["worker-0"]}
@@ -63,11 +67,13 @@ class TerminationMessage:
 
     reason: str
     unresponsive: frozenset[str] = frozenset()
+    no_heartbeat: bool = False
 
     def to_text(self) -> str:
         """The message as it is written, at most ``LIMIT`` bytes long."""
-        more = f"\n{json.dumps({'unresponsive': sorted(self.unresponsive)})}"
-        end = more if self.unresponsive else ""
+        details = {"unresponsive": sorted(self.unresponsive), "no_heartbeat": self.no_heartbeat}
+        said = {name: value for name, value in details.items() if value}
+        end = f"\n{json.dumps(said)}" if said else ""
         room = LIMIT - len(end.encode())
         return self.reason.encode()[:room].decode(errors="ignore") + end
 
@@ -76,10 +82,16 @@ class TerminationMessage:
         """Read what ``to_text`` wrote; any other text becomes the reason."""
         reason, _, last = text.rstrip().rpartition("\n")
         try:
-            names = json.loads(last)["unresponsive"]
-        except (ValueError, TypeError, KeyError):
+            details = json.loads(last)
+        except ValueError:
+            details = None
+        if not isinstance(details, dict) or not details.keys() & {"unresponsive", "no_heartbeat"}:
             return cls(reason=text.rstrip())
-        return cls(reason=reason, unresponsive=_names(names))
+        return cls(
+            reason=reason,
+            unresponsive=_names(details.get("unresponsive")),
+            no_heartbeat=details.get("no_heartbeat") is True,
+        )
 
 
 def _names(found: object) -> frozenset[str]:

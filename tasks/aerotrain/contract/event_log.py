@@ -32,7 +32,7 @@ class EventType(StrEnum):
     RESTART = "restart"  # replicas were restarted
     REWORK = "rework"  # steps that were run twice
     ADOPT = "adopt"  # another attempt took over the replica group
-    END = "end"
+    END = "end"  # in the log of a replica group, with the state of the job as ``kind``
 
     @classmethod
     def _missing_(cls, value: object) -> "EventType | None":

@@ -53,7 +53,8 @@ class Option:
     ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive. ``choices`` are the allowed
     strings, ``keys`` the allowed keys of an object. An ``optional`` option may be null, and
     ``help`` says what that means. ``in_form`` is false for an option that only the command line and
-    DAG files offer.
+    DAG files offer. ``fixed`` is true for one that names a place, where the work would be done or
+    data be sent: a DAG file may set it, and its runs may not change it.
     """
 
     title: str
@@ -67,6 +68,7 @@ class Option:
     keys: tuple[str, ...] = ()
     optional: bool = False
     in_form: bool = True
+    fixed: bool = False
 
     def json_schema(self) -> dict[str, Any]:
         """The accepted values as JSON Schema, https://json-schema.org/draft/2020-12."""

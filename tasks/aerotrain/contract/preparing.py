@@ -14,6 +14,8 @@ from aerotrain.contract.options import (
     option,
 )
 
+#: The column that is the label unless another one is named.
+LABEL = "label"
 #: How the values of a column are compared with those of the last data set; keys and times are not.
 DRIFT_KINDS = ("number", "category", "key", "time")
 
@@ -45,11 +47,12 @@ class PlanArguments(Arguments):
     ``key`` names the columns whose values together identify a record; without a key, equal
     records count as the same one and go to the same split. ``fill`` has values for missing
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
-    column whose values are counted as classes; it may not be missing. ``seed`` decides the order
-    of records. ``drift_rules`` says how single columns are compared with the last data set:
-    ``{"price": {"limit": 0.4}, "zip": {"kind": "category"}, "batch": "off"}``, with a limit other
-    than ``drift``, or a kind of ``DRIFT_KINDS`` other than the one that is recognized. All other
-    fields are options; their help texts describe them.
+    column that a model is to predict, whose values are counted as classes and may not be missing;
+    if no column is called ``label``, a transform has to make the target of others. ``seed``
+    decides the order of records. ``drift_rules`` says how single columns are compared with the
+    last data set: ``{"price": {"limit": 0.4}, "zip": {"kind": "category"}, "batch": "off"}``, with
+    a limit other than ``drift``, or a kind of ``DRIFT_KINDS`` other than the one that is
+    recognized. All other fields are options; their help texts describe them.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -64,7 +67,7 @@ class PlanArguments(Arguments):
     )
     split_by: Mapping[str, Any] = field(default_factory=lambda: {"way": "key"})
     key: Sequence[str] = ()
-    label: str = "label"
+    label: str = LABEL
     fill: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)
     max_rejected: int = option(
@@ -94,7 +97,16 @@ class PlanArguments(Arguments):
     part_bytes: int = option(
         2**30,
         title="Partition size (bytes)",
-        help="Target size of the partition that one mapped task prepares.",
+        help="Target size of a partition, the records that are prepared as one unit.",
+        section=Section.DATA,
+        minimum=1,
+        in_form=False,
+    )
+    partition_tasks: int = option(
+        128,
+        title="Partition tasks",
+        help="Most mapped tasks of prepare, which share the partitions. Airflow accepts at most "
+        "its setting max_map_length, by default 1024.",
         section=Section.DATA,
         minimum=1,
         in_form=False,
@@ -214,12 +226,13 @@ def _is_drift_rule(rule: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionArguments(Arguments):
-    """Write the shards of one partition of a planned data set."""
+    """Write the shards of ``count`` partitions of a planned data set, from number ``first`` on."""
 
-    TITLE: ClassVar = "a partition"
+    TITLE: ClassVar = "a task of partitions"
 
     dataset: str
-    partition: int
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, kw_only=True)

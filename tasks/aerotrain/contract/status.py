@@ -79,6 +79,8 @@ def observed_exit(exit_code: int, message: str = "") -> Observation:
     else:
         reason = f"exited with {exit_code}"
     said = TerminationMessage.parse(message)
+    if said.no_heartbeat:
+        state, failure = State.LOST, Failure.HANG
     return Observation(
         state=state,
         exit_code=exit_code,

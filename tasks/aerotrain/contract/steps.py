@@ -1,11 +1,13 @@
 """The arguments of each step, as Airflow passes them to a replica."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.options import (
     Arguments,
     Kind,
@@ -28,6 +30,9 @@ COMMUNICATIONS = ("auto", "ring", "nccl")
 GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
 
 
+#: Seconds within which the check of a training must start, and end.
+_CHECK_SECONDS = 180.0
+
 #: The axes of every mesh: batches are divided along the first, variables along either.
 BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 
@@ -36,8 +41,8 @@ BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
 class TrainArguments(Arguments):
     """Train the model that the user's module ``model`` builds, on the data set ``data``.
 
-    ``hparams`` is passed to the user's ``build_model``, together with epochs, batch_size and seed.
-    All other fields are options; their help texts describe them.
+    All other fields are options; their help texts describe them. ``of`` also takes a list of
+    ``hparams``, of which the later take precedence.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -47,8 +52,14 @@ class TrainArguments(Arguments):
 
     model: str
     data: str
-    hparams: Mapping[str, Any] = field(default_factory=dict)
 
+    hparams: Mapping[str, Any] = option(
+        {},
+        title="Hyperparameters",
+        help='Values for build_model and callbacks, as {"units": 64}. The first task rejects a key '
+        "that they do not read. They also get epochs, batch_size, seed and learning_rate.",
+        section=Section.TRAINING,
+    )
     epochs: int = option(
         10,
         title="Epochs",
@@ -84,6 +95,14 @@ class TrainArguments(Arguments):
         "val_ metric turn it on by themselves.",
         section=Section.TRAINING,
     )
+    export_best: str | None = option(
+        None,
+        title="Export the best",
+        help="Metric whose best epoch gives the weights of the model, as val_loss; min:NAME or "
+        "max:NAME where Keras does not know which is better. Empty: the weights of the last epoch.",
+        section=Section.TRAINING,
+        kind=Kind.STRING,
+    )
     class_weight: Mapping[str, float] = option(
         {},
         title="Class weights",
@@ -91,6 +110,13 @@ class TrainArguments(Arguments):
         'not named. Example: {"3": 2.5}.',
         section=Section.TRAINING,
         in_form=False,
+    )
+    synchronized_batch_norm: bool = option(
+        False,
+        title="Synchronized batch normalization",
+        help="Let each BatchNormalization use the statistics of the whole batch, as on one device, "
+        "instead of those of a replica's part of it. Not available with jit_compile.",
+        section=Section.TRAINING,
     )
     mesh: Mapping[str, int] = option(
         {},
@@ -110,8 +136,10 @@ class TrainArguments(Arguments):
     tpu: str = option(
         "local",
         title="TPU",
-        help="tpu only: name of the TPU, or its address as grpc://host:port.",
+        help="tpu only: name of the TPU, or its address as grpc://host:port. The DAG file sets it: "
+        "a run cannot change it.",
         section=Section.CLUSTER,
+        fixed=True,
     )
     tpu_seconds: float = option(
         15.0,
@@ -214,12 +242,20 @@ class TrainArguments(Arguments):
                 "strategy 'parameter_server' cannot partition Keras layers' variables; use "
                 "aerotrain.layers.ShardedEmbedding for the large table"
             )
+        several = data.get("hparams")
+        if isinstance(several, list) and all(isinstance(each, Mapping) for each in several):
+            data = {**data, "hparams": {key: each[key] for each in several for key in each}}
         return super().of(data)
 
     def __post_init__(self) -> None:
         check_types(self, model=str, data=str, hparams=Mapping)
         check_options(self)
         _check_mesh(self.mesh, self.layout)
+        if self.synchronized_batch_norm and self.jit_compile:
+            raise SpecError(
+                "synchronized_batch_norm exchanges statistics within a step, which XLA cannot "
+                "compile; leave it or jit_compile out"
+            )
         for each, weight in self.class_weight.items():
             if not str(each).isdecimal() or not is_number(weight) or weight < 0:
                 raise SpecError(
@@ -269,6 +305,49 @@ def _check_axis(where: str, axis: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckArguments(Arguments):
+    """Check whether a training could begin, without waiting for its data set.
+
+    ``job`` describes the training. ``prepare`` are the arguments of ``PlanArguments`` for data that
+    are not prepared yet: the training is tried on the first records of their source. Where it is
+    empty, it is tried on the data set that the training names.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
+    """
+
+    TITLE: ClassVar = "check"
+
+    job: Mapping[str, Any]
+    prepare: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_types(self, job=Mapping, prepare=Mapping)
+
+
+def check_of(training: Job, prepare: Mapping[str, Any], *, name: str, task: str) -> Job:
+    """The job that checks a training: one replica with the chief's environment, without devices.
+
+    It is not restarted, because the training makes the same checks when it starts.
+    """
+    chief = training.replica(Role.CHIEF)
+    without = replace(chief, resources=replace(chief.resources, gpu=0, tpu=0))
+    described = replace(training, code=None)
+    return replace(
+        training,
+        name=name,
+        task=task,
+        module="aerotrain.check",
+        strategy="one_device",
+        min_workers=None,
+        replicas=(without,),
+        arguments={"job": json.loads(described.to_json()), "prepare": dict(prepare)},
+        deadlines=Deadlines(start=_CHECK_SECONDS, run=_CHECK_SECONDS),
+        restarts=Restarts(**{each.name: 0 for each in fields(Restarts)}),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateArguments(Arguments):
     """Evaluate the model at the URL ``model`` on one split of the data set ``data``.
 
@@ -299,6 +378,8 @@ class EvaluateArguments(Arguments):
 class ExportArguments(Arguments):
     """Export the model at the URL ``model``, verified on records of the data set ``data``.
 
+    With ``keras_file``, the file ``model.keras`` is written next to the SavedModel.
+
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
     """
@@ -309,9 +390,12 @@ class ExportArguments(Arguments):
     data: str
     split: str = "test"
     records: int = 64
+    keras_file: bool = True
 
     def __post_init__(self) -> None:
         check_types(self, model=str, data=str, split=str, records=int)
+        if not isinstance(self.keras_file, bool):
+            raise SpecError(f"keras_file of export must be true or false, got {self.keras_file!r}")
         if self.records < 1:
             raise SpecError(f"records of export must be 1 or more, got {self.records}")
 
@@ -321,6 +405,7 @@ ARGUMENTS: Mapping[str, type[Arguments]] = {
     "aerotrain.data.prepare.plan": PlanArguments,
     "aerotrain.data.prepare.partition": PartitionArguments,
     "aerotrain.data.prepare.finalize": FinalizeArguments,
+    "aerotrain.check": CheckArguments,
     "aerotrain.train": TrainArguments,
     "aerotrain.evaluate": EvaluateArguments,
     "aerotrain.export": ExportArguments,

@@ -24,8 +24,9 @@ _NUMBERS = ("min", "max", "mean", "std")
 class Feature:
     """One feature of every record: its dtype, by TensorFlow's name, and the shape of one value.
 
-    ``uint8`` is stored as its raw bytes, one string a record, in C order; other integers and
-    ``bool`` as an int64 list, ``float32`` as a float list, ``string`` as a bytes list.
+    ``uint8`` and ``float64`` are stored as their raw bytes, one string a record, little-endian in C
+    order; other integers and ``bool`` as an int64 list, ``float32`` as a float list, ``string`` as
+    a bytes list.
     """
 
     dtype: str
@@ -33,6 +34,15 @@ class Feature:
 
     def __str__(self) -> str:
         return f"{self.dtype} of shape {self.shape}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in ("float32", "float64")
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the values of a record are stored as one string of their bytes."""
+        return self.dtype in ("uint8", "float64")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -96,12 +106,16 @@ def schema_from_dict(data: Mapping[str, Any]) -> dict[str, Feature]:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A finished data set. ``fingerprint`` is its name; the same input always has the same one."""
+    """A finished data set. ``fingerprint`` is its name; the same input always has the same one.
+
+    ``label`` is the feature that a model is to predict, if there is one of that name.
+    """
 
     fingerprint: str
     source: Mapping[str, Any]
     schema: Schema
     splits: Mapping[str, Split]
+    label: str = "label"
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -111,6 +125,7 @@ class Dataset:
             "fingerprint": self.fingerprint,
             "source": dict(self.source),
             "schema": schema_to_dict(self.schema),
+            "label": self.label,
             "splits": {name: split.to_dict() for name, split in sorted(self.splits.items())},
         }
         return json.dumps(document, indent=1) + "\n"
@@ -133,6 +148,7 @@ class Dataset:
                 fingerprint=data["fingerprint"],
                 source=data["source"],
                 schema=schema_from_dict(data["schema"]),
+                label=data.get("label", "label"),  # earlier versions had no other
                 splits={name: Split.from_dict(each) for name, each in data["splits"].items()},
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -1,6 +1,6 @@
 """A trained model as a SavedModel that loads without Keras and without this project."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
+from aerotrain.serving.verify import close
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
@@ -71,13 +72,17 @@ class Servable:
         module = tf.Module()
         # Only the variables: with the model itself, Keras's own format would be written, too.
         module.variables_of_model = KERAS.variables(self._model)
-        module.tables = self._tables()
+        module.tables = self._owners()
         tf.saved_model.save(module, str(folder), signatures=signatures)
 
     def save_check(self, examples: tf.Tensor, folder: Path) -> None:
         """Write what ``verify.py`` compares: real records, and their expected predictions.
 
-        The predictions are those of the trained model, not of the exported one.
+        The predictions are those of the trained model, not of the exported one. Random numbers are
+        drawn from the seeds that ``save`` has written.
+
+        Raises:
+            FinalError: predictions for the same records differ from call to call.
         """
         features = parse(examples, self._schema)
         dtypes = {layer.compute_dtype for layer in keras3.layers(self._model)}
@@ -87,8 +92,43 @@ class Servable:
         _write(folder / "examples", examples)
         for name in self.needed:
             _write(folder / "inputs" / name, features[name])
-        for name, value in self.predict(features).items():
+        outputs = self._from_saved_state(features)
+        again = self._from_saved_state(features)
+        self._check_repeatable(
+            name
+            for name, value in outputs.items()
+            if not close(again[name].numpy(), value.numpy(), tolerance)
+        )
+        for name, value in outputs.items():
             _write(folder / "outputs" / name, value)
+
+    def _from_saved_state(self, features: Features) -> Outputs:
+        """The predictions; states that they change, such as seeds, have their values again."""
+        owners = [each for each in self._owners() if isinstance(each, tf.Variable)]
+        before = [(each, each.numpy()) for each in owners if not each.trainable]
+        outputs = self.predict(features)
+        for variable, value in before:
+            variable.assign(value)
+        return outputs
+
+    def _check_repeatable(self, differing: Iterable[str]) -> None:
+        if not (names := ", ".join(differing)):
+            return
+        graph = self._graph.as_graph_def()
+        nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
+        # Only operations that draw numbers from a state of their own have this attribute.
+        draws = [node.name for node in nodes if "seed2" in node.attr]
+        why = (
+            f"{draws[0]} draws random numbers: draw them by keras.random with a SeedGenerator, "
+            "whose state is exported, or in training only"
+            if draws
+            else "check whether the model or its transform keeps state outside of TensorFlow's "
+            "variables"
+        )
+        raise FinalError(
+            f"predictions ({names}) for the same records differ from call to call, so the export "
+            f"cannot be verified, and nothing was published; {why}"
+        )
 
     def _completed(self, features: Features) -> Features:
         """``features``, and zeros for those that only labels and sample weights depend on."""
@@ -100,8 +140,8 @@ class Servable:
         }
         return {**features, **zeros}
 
-    def _tables(self) -> list[Any]:
-        """The resources in which predictions look up values, such as the vocabulary of a layer."""
+    def _owners(self) -> list[Any]:
+        """The variables and tables, such as the vocabulary of a layer, that predictions read."""
         handles = [each for each in self._graph.external_captures if each.dtype == tf.resource]
         owners = [owner for each in handles if (owner := tensorflow2.owner_of(each)) is not None]
         return list({id(each): each for each in owners}.values())

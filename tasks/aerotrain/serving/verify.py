@@ -17,16 +17,19 @@ def verify(saved: Path, check: Path) -> list[str]:
     """One sentence for each output of each signature that differs from ``check``."""
     import tensorflow as tf
 
-    signatures = tf.saved_model.load(str(saved)).signatures
+    loaded = tf.saved_model.load(str(saved))  # its functions do not keep its variables
+    signatures = loaded.signatures
     tensors, examples = signatures["serving_default"], signatures["serialized_examples"]
     inputs = {
         name: _read(tf, check / "inputs" / name, spec.dtype)
         for name, spec in tensors.structured_input_signature[1].items()
     }
-    given = {
-        "serving_default": tensors(**inputs),
-        "serialized_examples": examples(examples=_read(tf, check / "examples", tf.string)),
-    }
+    # Both draw random numbers from the seeds that were saved.
+    states = [(each, each.numpy()) for each in tensors.variables if not each.trainable]
+    given = {"serving_default": tensors(**inputs)}
+    for variable, value in states:
+        variable.assign(value)
+    given["serialized_examples"] = examples(examples=_read(tf, check / "examples", tf.string))
     tolerance = float((check / "tolerance").read_text())
     sentences = []
     for signature, outputs in given.items():
@@ -38,7 +41,7 @@ def verify(saved: Path, check: Path) -> list[str]:
                 continue
             value = outputs[file.name]
             expected = _read(tf, file, value.dtype)
-            if not _close(value.numpy(), expected.numpy(), tolerance):
+            if not close(value.numpy(), expected.numpy(), tolerance):
                 sentences.append(
                     f"{signature}'s output {file.name!r} differs from the trained model's"
                 )
@@ -49,7 +52,8 @@ def _read(tf: Any, file: Path, dtype: Any) -> Any:
     return tf.io.parse_tensor(file.read_bytes(), dtype)
 
 
-def _close(value: Any, expected: Any, tolerance: float) -> bool:
+def close(value: Any, expected: Any, tolerance: float) -> bool:
+    """Whether two arrays are equal within ``tolerance``, absolute or relative."""
     import numpy as np
 
     if value.shape != expected.shape:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -93,6 +92,14 @@ class LocalStore:
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 
+    def links(self, prefix: str = "") -> Iterator[str]:
+        """The keys of symbolic links that ``list`` does not follow: to folders, and broken ones."""
+        folder = checked_prefix(prefix)
+        try:
+            yield from _links_below(str(self.root / folder), folder)
+        except OSError as error:
+            raise store_error(error, f"{self.url}/{folder}") from error
+
     def exists(self, key: str) -> bool:
         with self._explaining(key) as path:
             return path.is_file()
@@ -134,6 +141,19 @@ def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result
                     yield prefix + entry.name, status
 
 
+def _links_below(folder: str, prefix: str) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=_name_in_keys)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it was just deleted, or never existed
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _links_below(entry.path, f"{prefix}{entry.name}/")
+        elif entry.is_symlink() and not entry.is_file():
+            yield prefix + entry.name
+
+
 def _name_in_keys(entry: os.DirEntry[str]) -> str:
     """The name as a part of keys, in which a slash follows a folder."""
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
@@ -151,13 +171,11 @@ def write_whole(
     reader sees one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
-    partial = Path(name)
+    partial = path.parent / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with partial.open("xb") as file:
             write(file)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide it from other users
             os.fsync(file.fileno())
             tag = _tag(os.fstat(file.fileno()))
         name_it(partial, path)

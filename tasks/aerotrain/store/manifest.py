@@ -7,9 +7,8 @@ complete. Readers check every byte against it.
 import hashlib
 import json
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +17,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.store.errors import CorruptError, MissingError, store_error
 from aerotrain.store.local import PARTIAL
 from aerotrain.store.protocol import Store, checked_key
+from aerotrain.store.requests import in_order
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -72,6 +72,8 @@ class Manifest:
                     "use the aerotrain that wrote it, or publish again"
                 )
             files = {checked_key(key): StoredFile(**each) for key, each in data["files"].items()}
+            if not files:
+                raise CorruptError("this manifest lists no file; publish again")
             return cls(files=files, about=data["about"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptError(f"this is not a manifest: {error!r}; publish again") from error
@@ -173,6 +175,10 @@ def fetch_in_ranges(
         StoreFull: the disk is full.
     """
     url = f"{store.url}/{key}"
+
+    def read(start: int) -> bytes:
+        return store.get_range(key, start, min(start + RANGE, expected.bytes + 1), etag)
+
     try:
         etag = store.stat(key).etag
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +186,9 @@ def fetch_in_ranges(
         with tempfile.NamedTemporaryFile(prefix=PARTIAL, dir=path.parent, delete=False) as file:
             partial = Path(file.name)
             try:
-                for data in _in_order(store, key, etag, expected.bytes, pool):
+                # Up to one byte past the end, to detect a longer object.
+                starts = range(0, expected.bytes + 1, RANGE)
+                for data in in_order(pool, read, starts, _AHEAD):
                     digest.update(data)
                     size += len(data)
                     file.write(data)
@@ -195,22 +203,6 @@ def fetch_in_ranges(
         raise gone(url) from error
     except OSError as error:
         raise store_error(error, str(path)) from error
-
-
-def _in_order(store: Store, key: str, etag: str, size: int, pool: Executor) -> Iterator[bytes]:
-    """The object's ranges in order, up to one byte past ``size`` to detect a longer object."""
-    coming: deque[Future[bytes]] = deque()
-    try:
-        for start in range(0, size + 1, RANGE):
-            end = min(start + RANGE, size + 1)
-            coming.append(pool.submit(store.get_range, key, start, end, etag))
-            if len(coming) == _AHEAD:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
-    finally:
-        for each in coming:
-            each.cancel()
 
 
 def gone(url: str) -> CorruptError:

@@ -36,6 +36,7 @@ IMPORTED = (
     "boto3",
     "numpy",
     "aerotrain.replica",
+    "aerotrain.check",
     "aerotrain.train",
     "aerotrain.evaluate",
     "aerotrain.export",

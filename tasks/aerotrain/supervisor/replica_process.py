@@ -13,6 +13,7 @@ ignores signals that are sent to all processes of a machine, so that its replica
 import os
 import shutil
 import signal
+import socket
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from aerotrain.contract.environment import Variable
+from aerotrain.supervisor.loopback import filter_binds
 from aerotrain.supervisor.processes import (
     adopt_orphans,
     close_all_but,
@@ -39,6 +41,9 @@ KILL_SECONDS = 2.0
 _ORPHANED = signal.SIGUSR1
 
 _IGNORED_BY_REAPERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+#: The most bytes of a process id, in digits.
+_LONGEST_PID = 20
 
 #: The exit code of a replica that could not be started, as in a shell.
 _CANNOT_START = 127
@@ -109,48 +114,59 @@ class ReplicaFolder:
             return ""
 
 
+@dataclass(frozen=True)
+class Started:
+    """A started replica: the process ids of its reaper and of itself, and the listener of binds.
+
+    Without a filter of its binds, there is no listener.
+    """
+
+    reaper: int
+    pid: int
+    binds: int | None
+
+
 def start_replica(
-    start: Start, folder: ReplicaFolder, preloaded: Preloaded | None
-) -> tuple[int, int]:
-    """Start a replica; return the process ids of its reaper and of itself.
+    start: Start, folder: ReplicaFolder, preloaded: Preloaded | None, *, filtered: bool
+) -> Started:
+    """Start a replica, with a filter of its binds (``loopback``) if ``filtered``.
 
     Raises:
         OSError: the machine lacks resources, or the job's folder was removed.
     """
     log = folder.make_ready()
     try:
-        return _fork_reaper(lambda: _become(start, folder, log, preloaded))
+        return _fork_reaper(lambda: _become(start, folder, log, preloaded), filtered)
     finally:
         os.close(log)
 
 
-def _fork_reaper(become: Callable[[], NoReturn]) -> tuple[int, int]:
-    reading, writing = os.pipe()
+def _fork_reaper(become: Callable[[], NoReturn], filtered: bool) -> Started:
+    ours, reapers = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     supervisor = os.getpid()
-    try:
+    with ours, reapers:
         reaper = os.fork()
-    except OSError:
-        os.close(reading)
-        os.close(writing)
-        raise
-    if reaper == 0:
-        try:
-            _reap(become, supervisor, writing)
-        finally:
-            os._exit(_CANNOT_START)
-    os.close(writing)
-    with os.fdopen(reading) as pid:
-        return reaper, int(pid.read() or 0)
+        if reaper == 0:
+            try:
+                _reap(become, supervisor, reapers, filtered)
+            finally:
+                os._exit(_CANNOT_START)
+        reapers.close()
+        pid, binds, _, _ = socket.recv_fds(ours, _LONGEST_PID, 1)
+        return Started(reaper, int(pid or 0), binds[0] if binds else None)
 
 
-def _reap(become: Callable[[], NoReturn], supervisor: int, writing: int) -> NoReturn:
-    """Fork the replica, write its process id to ``writing``, and reap until it has ended."""
+def _reap(
+    become: Callable[[], NoReturn], supervisor: int, connection: socket.socket, filtered: bool
+) -> NoReturn:
+    """Fork the replica, send its process id, and reap until it has ended."""
     reset_signals()
     signal.signal(_ORPHANED, lambda *_: _end(128 + signal.SIGKILL))
     for number in _IGNORED_BY_REAPERS:
         signal.signal(number, signal.SIG_IGN)
     end_with(supervisor, _ORPHANED)
     adopt_orphans()
+    binds = [filter_binds()] if filtered else []
     reaper = os.getpid()
     replica = os.fork()
     if replica == 0:
@@ -161,7 +177,7 @@ def _reap(become: Callable[[], NoReturn], supervisor: int, writing: int) -> NoRe
             become()
         finally:
             os._exit(_CANNOT_START)
-    os.write(writing, str(replica).encode())
+    socket.send_fds(connection, [str(replica).encode()], binds)
     close_all_but(())
     while True:
         pid, status = os.wait()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from aerotrain.supervisor.loopback import answer_bind, why_open
 from aerotrain.supervisor.processes import (
     adopt_orphans,
     descendants,
@@ -60,6 +61,7 @@ _IDLE = 600.0
 class Replica:
     """The state of one replica; it has ended if ``reaper`` is None.
 
+    ``binds`` is the listener of its binds, if they are filtered.
     ``heartbeat`` is the time of its heartbeat file, and ``heartbeat_seen`` when that was seen to
     change, by this process's own clock. So a machine that slept, or a disk with a wrong clock, does
     not end replicas.
@@ -69,6 +71,7 @@ class Replica:
     restarts: int
     reaper: int | None = None
     pid: int = 0
+    binds: int | None = None
     exit_code: int | None = None
     message: str = ""
     heartbeat: float | None = None
@@ -111,6 +114,8 @@ class Supervisor:
             for name, record in read_status(folder).items()
         }
         self._ports: list[int] = []  # open locks
+        self._open = why_open()
+        self._selector = selectors.DefaultSelector()
         self._status_is_old = False
         self._last_request = time.monotonic()
         self._shutdown_at: float | None = None
@@ -124,15 +129,17 @@ class Supervisor:
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._shut_down)
-        with selectors.DefaultSelector() as selector, listen(socket_of(self._folder)) as listener:
-            selector.register(listener, selectors.EVENT_READ)
-            selector.register(waking, selectors.EVENT_READ)
+        with listen(socket_of(self._folder)) as listener:
+            self._selector.register(listener, selectors.EVENT_READ)
+            self._selector.register(waking, selectors.EVENT_READ)
             while True:
-                for key, _ in selector.select(_CHECK_EVERY):
+                for key, _ in self._selector.select(_CHECK_EVERY):
                     if key.fileobj is listener:
                         self._serve(listener)
-                    else:
+                    elif key.fileobj == waking:
                         os.read(waking, 1 << 12)
+                    else:
+                        answer_bind(key.fd)
                 self._check()
 
     def _check(self) -> None:
@@ -181,6 +188,7 @@ class Supervisor:
                 raise OSError(0, f"a supervisor does not know {other!r}")
         return {
             "pid": os.getpid(),
+            "open": self._open,
             "replicas": {name: each.record() for name, each in self._replicas.items()},
         }
 
@@ -195,8 +203,17 @@ class Supervisor:
 
     def _start_one(self, start: Start) -> None:
         folder = ReplicaFolder(self._folder / start.name)
-        reaper, pid = start_replica(start, folder, self._preloaded)
-        replica = Replica(folder, start.restarts, reaper, pid, heartbeat_seen=time.monotonic())
+        started = start_replica(start, folder, self._preloaded, filtered=self._open is None)
+        if started.binds is not None:
+            self._selector.register(started.binds, selectors.EVENT_READ)
+        replica = Replica(
+            folder,
+            start.restarts,
+            started.reaper,
+            started.pid,
+            started.binds,
+            heartbeat_seen=time.monotonic(),
+        )
         replica.check_heartbeat()
         self._replicas[start.name] = replica
 
@@ -213,9 +230,16 @@ class Supervisor:
                 replica.exit_code = code if code >= 0 else None
                 replica.message = replica.folder.termination_message()
                 replica.reaper = None
+                self._close_binds(replica)
                 self._status_is_old = True
                 if code < 0:
                     self._kill_orphans()
+
+    def _close_binds(self, replica: Replica) -> None:
+        if replica.binds is not None:
+            self._selector.unregister(replica.binds)
+            os.close(replica.binds)
+            replica.binds = None
 
     def _kill_orphans(self) -> None:
         """Kill the replicas without a reaper, and all their descendants."""

@@ -3,8 +3,6 @@
 It builds the parts of the training, runs the loop, and writes the manifest of the trained model.
 """
 
-import tensorflow as tf
-
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.steps import TrainArguments
 from aerotrain.data.dataset import load_dataset
@@ -18,22 +16,16 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.distribution import ChiefDecisions, wait_for_all
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import FiniteLoss, Hook, UserCallbacks
+from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
 from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.model.checks import (
-    check_asynchronous,
-    check_deterministic,
-    check_validation,
-    warn_of_slow_dtype_policy,
-)
+from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import KEY, ModelManifest
-from aerotrain.training.strategies import ENGINES, Engine
+from aerotrain.training.strategies import ENGINES, Engine, create_model
 
 
 def train(replica: Replica) -> str:
@@ -68,10 +60,7 @@ def train(replica: Replica) -> str:
 def _input_pipeline(replica: Replica) -> InputPipeline:
     """The input pipeline of the job, after the checks that need no TensorFlow cluster."""
     job, arguments = replica.job, TrainArguments.of(replica.job.arguments)
-    KERAS.check_strategy(job.strategy, jit_compile=arguments.jit_compile)
-    if arguments.deterministic:
-        check_deterministic(job)
-    warn_of_slow_dtype_policy(arguments.dtype_policy)
+    check_job(job, arguments)
     return InputPipeline(
         job=job,
         arguments=arguments,
@@ -86,20 +75,8 @@ def _context(
     replica: Replica, pipeline: InputPipeline, services: BackgroundServices, engine: Engine
 ) -> TrainingContext:
     """Start the distribution, and create the model, the counter of its steps, and the step."""
-    arguments = pipeline.arguments
-    distribution = engine.build(arguments)
-    with distribution.scope():
-        KERAS.seed(arguments.seed)
-        model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
-        check_asynchronous(replica.job.strategy, model)
-        counter = tf.Variable(
-            0,
-            dtype=tf.int64,
-            trainable=False,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            name="aerotrain_step",
-        )
-        step = engine.step(model, counter, pipeline.spec)
+    distribution = engine.build(pipeline.arguments)
+    model, counter, step = create_model(replica.job.strategy, engine, distribution, pipeline)
     return TrainingContext(
         replica=replica,
         pipeline=pipeline,
@@ -162,7 +139,9 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
 def _hooks(context: TrainingContext) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
-    hooks: list[Hook] = [FiniteLoss(context)]
+    code = context.pipeline.code
+    code.reads.check(code.name, context.arguments.hparams)
+    hooks: list[Hook] = [FiniteValues(context)]
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:

@@ -12,6 +12,7 @@ from aerotrain.training.input.batches import every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.mistakes import explained
 from aerotrain.training.steps.slices import TOO_MANY
 
 #: Another process of the cluster ended, or the network between failed.
@@ -40,7 +41,7 @@ def errors_translated(
 
     Raises:
         FinalError: the user's transform fails on a record, and the message names it and its shard;
-            or a step has too many slices of gradients.
+            the model does not fit the records; or a step has too many slices of gradients.
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
@@ -60,7 +61,9 @@ def errors_translated(
         if found:
             raise FinalError(found + rest.partition("\n")[0]) from error
         _blame_record(code, dataset, url, split, scratch)
-        raise  # the cause is the model, not a record, and TensorFlow's message is the best
+        if isinstance(error, tf.errors.InvalidArgumentError):
+            raise explained(error, code.name, code.build_model) from error
+        raise  # TensorFlow's message is the best
 
 
 def _is_of_another_process(error: tf.errors.OpError) -> bool:

@@ -18,6 +18,7 @@ class Executions:
         self._context = context
         self._step_runner = step_runner
         self._watchdog = watchdog
+        self._step = context.steps_done()
 
     def of_epoch(self, state: TrainState) -> Iterator[None]:
         """Run what is left of an epoch, and yield when ``state`` has the result of an execution."""
@@ -30,11 +31,12 @@ class Executions:
             if ran is None:
                 return
             state.advance(first + ran.steps, ran)
+            self._step = state.step
             yield
 
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be read."""
-        with self._watchdog.watching():
+        with self._watchdog.watching(self._step):
             self._step_runner.wait_until_idle()
 
 

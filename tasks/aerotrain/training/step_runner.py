@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from aerotrain.training.distribution import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
+from aerotrain.training.steps.layer_state import MovingAverages
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
-#: messages to agree that the loop continues. But each unrolled step is traced separately, so a
-#: model of many weights, which computes for longer than a message takes, is not unrolled.
+#: messages to agree that the loop continues. But each worker must optimize the graph of all of
+#: them, so they are not unrolled for a model of many weights, which takes longer than a message.
 UNROLLED = 5
 FEW_WEIGHTS = 40
 
@@ -126,7 +127,10 @@ class CoordinatorStepRunner:
         self._execute = _execution(strategy, step, unrolled)
         self._zero = step.metrics.zero
         self._begin = [_here(each) for each in self._zero]
-        self._batches = iter(self._coordinator.create_per_worker_dataset(make_dataset))
+        # AutoGraph would rewrite all functions that make the data set, which takes two seconds in
+        # each restart of the chief. It still rewrites the user's.
+        make = tf.autograph.experimental.do_not_convert(make_dataset)
+        self._batches = iter(self._coordinator.create_per_worker_dataset(make))
         self._per_execution = per_execution
         self._workers = workers
 
@@ -196,6 +200,9 @@ def _execution(
     The main loop runs ``unrolled`` steps per turn.
     """
 
+    # So that the step is traced once, and not for each time that it is unrolled.
+    traced = step if unrolled == 1 else tf.function(step, autograph=False)
+
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> MetricValues:
         def looped(
@@ -203,7 +210,7 @@ def _execution(
         ) -> tuple[tf.Tensor, MetricValues]:
             def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
                 for _ in range(many):
-                    sums = strategy.run(step, args=(sums, next(batches)))
+                    sums = strategy.run(traced, args=(sums, next(batches)))
                 return done + many, sums
 
             # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
@@ -227,6 +234,8 @@ def _replicated_execution(
     With peers, the function takes one more number, and also returns its sum over all replicas.
     """
 
+    averages = MovingAverages(step.metrics.model)
+
     def zero() -> list[tf.Tensor]:
         return [tf.constant(each) for each in step.metrics.zero]
 
@@ -235,8 +244,10 @@ def _replicated_execution(
         def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
             return done + 1, strategy.run(step, args=(sums, next(batches)))
 
+        before = strategy.run(averages.read)
         begin = (tf.zeros_like(steps), strategy.run(zero))
         _, added = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
+        strategy.run(averages.join, args=(before,))
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:

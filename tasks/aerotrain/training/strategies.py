@@ -3,8 +3,10 @@
 The other half of the table, the replicas of each strategy, is ``aerotrain.contract.strategy``.
 """
 
+import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,21 +19,24 @@ from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
 from aerotrain.training.distribution import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.internals import tensorflow2
 from aerotrain.training.mesh.checkpoints import MeshCheckpoints, PeerMeshCheckpoints
 from aerotrain.training.mesh.mesh import mesh_of
 from aerotrain.training.mesh.step import MeshStep, run_on_mesh
-from aerotrain.training.model.checks import (
-    check_additive_metrics,
-    check_divisible,
-    check_exchanged,
-)
+from aerotrain.training.model.checks import check_asynchronous, check_steps
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.step_runner import CoordinatorStepRunner, LocalStepRunner, Step, StepRunner
 from aerotrain.training.steps.custom import ReplicatedCustomStep, has_custom_step
+from aerotrain.training.steps.layer_state import (
+    aggregate_in_center,
+    seed_by_replica,
+    synchronize_batch_norm,
+)
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
 from aerotrain.training.steps.step import TrainStep
+
+#: Seconds for which servers are awaited that do not listen yet, and between two attempts.
+_LISTENING, _TRY_AGAIN = 10.0, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,32 @@ class Engine:
     io_device: str | None = None
     checkpoints: type[Checkpoints] = Checkpoints
     peer_checkpoints: type[Checkpoints] = PeerCheckpoints
+
+
+def create_model(
+    strategy: str, engine: Engine, distribution: Distribution, pipeline: InputPipeline
+) -> tuple[keras.Model, tf.Variable, Any]:
+    """The model with all variables, the counter of its steps, and its step.
+
+    ``strategy`` is that of the training, which ``engine`` builds, or stands for in a check.
+
+    Raises:
+        FinalError: the model cannot be trained under ``strategy``; the message says why.
+    """
+    arguments = pipeline.arguments
+    with distribution.scope():
+        KERAS.seed(arguments.seed)
+        model = pipeline.code.build(arguments.all_hparams, pipeline.spec, arguments.dtype_policy)
+        check_asynchronous(strategy, model)
+        counter = tf.Variable(
+            0,
+            dtype=tf.int64,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="aerotrain_step",
+        )
+        step = engine.step(model, counter, pipeline.spec)
+    return model, counter, step
 
 
 def _devices() -> list[str]:
@@ -84,12 +115,34 @@ def _multi_worker_mirrored(arguments: TrainArguments) -> Distribution:
         ),
     )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if resolver.task_type != Role.CHIEF:
+        _wait_until_listening(resolver.cluster_spec().job_tasks(Role.CHIEF))
     return StrategyDistribution(tf.distribute.MultiWorkerMirroredStrategy(resolver, options))
 
 
 def _parameter_server(_arguments: TrainArguments) -> Distribution:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
+    cluster = resolver.cluster_spec()
+    for role in (Role.PS, Role.WORKER):
+        _wait_until_listening(cluster.job_tasks(role))
     return StrategyDistribution(tf.distribute.ParameterServerStrategy(resolver))
+
+
+def _wait_until_listening(addresses: Iterable[str]) -> None:
+    """Wait until the servers at ``host:port`` accept connections, but for some seconds only.
+
+    If gRPC finds that a server does not listen yet, it waits for a second until it tries again, and
+    longer each time.
+    """
+    until = time.monotonic() + _LISTENING
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        while time.monotonic() < until:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+                break
+            except OSError:
+                time.sleep(_TRY_AGAIN)
 
 
 def _local_step_runner(
@@ -97,17 +150,25 @@ def _local_step_runner(
 ) -> StepRunner:
     arguments = pipeline.arguments
     replicas = distribution.strategy.num_replicas_in_sync
-    check_divisible(pipeline.job.strategy, arguments, replicas)
+    # With input replicas, all batches are full.
+    records = arguments.batch_size if pipeline.service else pipeline.schedule.records
+    with distribution.scope():
+        check_steps(
+            pipeline.job.strategy,
+            step,
+            arguments,
+            pipeline.spec,
+            records=records,
+            replicas=replicas,
+        )
     if replicas > 1:
-        with distribution.scope():
-            check_additive_metrics(pipeline.job.strategy, step, pipeline.spec)
+        seed_by_replica(step.model)
+        if arguments.synchronized_batch_norm:
+            synchronize_batch_norm(step.model)
     if replicas == arguments.gradient_accumulation_steps == 1 and not arguments.jit_compile:
         return LocalStepRunner(
             distribution, step, pipeline.local(start), arguments.steps_per_execution
         )
-    # With input replicas, all batches are full.
-    records = arguments.batch_size if pipeline.service else pipeline.schedule.records
-    check_exchanged(pipeline.job.strategy, step.model, arguments, records, replicas)
     shared: Step
     if has_custom_step(step.model):
         shared = ReplicatedCustomStep(step)
@@ -127,11 +188,6 @@ def _local_step_runner(
 def _central_step_runner(
     distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
-    """Set how values that several replicas assign to one central variable are aggregated.
-
-    Keras does not set this for state of layers. Statistics become the mean of the replicas' values.
-    Seed states, which all replicas advance equally, are taken from the first replica.
-    """
     several = distribution.strategy.num_replicas_in_sync > 1
     if several and pipeline.arguments.jit_compile and step.model.non_trainable_variables:
         raise FinalError(
@@ -139,12 +195,8 @@ def _central_step_runner(
             f"such as {step.model.non_trainable_variables[0].path}, which the replicas agree on; "
             "leave it out, or choose 'mirrored'"
         )
-    for variable in [*step.model.non_trainable_variables, *step.model.optimizer.variables]:
-        central = variable.value
-        if several and central.aggregation == tf.VariableAggregation.NONE:
-            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
-            mean = tf.VariableAggregation.MEAN
-            tensorflow2.aggregate_by(central, mean if central.dtype.is_floating else first)
+    if several:
+        aggregate_in_center(step.model)
     return _local_step_runner(distribution, step, pipeline, start)
 
 
@@ -158,17 +210,17 @@ def _coordinator_step_runner(
     distribution: StrategyDistribution, step: TrainStep, pipeline: InputPipeline, start: int
 ) -> StepRunner:
     arguments, workers = pipeline.arguments, pipeline.job.count(Role.WORKER)
-    check_divisible(pipeline.job.strategy, arguments, 1)
-    check_additive_metrics(pipeline.job.strategy, step, pipeline.spec)
-    if arguments.jit_compile:
-        raise FinalError(
-            "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
-            "other processes; leave it out, or choose a synchronous strategy"
-        )
+    check_steps(
+        pipeline.job.strategy,
+        step,
+        arguments,
+        pipeline.spec,
+        records=arguments.batch_size,
+        replicas=1,
+    )
     runner_step: Step = step
     make_dataset = pipeline.remote
     if arguments.gradient_accumulation_steps > 1:
-        check_exchanged(pipeline.job.strategy, step.model, arguments, arguments.batch_size, 1)
         runner_step = MicrobatchStep(step, replicas=1, gradient_dtype="float32", jit_compile=False)
         make_dataset = pipeline.remote_in_microbatches
     return CoordinatorStepRunner(

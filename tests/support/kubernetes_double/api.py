@@ -129,7 +129,11 @@ class Api:
         if dry or after == before:  # a change without effect makes no new version
             return 200, json.dumps(after).encode()
         newer = self._objects.put(target.kind, after)
-        if newer.deleting and not after["metadata"].get("finalizers") and target.kind is not PODS:
+        # A pod is removed only after its node has reported the end of its containers.
+        is_over = (
+            target.kind is not PODS or after["metadata"].get("deletionGracePeriodSeconds") == 0
+        )
+        if newer.deleting and not after["metadata"].get("finalizers") and is_over:
             self._objects.remove(newer)
         return 200, newer.whole()
 

@@ -50,6 +50,9 @@ KINDS = (
 #: Kinds that only clusters with Volcano have.
 VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="v1beta1")
 
+#: Kinds that only clusters with Kueue have.
+KUEUE = Kind("workloads", "Workload", group="kueue.x-k8s.io", version="v1beta1")
+
 _REQUIREMENT = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)\s*")
 
 

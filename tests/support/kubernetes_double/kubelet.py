@@ -1,6 +1,7 @@
 """What happens to pods: some are real processes, some are only imagined."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
@@ -45,7 +46,8 @@ class Kubelet:
 
     def run(self, stored: Stored) -> None:
         """A pod was created."""
-        edit = self.imagined.get((stored.namespace, stored.name), self.everyone)
+        replica = re.sub(r"-r\d+$", "", stored.name)  # whatever its restart count is
+        edit = self.imagined.get((stored.namespace, replica), self.everyone)
         if edit:
             asyncio.get_running_loop().call_soon(self.become, stored, edit)
             return

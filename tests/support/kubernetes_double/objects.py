@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from support.kubernetes_double.kinds import Kind, Selector
+from support.kubernetes_double.kinds import PODS, Kind, Selector
 
 #: How many events of a kind a watch can go back.
 HISTORY = 10_000
@@ -124,8 +124,12 @@ class Objects:
         return self.put(stored.kind, manifest) if manifest != now.manifest() else now
 
     def remove(self, stored: Stored) -> None:
+        """Remove an object; a pod with finalizers stays, marked, until they are removed."""
         now = self.present(stored)
         if now is None:
+            return
+        if now.kind is PODS and now.manifest()["metadata"].get("finalizers"):
+            self.change(now, _mark_removed)
             return
         self.version += 1
         self._unindex(now)
@@ -178,3 +182,9 @@ class Objects:
         history.append(event)
         for listener in list(self.listeners):
             listener(event)
+
+
+def _mark_removed(manifest: Manifest) -> None:
+    metadata = manifest["metadata"]
+    metadata.setdefault("deletionTimestamp", "2026-11-21T10:00:00Z")
+    metadata["deletionGracePeriodSeconds"] = 0

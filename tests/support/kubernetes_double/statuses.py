@@ -200,6 +200,17 @@ def node_lost() -> Edit:
     return edit
 
 
+def node_not_ready() -> Edit:
+    """What the node controller writes at first for an unresponsive node."""
+
+    def edit(pod: Manifest) -> None:
+        for each in pod["status"]["conditions"]:
+            if each["type"] == "Ready":
+                each["status"] = "False"
+
+    return edit
+
+
 def unknown() -> Edit:
     def edit(pod: Manifest) -> None:
         pod["status"]["phase"] = "Unknown"

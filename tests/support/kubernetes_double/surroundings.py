@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aerotrain_airflow.backends.process.ports import reserved_ports
+from aerotrain.supervisor.ports import reserved_ports
 from support.kubernetes_double.kinds import CONFIGMAPS, SECRETS, Kind
 from support.kubernetes_double.objects import Manifest, Objects
 

@@ -3,21 +3,26 @@
 ``deploy/role.yaml`` grants exactly the permissions of this table; a test compares the two.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
+from aerotrain_airflow.backends.base import NotNowError
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster, together
 from aerotrain_airflow.backends.kubernetes.identity import (
     JOB_LABEL,
     ROLE_LABEL,
+    WORKLOAD,
+    annotations,
     in_the_way,
     is_an_owner,
     is_of_a_job,
 )
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan
+from aerotrain_airflow.backends.kubernetes.quota import too_small
 
 Manifest = Mapping[str, Any]
 
@@ -66,6 +71,18 @@ WITH_VOLCANO: tuple[Access, ...] = (
 )
 
 
+#: Additional permissions for a Kueue queue: to end the Workload of a group, so that Kueue frees its
+#: quota and its pods, and to free a pod on a node that does not respond.
+WITH_KUEUE: tuple[Access, ...] = (
+    Access("get", "kueue.x-k8s.io", "workloads"),
+    Access("delete", "kueue.x-k8s.io", "workloads"),
+    Access("patch", "", "pods"),
+)
+
+#: To find out before the start whether a quota is too small. Without it, the start fails.
+OPTIONAL = Access("list", "", "resourcequotas")
+
+
 async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
     """Check every permission, and create each kind of object as a dry run.
 
@@ -79,20 +96,43 @@ async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
     if missing:
         raise FinalError(
             f"Airflow may not {', '.join(missing)} in namespace {cluster.namespace}; have "
-            "deploy/role.yaml applied there and bound to the account that Airflow uses"
+            "deploy/role.yaml, and with a queue its file in deploy/, applied there and bound to "
+            "the account that Airflow uses"
         )
-    for manifest in [each for plan in plans for each in _one_of_each(plan)]:
-        try:
-            await cluster.create(manifest, dry_run=True)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            await _check_owned(cluster, manifest)
+    may_list = await cluster.may(**asdict(OPTIONAL))
+    quotas = await cluster.list("ResourceQuota") if may_list else []
+    for plan in plans:
+        made = [await _dry_run(cluster, manifest) for manifest in _one_of_each(plan)]
+        _check_quotas(plan, [each for each in made if each["kind"] == "Pod"], quotas)
+
+
+async def _dry_run(cluster: Cluster, manifest: Manifest) -> Manifest:
+    """The object that would be created, with the defaults of the cluster."""
+    try:
+        return await cluster.create(manifest, dry_run=True)
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        await _check_owned(cluster, manifest)
+    return manifest
+
+
+def _check_quotas(plan: PodPlan, pods: Sequence[Manifest], quotas: Sequence[Manifest]) -> None:
+    """Fail if a quota can never admit all pods; ``pods`` has one of each role."""
+    counts = Counter(each["metadata"]["labels"].get(ROLE_LABEL) for each in plan.others)
+    roles = [(pod, counts[pod["metadata"]["labels"][ROLE_LABEL]]) for pod in pods]
+    for name, key, needed, hard in too_small(roles, quotas):
+        raise FinalError(
+            f"the pods of {plan.job.name} need {needed} {key} together, and the quota {name} of "
+            f"namespace {plan.namespace} allows {hard}; ask for less or for fewer replicas, or "
+            "have the quota raised"
+        )
 
 
 def _needed(plan: PodPlan) -> tuple[Access, ...]:
-    has_group = any(manifest["kind"] == "PodGroup" for manifest in plan.others)
-    return REQUIRED + (WITH_VOLCANO if has_group else ())
+    if any(manifest["kind"] == "PodGroup" for manifest in plan.others):
+        return REQUIRED + WITH_VOLCANO
+    return REQUIRED + (WITH_KUEUE if WORKLOAD in annotations(plan.owner) else ())
 
 
 def _one_of_each(plan: PodPlan) -> Iterable[Manifest]:
@@ -121,15 +161,21 @@ async def errors_translated(cluster: Cluster) -> AsyncIterator[None]:
     except ApiError as error:
         raise _explained(error, cluster.namespace) from error
     except AwayError as error:
-        raise TemporaryError(f"the Kubernetes API does not answer: {error}") from error
+        raise NotNowError(f"the Kubernetes API does not answer: {error}") from error
 
 
 def _explained(error: ApiError, namespace: str) -> AerotrainError:
     # A quota's error has the same status and reason as a missing permission.
     if "exceeded quota" in error.message:
-        return TemporaryError(
+        return NotNowError(
             f"namespace {namespace} has no room for the job: {error.message}; wait, ask for "
             "less, or have the quota raised"
+        )
+    if "failed quota" in error.message:
+        return FinalError(
+            f"a quota of namespace {namespace} limits what the pods do not set: {error.message}; "
+            "set it for the container `replica` in a pod template, or have a LimitRange set a "
+            "default (deploy/README.md, Quotas)"
         )
     if error.status == 403:
         return FinalError(
@@ -141,4 +187,4 @@ def _explained(error: ApiError, namespace: str) -> AerotrainError:
         )
     if error.status in (400, 404, 422):
         return FinalError(f"the cluster rejects the job's objects: {error.message}")
-    return TemporaryError(f"the cluster could not create the job's objects: {error}")
+    return TemporaryError(f"the cluster failed a request for the job's objects: {error}")

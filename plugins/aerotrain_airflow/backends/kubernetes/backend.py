@@ -17,8 +17,8 @@ from aerotrain_airflow.backends.kubernetes.access import check_cluster, errors_t
 from aerotrain_airflow.backends.kubernetes.cluster import Cluster
 from aerotrain_airflow.backends.kubernetes.group import PodGroup
 from aerotrain_airflow.backends.kubernetes.identity import Handle
-from aerotrain_airflow.backends.kubernetes.lifecycle import PodClaim, end
-from aerotrain_airflow.backends.kubernetes.owner import EventLog
+from aerotrain_airflow.backends.kubernetes.lifecycle import PodClaim, end, end_pods
+from aerotrain_airflow.backends.kubernetes.owner import events_of
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
 from aerotrain_airflow.backends.kubernetes.template import read_template
 
@@ -95,7 +95,8 @@ class KubernetesBackend:
         where = Handle.parse(handle)
         async with (
             self._cluster(where.namespace) as cluster,
-            await PodGroup.find(cluster, where, emit, say) as group,
+            errors_translated(cluster),
+            await PodGroup.find(cluster, where, self._holder, emit, say) as group,
         ):
             yield group
 
@@ -104,7 +105,16 @@ class KubernetesBackend:
         where = Handle.parse(handle)
         async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
             owner = await cluster.get("ConfigMap", where.name)
-            return EventLog(cluster, owner).events if owner and where.is_of(owner) else []
+            return events_of(owner) if owner and where.is_of(owner) else []
+
+    async def end_pods(self, handle: str) -> None:
+        """Delete the pods of a group whose end is recorded, if this task try holds it.
+
+        The rest of the group remains for the task, which may wait long for a worker's slot.
+        """
+        where = Handle.parse(handle)
+        async with self._cluster(where.namespace) as cluster, errors_translated(cluster):
+            await end_pods(cluster, where, self._holder)
 
     async def delete(self, handle: str) -> None:
         """Delete the group if this task try still holds it; its pods end within seconds."""

@@ -56,6 +56,8 @@ _PLACES = {
     "Pod": ("/api/v1", "pods"),
     "Event": ("/api/v1", "events"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "ResourceQuota": ("/api/v1", "resourcequotas"),
+    "Workload": ("/apis/kueue.x-k8s.io/v1beta1", "workloads"),
     "PodGroup": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
 }
 
@@ -234,8 +236,12 @@ class Cluster:
     async def _json(
         self, method: str, path: str, query: Mapping[str, str] = {}, body: Manifest | None = None
     ) -> dict[str, Any]:
-        """Send a request and return the answer, with retries for ``retry_for`` seconds."""
-        until = time.monotonic() + self._retry_for
+        """Send a request and return the answer.
+
+        Retries for ``retry_for`` seconds after the first failure, and at least once: this process
+        may have been stopped during the first one.
+        """
+        until = float("inf")
         pauses = backoff(_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
@@ -248,8 +254,9 @@ class Cluster:
                 trouble: Exception = error
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 trouble = error
-            pause = next(pauses)
-            if time.monotonic() + pause > until:
+            pause, now = next(pauses), time.monotonic()
+            until = min(until, now + self._retry_for)
+            if now + pause > until:
                 raise AwayError(f"{trouble or type(trouble).__name__}") from trouble
             await asyncio.sleep(pause)
 

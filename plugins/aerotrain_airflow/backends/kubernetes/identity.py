@@ -26,8 +26,14 @@ HOLDER = "aerotrain/holder"
 STARTED = "aerotrain/started"
 POSITIONS = "aerotrain/positions"
 
+#: The same, if Kueue admits the group: the name of its Workload.
+WORKLOAD = "aerotrain/workload"
+
 #: An annotation of a restarted pod: the restart count.
 RESTARTS = "aerotrain/restarts"
+
+#: The finalizer of Kueue on every pod that it admits.
+KUEUE = "kueue.x-k8s.io/managed"
 
 #: The container that runs the replica; templates may add side-cars.
 CONTAINER = "replica"
@@ -61,10 +67,6 @@ class Handle:
     def __str__(self) -> str:
         return "/".join(filter(None, (self.namespace, self.name, self.uid, self.attempt)))
 
-    def pod(self, replica: ReplicaName) -> str:
-        """The name of a replica's pod."""
-        return f"{self.name}-{replica}"
-
     def is_of(self, owner: Manifest) -> bool:
         """Whether a ConfigMap is the owner of this group."""
         return (
@@ -72,6 +74,25 @@ class Handle:
             and annotations(owner)[ATTEMPT] == self.attempt
             and self.uid in ("", uid_of(owner))
         )
+
+
+def pod_name(job: str, replica: ReplicaName, restarts: int = 0) -> str:
+    """The name of a replica's pod at this restart count.
+
+    Each has a name of its own, so that no restart waits for the name of a pod that is kept, by an
+    unresponsive node or by a finalizer.
+    """
+    return f"{job}-{replica}{_suffix(restarts)}"
+
+
+def _suffix(restarts: int) -> str:
+    return f"-r{restarts}" if restarts else ""
+
+
+def without_restarts(pod: Manifest) -> str:
+    """The name that the replica's pod had before its restarts."""
+    name: str = pod["metadata"]["name"]
+    return name.removesuffix(_suffix(restarts_of(pod)))
 
 
 def annotations(manifest: Manifest) -> Mapping[str, str]:

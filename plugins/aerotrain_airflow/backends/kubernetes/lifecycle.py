@@ -21,8 +21,12 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
     HOLDER,
+    INDEX_LABEL,
     JOB_LABEL,
+    KUEUE,
+    ROLE_LABEL,
     STARTED,
+    WORKLOAD,
     Handle,
     annotations,
     in_the_way,
@@ -37,13 +41,14 @@ from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.backends.kubernetes.owner import (
     TEMPLATES,
     EventLog,
+    events_of,
     owner_of,
     read_owner,
 )
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan
 from aerotrain_airflow.backends.kubernetes.pod import replica_pod
-from aerotrain_airflow.backends.kubernetes.states import created_at
-from aerotrain_airflow.controller.decision import Restart, Seen
+from aerotrain_airflow.backends.kubernetes.states import created_at, has_ended
+from aerotrain_airflow.controller.decision import Ended, Restart, Seen
 from aerotrain_airflow.controller.history import History
 
 Manifest = Mapping[str, Any]
@@ -82,7 +87,7 @@ class PodClaim:
             return None
         if not is_an_owner(owner, self._name):
             raise FinalError(in_the_way(owner, self._plan.namespace))
-        events = EventLog(self._cluster, owner).events
+        events = events_of(owner)
         matches = (
             not is_being_deleted(owner)
             and annotations(owner).get(STARTED) == "true"
@@ -127,7 +132,7 @@ class PodClaim:
                 return False
             raise
         adopted = Event(event=EventType.ADOPT, at=time.time(), because=self._holder)
-        log = EventLog(self._cluster, owner)
+        log = EventLog(self._cluster, owner, self._holder)
         with suppress(GoneError):
             while not await log.append([adopted]):
                 pass  # its follower has just added an event
@@ -138,11 +143,11 @@ class PodClaim:
         owner = await self._owner_of(found)
         if owner is None:
             return
+        await _delete_workload(self._cluster, owner)
         await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
         until = time.monotonic() + DELETED_WITHIN
         while True:
-            labelled = await self._cluster.list("Pod", labels=f"{JOB_LABEL}={self._name}")
-            pods = [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
+            pods = await _pods_of(self._cluster, owner)
             if not pods:
                 return
             if time.monotonic() > until:
@@ -223,6 +228,7 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
         if owner is None or not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
             return
         version = owner["metadata"]["resourceVersion"]
+        await _delete_workload(cluster, owner)
         try:
             await cluster.delete("ConfigMap", handle.name, uid_of(owner), version)
             return
@@ -231,10 +237,52 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
                 raise
 
 
+async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
+    """Delete the pods of the group, if its end is recorded and ``holder`` holds it."""
+    owner = await cluster.get("ConfigMap", handle.name)
+    if owner is None or not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
+        return
+    if Ended.recorded_in(events_of(owner)) is None:
+        return  # its followers would restart the pods
+    await _delete_workload(cluster, owner)
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def delete(pod: Manifest) -> None:
+        async with room:
+            await _delete_pod(cluster, pod, force=False)
+
+    await together(map(delete, await _pods_of(cluster, owner)))
+
+
+async def _delete_workload(cluster: Cluster, owner: Manifest) -> None:
+    """Delete the Workload in which Kueue has admitted the group, if it has.
+
+    Otherwise Kueue would wait for replacements of the pods that fail or are deleted: it would keep
+    their quota, and by its finalizer the pods.
+    """
+    name = annotations(owner).get(WORKLOAD)
+    there = await cluster.get("Workload", name) if name else None
+    if there is not None:
+        await cluster.delete("Workload", there["metadata"]["name"], uid_of(there))
+
+
+async def _pods_of(
+    cluster: Cluster, owner: Manifest, replica: ReplicaName | None = None
+) -> list[dict[str, Any]]:
+    """The pods of the owner's group, or of one replica of it, at every restart count."""
+    labels = f"{JOB_LABEL}={owner['metadata']['name']}"
+    if replica is not None:
+        labels += f",{ROLE_LABEL}={replica.role.value},{INDEX_LABEL}={replica.index}"
+    labelled = await cluster.list("Pod", labels=labels)
+    return [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
+
+
 async def restart_pod(
     cluster: Cluster, handle: Handle, name: ReplicaName, restart: Restart
 ) -> None:
     """Restart the replica's pod to that restart count, even if another process has begun to.
+
+    Its former pod has ended before: otherwise two would have its DNS name.
 
     Raises:
         GoneError: the group no longer exists.
@@ -242,11 +290,17 @@ async def restart_pod(
     """
     count, until = restart.counts[name], time.monotonic() + DELETED_WITHIN
     while True:
-        # Checked first: pods of another group may have the same names.
         owner = await read_owner(cluster, handle)
-        there = await cluster.get("Pod", handle.pod(name))
+        pods = await _pods_of(cluster, owner, name)
+        if any(restarts_of(pod) >= count for pod in pods):
+            return
         is_late = time.monotonic() > until
-        if there is None:
+        force = is_late or name in restart.force
+        alive = [pod for pod in pods if not has_ended(pod)]
+        for pod in pods:
+            if force or not is_being_deleted(pod):
+                await _delete_pod(cluster, pod, force=force)
+        if force or not alive:
             pod = replica_pod(
                 json.loads(owner["data"][TEMPLATES])[name.role.value],
                 handle.name,
@@ -261,22 +315,22 @@ async def restart_pod(
             except ApiError as error:
                 if error.reason != "AlreadyExists":
                     raise
-        elif not is_owned_by(there, uid_of(owner)):
-            if is_late:
-                raise TemporaryError(in_the_way(there, handle.namespace))
-        elif restarts_of(there) >= count:
-            return
-        else:
-            force = is_late or name in restart.force
-            if force or not is_being_deleted(there):
-                await _delete_pod(cluster, there, force=force)
+                if is_late:
+                    raise TemporaryError(in_the_way(pod, handle.namespace)) from error
         await asyncio.sleep(_LOOK_EVERY)
 
 
 async def _delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
     """Delete exactly this pod; another one that has its name meanwhile remains."""
+    name, uid = pod["metadata"]["name"], uid_of(pod)
+    finalizers = pod["metadata"].get("finalizers") or []
     try:
-        await cluster.delete("Pod", pod["metadata"]["name"], uid_of(pod), force=force)
+        await cluster.delete("Pod", name, uid, force=force)
+        # Kueue removes its finalizer once a failed pod is replaced, but counts one of another phase
+        # as running, and deletes the pod that is created in its place.
+        if KUEUE in finalizers and (force or pod["status"].get("phase") == "Succeeded"):
+            others = [each for each in finalizers if each != KUEUE]
+            await cluster.patch("Pod", name, uid, metadata={"finalizers": others})
     except ApiError as error:
-        if error.status != 409:
+        if error.status not in (404, 409):
             raise

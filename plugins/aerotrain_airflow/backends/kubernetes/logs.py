@@ -67,12 +67,14 @@ class PodLogs:
         self._ended = {name: asyncio.Event() for name in ranked}
         self._live = set(ranked[:LIVE])
         self._begun: set[ReplicaName] = set()
+        self._pods: dict[ReplicaName, str] = {}
         self._streams: dict[ReplicaName, asyncio.Task[None]] = {}
         self._new = asyncio.Event()
         self._emitting = self._spawn(self._emit_on())
 
-    def follow(self, name: ReplicaName, seen: Observation, *, began: bool) -> None:
-        """Stream the replica's lines once it ``began``; read once more after it has ended."""
+    def follow(self, name: ReplicaName, pod: str, seen: Observation, *, began: bool) -> None:
+        """Stream the lines of its ``pod`` once it ``began``; read once more after it has ended."""
+        self._pods[name] = pod
         if seen.state.ended:
             self._ended[name].set()
         if began:
@@ -124,10 +126,9 @@ class PodLogs:
     async def _read(self, name: ReplicaName, *, follow: bool) -> bool:
         """Read the new lines; returns whether the log was read to its end."""
         since = self._read_to.get(str(name), "")
-        pod = self._handle.pod(name)
         try:
             async for stamp, text in self._cluster.log(
-                pod, container=CONTAINER, since=since, follow=follow
+                self._pods[name], container=CONTAINER, since=since, follow=follow
             ):
                 if stamp > since:
                     self._collected.append((stamp, LogLine(name, text)))

@@ -13,8 +13,10 @@ from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.backends.kubernetes.identity import (
     Handle,
     is_owned_by,
+    pod_name,
     restarts_of,
     uid_of,
+    without_restarts,
 )
 from aerotrain_airflow.backends.kubernetes.states import created_at, observe_pod, started_at
 
@@ -29,13 +31,14 @@ class ReplicaStatus:
     """One replica: its observation, and since when, as times of ``time.time()``.
 
     ``created`` is when its pod was created, or requested; ``started`` is when its container
-    started, or None. ``uid``, ``restarts`` (the restart count) and ``node`` are those of its pod;
-    ``restarts`` is None if its pod was never observed.
+    started, or None. ``pod`` (its name), ``uid``, ``restarts`` (the restart count) and ``node`` are
+    those of its pod; ``restarts`` is None if its pod was never observed.
     """
 
     seen: Observation
     created: float
     started: float | None = None
+    pod: str = ""
     uid: str = ""
     restarts: int | None = 0
     node: str = ""
@@ -68,7 +71,7 @@ class ObservedGroup:
         handle: Handle,
         restarts: Callable[[ReplicaName], int],
     ) -> None:
-        self._pods = {handle.pod(name): name for name in names}
+        self._pods = {pod_name(handle.name, name): name for name in names}
         self._uid = handle.uid
         self._restarts = restarts
         # When the pod of a restarted replica was created; infinite until then.
@@ -85,7 +88,7 @@ class ObservedGroup:
 
     def replica_of(self, pod: Manifest) -> ReplicaName | None:
         """The replica of this group that the pod belongs to, at any restart count."""
-        return self._pods.get(pod["metadata"]["name"]) if is_owned_by(pod, self._uid) else None
+        return self._pods.get(without_restarts(pod)) if is_owned_by(pod, self._uid) else None
 
     def take(self, pod: Manifest, *, gone: bool = False) -> ReplicaName | None:
         """Process a pod in its current state, or in its last state before it was ``gone``.
@@ -109,6 +112,7 @@ class ObservedGroup:
             seen=seen,
             created=created_at(pod),
             started=started_at(pod) or known,
+            pod=pod["metadata"]["name"],
             uid=uid,
             restarts=restarts,
             node=pod["spec"].get("nodeName", ""),
@@ -133,6 +137,12 @@ class ObservedGroup:
         for name, count in counts.items():
             self._created_at[name] = float("inf")
             self.replicas[name] = ReplicaStatus(seen=_REQUESTED, created=now, restarts=count)
+
+    def not_created(self, names: Iterable[ReplicaName]) -> None:
+        """The new pods could not be created: the restart is still to be carried out."""
+        for name in names:
+            self._created_at.pop(name, None)
+            self.replicas[name] = replace(self.replicas[name], restarts=None)
 
     def created(self, names: Iterable[ReplicaName], now: float) -> None:
         """The pods were created: a list that begins later must include them."""

@@ -12,7 +12,12 @@ from typing import Any
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain_airflow.backends.base import GoneError
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, Cluster
-from aerotrain_airflow.backends.kubernetes.identity import HOLDER, ROLE_LABEL, Handle
+from aerotrain_airflow.backends.kubernetes.identity import (
+    HOLDER,
+    ROLE_LABEL,
+    Handle,
+    annotations,
+)
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan
 from aerotrain_airflow.controller.history import compacted
 
@@ -59,25 +64,37 @@ async def read_owner(cluster: Cluster, handle: Handle) -> dict[str, Any]:
     return owner
 
 
-class EventLog:
-    """The event log of a group, in its owner; ``events`` are those that are known so far."""
+def events_of(owner: Manifest) -> list[Event]:
+    """The event log in the owner of a group."""
+    return read(owner["data"].get(EVENTS, "").splitlines())
 
-    def __init__(self, cluster: Cluster, owner: Manifest) -> None:
+
+class EventLog:
+    """The event log of a group, in its owner; ``events`` are those that are known so far.
+
+    Only the task try ``holder`` appends to it.
+    """
+
+    def __init__(self, cluster: Cluster, owner: Manifest, holder: str) -> None:
         self._cluster = cluster
         self._handle = Handle.of(owner)
+        self._holder = holder
         self._take(owner)
 
     def _take(self, owner: Manifest) -> None:
+        self._held_by = annotations(owner)[HOLDER]
         self._version = owner["metadata"]["resourceVersion"]
         self._text = owner["data"].get(EVENTS, "")
-        self.events: list[Event] = read(self._text.splitlines())
+        self.events = events_of(owner)
 
     async def append(self, events: Sequence[Event]) -> bool:
         """Append events; False if another process has added some, which are then in ``events``.
 
         Raises:
-            GoneError: the group no longer exists.
+            GoneError: the group no longer exists, or another task try holds it.
         """
+        if self._held_by != self._holder:
+            raise GoneError(f"{self._handle.name} was taken over by another try of its task")
         both = compacted([*self.events, *events], LIMIT)
         data = {EVENTS: "".join(f"{each.to_json()}\n" for each in both)}
         name, uid, known = self._handle.name, self._handle.uid, self._text

@@ -19,13 +19,16 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     ATTEMPT,
     DESCRIPTION,
     JOB_LABEL,
+    WORKLOAD,
     Handle,
+    pod_name,
 )
 from aerotrain_airflow.backends.kubernetes.pod import (
     PORT,
     Manifest,
     PodSettings,
     Queue,
+    kueue_group,
     replica_pod,
     role_pod,
 )
@@ -36,7 +39,7 @@ __all__ = ["PodPlan", "PodSettings", "plan_pods"]
 _LONGEST_VARIABLE = 128 * 1024
 
 #: The version of what a group stores in its owner. Groups with another one are not adopted.
-LAYOUT = 4
+LAYOUT = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,8 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     description = hashlib.sha256(anonymous.encode()).hexdigest()
     owner, *others = _manifests(job, attempt, settings)
     owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}
+    if Queue.parse(settings.queue).system == "kueue":
+        owner["metadata"]["annotations"][WORKLOAD] = kueue_group(job, attempt)
     return PodPlan(
         job=job,
         attempt=attempt,
@@ -88,7 +93,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
 
 
 def _check(job: Job, settings: PodSettings) -> None:
-    longest = max((f"{job.name}-{name}" for name in job.names()), key=len)
+    longest = max((pod_name(job.name, name) for name in job.names()), key=len)
     if len(longest) > DNS_LABEL_LENGTH:
         raise SpecError(
             f"the pod {longest!r} would have a name of {len(longest)} letters and "

@@ -1,12 +1,13 @@
 """The pod of a replica: defaults, the templates on top of them, and then the reserved fields."""
 
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aerotrain.contract.environment import Variable
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMessage
 from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain_airflow.backends.kubernetes.identity import (
     CONTAINER,
@@ -14,6 +15,7 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     JOB_LABEL,
     RESTARTS,
     ROLE_LABEL,
+    pod_name,
 )
 from aerotrain_airflow.backends.kubernetes.template import Template, checked, merge
 from aerotrain_airflow.controller.deadlines import heartbeat_timeout
@@ -24,6 +26,9 @@ Manifest = dict[str, Any]
 PORT = 2222
 
 SCRATCH = "/scratch"
+
+#: The group of replicas, as in images/training: no group of the system.
+_GROUP = 65532
 _SHARED_MEMORY = "shared-memory"
 
 #: Seconds from SIGTERM to SIGKILL; for a replica that may save for GRACE seconds by default, these
@@ -123,7 +128,7 @@ def replica_pod(
     should not be placed, ``memory`` the factor for its memory.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    metadata["name"] = f"{job}-{name}"
+    metadata["name"] = pod_name(job, name, restarts)
     metadata["labels"][INDEX_LABEL] = str(name.index)
     own = {Variable.INDEX.value: str(name.index)}
     if restarts:
@@ -176,6 +181,9 @@ def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest
             {"name": "TMPDIR", "value": f"{SCRATCH}/tmp"},
         ],
         "securityContext": {
+            # An image without a group would run in group 0, root's. Not set for the pod: containerd
+            # rejects a group without a user, and the user is that of the image.
+            "runAsGroup": _GROUP,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
@@ -203,13 +211,18 @@ def _defaults(job: Job, replica: ReplicaSpec, settings: PodSettings) -> Manifest
 def _liveness(job: Job) -> dict[str, Any]:
     """The probe that ends an unresponsive replica, by the age of a file that the replica touches.
 
-    A missing file counts as new. There is no probe while a longer timeout is valid.
+    A missing file counts as new. There is no probe while a longer timeout is valid. It writes the
+    termination message: a killed container has the same status as after a SIGKILL from elsewhere.
     """
+    allowed = int(job.deadlines.progress_timeout)
+    said = TerminationMessage(reason=f"had no heartbeat for {allowed} s", no_heartbeat=True)
     first = heartbeat_timeout(job, trains=False)
     beat = f"stat -c %Y {SCRATCH}/heartbeat 2>/dev/null || date +%s"
     age = f"$(($(date +%s) - $({beat})))"
+    text = said.to_text().replace("\n", "\\n")
+    message = f"printf {shlex.quote(text)} >{TERMINATION_LOG}"
     return {
-        "exec": {"command": ["sh", "-c", f"test {age} -le {int(job.deadlines.progress_timeout)}"]},
+        "exec": {"command": ["sh", "-c", f"test {age} -le {allowed} || {{ {message}; false; }}"]},
         **({"initialDelaySeconds": int(first)} if first > job.deadlines.progress_timeout else {}),
         "periodSeconds": 5,
         "timeoutSeconds": 10,
@@ -251,7 +264,7 @@ def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -
         spec["volumes"] = [{"name": _SHARED_MEMORY, "emptyDir": memory}]
     if queue.system == "volcano":
         spec["schedulerName"] = "volcano"
-    labels, annotations = _admission(job, attempt, queue)
+    labels, annotations = _admission(job, replica, attempt, queue)
     metadata = {
         "labels": {**labels, ROLE_LABEL: replica.role.value},
         "annotations": {"aerotrain/run": job.run, "aerotrain/task": job.task, **annotations},
@@ -305,21 +318,34 @@ def _resources(resources: Resources) -> dict[str, Any]:
     return {"requests": {"cpu": cpu, "memory": resources.memory}, "limits": limits}
 
 
-def _admission(job: Job, attempt: str, queue: Queue) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def kueue_group(job: Job, attempt: str) -> str:
+    """The name of the group that Kueue admits, which is also that of its Workload.
+
+    It is for this launch only: otherwise Kueue would count its pods as part of the previous group,
+    while it remembers that as finished.
+    """
+    launch = hashlib.sha256(attempt.encode()).hexdigest()[:8]
+    return f"{job.name[:54]}-{launch}"
+
+
+def _admission(
+    job: Job, replica: ReplicaSpec, attempt: str, queue: Queue
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The labels and annotations by which a queue identifies the pods of a group.
 
     https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/ and https://volcano.sh/en/docs/podgroup/
     """
     if queue.system == "kueue":
-        # A name for this launch only: otherwise Kueue would count its pods as part of the previous
-        # group, while it remembers that as finished.
-        launch = hashlib.sha256(attempt.encode()).hexdigest()[:8]
         labels = {
             "kueue.x-k8s.io/queue-name": queue.name,
-            "kueue.x-k8s.io/pod-group-name": f"{job.name[:54]}-{launch}",
+            "kueue.x-k8s.io/pod-group-name": kueue_group(job, attempt),
         }
-        count = str(len(list(job.names())))
-        return labels, {"kueue.x-k8s.io/pod-group-total-count": count}
+        # By default Kueue hashes resources and affinity, and so a restarted pod that has more
+        # memory or avoids a node would replace none of its role.
+        return labels, {
+            "kueue.x-k8s.io/pod-group-total-count": str(len(list(job.names()))),
+            "kueue.x-k8s.io/role-hash": replica.role.value,
+        }
     if queue.system == "volcano":
         return {}, {"scheduling.k8s.io/group-name": job.name}
     return {}, {}

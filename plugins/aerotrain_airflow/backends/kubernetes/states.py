@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.errors import ExitCode, FinalError, TerminationMessage
 from aerotrain.contract.status import Failure, Observation, State, observed_exit
 from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 from aerotrain_airflow.backends.kubernetes.reasons import Place, Row, row_of
@@ -69,8 +69,13 @@ def observe_pod(pod: Part | None) -> Observation:
     if side_car is not None:
         return side_car
     if "running" in own:
-        return Observation(state=State.RUNNING)
+        return Observation(state=State.RUNNING, reason=_silence_of_node(status))
     return _waiting(status, own, others)
+
+
+def has_ended(pod: Part) -> bool:
+    """Whether none of the pod's containers runs or will."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def created_at(pod: Part) -> float:
@@ -135,8 +140,9 @@ def _exit(code: int, message: str) -> Observation:
             return Observation(state=State.FAILED, exit_code=code, reason=f"cannot run: {reason}")
     if not message or code == ExitCode.OK:
         return observed_exit(code)
-    # A replica's own termination message is complete; otherwise it is the end of the log.
-    return observed_exit(code, message if code in _OWN_CODES else message.splitlines()[-1])
+    # A replica's own message and that of its probe are complete; others are the end of the log.
+    is_whole = code in _OWN_CODES or TerminationMessage.parse(message).no_heartbeat
+    return observed_exit(code, message if is_whole else message.splitlines()[-1])
 
 
 def _taken_down(status: Part, code: int | None = None) -> Observation | None:
@@ -168,6 +174,19 @@ def _failed_side_car(others: Mapping[str, Part]) -> Observation | None:
 def _failed_somehow(status: Part) -> Observation:
     said = _message(status) or "Kubernetes does not say why"
     return Observation(state=State.LOST, reason=f"failed: {said}")
+
+
+def _silence_of_node(status: Part) -> str:
+    """A sentence if the node no longer reports on the pod, else nothing.
+
+    Then Kubernetes sets the pod to not ready, while the node's last report is that its containers
+    are ready.
+    """
+    ready, containers = _condition(status, "Ready"), _condition(status, "ContainersReady")
+    is_gated = ready.get("reason") == "ReadinessGatesNotReady"
+    if ready.get("status") != "False" or containers.get("status") != "True" or is_gated:
+        return ""
+    return "is on a node that is not ready: unless the node responds again, the pod is evicted"
 
 
 def _waiting(status: Part, own: Part, others: Mapping[str, Part]) -> Observation:

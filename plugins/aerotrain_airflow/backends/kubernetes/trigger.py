@@ -16,12 +16,8 @@ from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.controller.decision import Ended
 
-#: Seconds for which the API may be unavailable when a trigger starts; afterwards, until the job's
-#: deadline.
-_RETRY_FOR = 600.0
-
-#: Seconds to end the group of a killed task, of the 30 that Airflow allows.
-_RETRY_KILL_FOR = 20.0
+#: Seconds for which requests to end pods are retried; Airflow allows 30 to end a killed task.
+_RETRY_END_FOR = 20.0
 
 #: The least number of seconds from a trigger's start to its event. If a task resumes before the
 #: scheduler has read its deferral, Airflow 3.3 takes that for the end of the resumed task, and
@@ -70,13 +66,18 @@ class JobTrigger(BaseTrigger):
             is_ours = isinstance(error, AerotrainError)
             reason = error if is_ours else "".join(traceback.format_exception(error))
             ended = Ended(state=State.LOST, reason=f"its pods could not be followed: {reason}")
+        # The task may wait for a worker's slot for minutes, and others for the room of its pods.
+        try:
+            await self._backend(_RETRY_END_FOR).end_pods(self.handle)
+        except AerotrainError as error:
+            self.log.warning("the pods are deleted later, when the task resumes: %s", error)
         await asyncio.sleep(began + FIRE_AFTER - time.monotonic())
         event = {"handle": self.handle, "ended": ended.to_dict()}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def _follow(self) -> Ended:
         return await follow(
-            self._backend(_RETRY_FOR),
+            self._backend(),
             self.handle,
             emit=lambda line: log_line(self.log, line),
             say=self.log.info,
@@ -85,8 +86,8 @@ class JobTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """End the group: a user marked or cleared the task, or its run timed out."""
-        await self._backend(_RETRY_KILL_FOR).delete(self.handle)
+        await self._backend(_RETRY_END_FOR).delete(self.handle)
 
-    def _backend(self, retry_for: float) -> KubernetesBackend:
+    def _backend(self, retry_for: float | None = None) -> KubernetesBackend:
         settings = PodSettings(image="")  # not used: it only follows and ends existing groups
         return KubernetesBackend(settings, self.conn_id, self.holder, retry_for)

@@ -15,10 +15,10 @@ from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
+from aerotrain.supervisor.ports import reserved_ports
 from aerotrain_airflow.backends.base import Emit, Found, Say
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.group import ProcessGroup
-from aerotrain_airflow.backends.process.ports import reserved_ports
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import ForkServer
 

@@ -21,7 +21,7 @@ from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event, read
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.supervisor.protocol import LOG
-from aerotrain_airflow.backends.base import GoneError, NoRoomError
+from aerotrain_airflow.backends.base import GoneError, NotNowError
 
 #: The bytes of each replica's log that were emitted, by the replica's name.
 Positions = dict[str, int]
@@ -233,7 +233,7 @@ def explained_errors(folder: Path) -> Iterator[None]:
 
     Raises:
         GoneError: the folder was removed.
-        NoRoomError: the disk is full.
+        NotNowError: the disk is full.
         TemporaryError: another error.
     """
     try:
@@ -242,7 +242,7 @@ def explained_errors(folder: Path) -> Iterator[None]:
         if not folder.exists():
             raise GoneError(f"{folder} is gone: it was ended from outside") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoRoomError(str(error)) from error
+            raise NotNowError(str(error)) from error
         raise TemporaryError(
             f"the replicas in {folder} could not be supervised: {error}; free what is short, or "
             "set [aerotrain] scratch to another disk"

@@ -4,16 +4,18 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from logging import getLogger
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.loopback import OPEN_SERVERS
+from aerotrain.supervisor.ports import Port, hold, release
 from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import Start, observation_of
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
-from aerotrain_airflow.backends.process.ports import Port, hold, release
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
 from aerotrain_airflow.backends.process.warm_start import may_fork
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
@@ -21,6 +23,8 @@ from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 #: Seconds between two observations: short compared to a replica's start, long compared to the
 #: observation itself (about 1 ms per replica).
 LOOK_EVERY = 0.2
+
+_LOG = getLogger(__name__)
 
 
 class ProcessGroup:
@@ -113,7 +117,9 @@ class ProcessGroup:
         """
         starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
         warm = any(each.warm for each in starts)
-        await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
+        why_open = await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
+        if why_open and len(self.job.names()) > 1:
+            _LOG.warning(OPEN_SERVERS, why_open)
         self._supervisor.start(starts, [lock for port in ports for lock in port.locks])
 
     def _start_of(self, name: ReplicaName, count: int) -> Start:

@@ -70,10 +70,13 @@ class SupervisorClient:
         """The pid of the supervisor, if it is running."""
         return holder_of(self._folder / LOCK)
 
-    async def start_supervisor(self, *, warm: bool, wait: bool) -> None:
+    async def start_supervisor(self, *, warm: bool, wait: bool) -> str | None:
         """Start a supervisor, unless one is running.
 
         ``warm`` requests a forked one; ``wait`` waits for the imports of the fork server.
+
+        Returns:
+            Why the servers of its replicas will be open to the network, if they will be.
 
         Raises:
             FinalError: the interpreter cannot run one.
@@ -81,12 +84,12 @@ class SupervisorClient:
             OSError: the machine lacks resources, or the folder was removed.
         """
         if self.pid() is not None:
-            return
+            return None
         server = self._fork_server if warm else None
         if server is None or not await server.fork_supervisor(self._folder, wait=wait):
             self._run()
         until = time.monotonic() + _START_SECONDS
-        while not self._answers():
+        while (answer := self._answer()) is None:
             if not self._folder.exists():
                 raise FileNotFoundError(f"{self._folder} was removed while its supervisor started")
             if time.monotonic() > until:
@@ -95,6 +98,7 @@ class SupervisorClient:
                     f"{_START_SECONDS:.0f} s; the machine may be overloaded"
                 )
             await asyncio.sleep(_POLL_EVERY)
+        return answer["open"]
 
     def _run(self) -> None:
         """Run the interpreter and wait for its first process; the supervisor detaches itself."""
@@ -122,12 +126,10 @@ class SupervisorClient:
                 "python to the interpreter that has aerotrain's tensorflow extra"
             )
 
-    def _answers(self) -> bool:
-        try:
-            ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER_SECONDS)
-        except OSError:
-            return False
-        return True
+    def _answer(self) -> dict[str, Any] | None:
+        with suppress(OSError):
+            return ask(socket_of(self._folder), {"do": "observe"}, seconds=_ANSWER_SECONDS)
+        return None
 
     def start(self, replicas: Sequence[Start], ports: Sequence[int]) -> None:
         """Start these replicas; those that still run are ended first.

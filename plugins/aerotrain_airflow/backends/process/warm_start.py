@@ -23,7 +23,9 @@ from aerotrain.supervisor.protocol import ask, runtime_folder
 
 #: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
 #: may do anything on import, so it is not forked.
-MODULES = frozenset({"aerotrain.train", "aerotrain.evaluate", "aerotrain.export"})
+MODULES = frozenset(
+    {"aerotrain.check", "aerotrain.train", "aerotrain.evaluate", "aerotrain.export"}
+)
 
 #: Prefixes of variables that exclude a fork: they change the results of an import, or concern
 #: devices, whose drivers do not survive a fork.

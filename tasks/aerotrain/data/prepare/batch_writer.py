@@ -1,6 +1,9 @@
 """The write path of one partition: cast, encode, split and shuffle the batches of its source."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +17,11 @@ from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition
 from aerotrain.data.prepare.plan import check_rules
 from aerotrain.data.prepare.quarantine import Quarantine
-from aerotrain.data.prepare.shards import Attributes, ExternalShuffle
+from aerotrain.data.prepare.shuffle import ATTRIBUTES, Attributes, ExternalShuffle
 from aerotrain.data.prepare.splitting import NO_SPLIT, assign_splits, strata_of, texts_of
-from aerotrain.data.records import Columns, Frames, encoded_frames
+from aerotrain.data.records import Columns, encoded_frames
 from aerotrain.data.records.encoding import lengths_of
+from aerotrain.data.records.sizes import Sizes, bytes_of_rows, parts_of
 from aerotrain.data.sources import Batch, open_source
 from aerotrain.data.statistics.column import Statistics
 
@@ -34,10 +38,20 @@ def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, S
     source, schema = open_source(plan.source), plan.schema
     for fragment in planned.fragments:
         for batch in source.read(fragment, schema):
-            if not schema:
-                schema = {name: column.feature for name, column in batch.columns.items()}
+            if not schema and len(batch):
+                found = {name: column.feature for name, column in batch.columns.items()}
+                schema = source.declared.stored(found)
                 check_rules(plan.rules, schema)
-            yield batch, schema
+            yield batch, schema or {}
+
+
+#: About how many bytes of records are encoded at once.
+_ENCODED_BYTES = 8 * 2**20
+
+#: Bytes of a feature's headers, and of a value by its dtype; integers are varints.
+_FEATURE_BYTES = 20
+_VALUE_BYTES = {"float64": 8, "float32": 4, "uint8": 1}
+_VARINT_BYTES = 10
 
 
 class BatchWriter:
@@ -47,6 +61,7 @@ class BatchWriter:
         self, rules: PlanArguments, shuffle: ExternalShuffle, quarantine: Quarantine
     ) -> None:
         self.statistics = Statistics()
+        self.rounded: Counter[str] = Counter()
         self.has_keys = bool(rules.key)
         self.has_labels = False
         self._rules = rules
@@ -60,51 +75,60 @@ class BatchWriter:
             FinalError: the columns do not fit the schema, or too many records are rejected.
         """
         self.has_keys = self.has_keys or batch.keys is not None
+        self._quarantine.add(batch.rejected)
+        batch = replace(batch, rejected=())
+        for part in parts_of(_encoded_sizes(batch, schema), _ENCODED_BYTES):
+            self._write(batch[part], schema)
+
+    def _write(self, batch: Batch, schema: Schema) -> None:
         fit = cast_to_schema(batch, schema, self._rules)
         self._quarantine.add(fit.rejected)
+        self.rounded.update(fit.rounded)
         if not len(fit.rows):
             return
         frames = encoded_frames(fit.columns)
         lengths = lengths_of(frames.rows)
         keys = key_texts(batch, fit, self._rules)
         hashes = content_hashes(frames.checksums, lengths) if keys is None else hashes_of(keys)
-        attributes = Attributes(
-            hashes=hashes,
-            lengths=lengths,
-            splits=assign_splits(fit.columns, batch.file, hashes, self._rules),
-            labels=self._labels(fit.columns),
-            strata=self._strata(fit.columns),
-        )
+        attributes = np.empty(len(hashes), ATTRIBUTES)
+        attributes["hash"] = hashes
+        attributes["length"] = lengths
+        attributes["split"] = assign_splits(fit.columns, batch.file, hashes, self._rules)
+        attributes["label"] = self._labels(fit.columns)
+        attributes["stratum"] = self._strata(fit.columns)
         # Hashing positions keeps the sample fair to the records where their contents repeat.
         sampled = (
             hashes if keys is not None else position_hashes(batch.file, batch.offsets[fit.rows])
         )
-        self._add(batch, fit, frames, attributes, sampled)
+        self._add(batch, fit, frames.rows, attributes, sampled)
 
     def _add(
         self,
         batch: Batch,
         fit: CastBatch,
-        frames: Frames,
+        frames: pa.LargeBinaryArray,
         attributes: Attributes,
         sampled: Hashes,
     ) -> None:
         """Add the records that have a split and fit into a shard to the shuffle."""
         columns = fit.columns
-        wrong = attributes.splits == NO_SPLIT
-        wrong |= attributes.lengths > self._rules.shard_bytes
+        wrong = attributes["split"] == NO_SPLIT
+        wrong |= attributes["length"] > self._rules.shard_bytes
         if wrong.any():
             self._quarantine.add(
                 [
-                    batch.reject(fit.rows[row], self._why_rejected(attributes.lengths[row]))
+                    batch.reject(fit.rows[row], self._why_rejected(attributes["length"][row]))
                     for row in np.flatnonzero(wrong)
                 ]
             )
             kept = np.flatnonzero(~wrong)
-            frames = Frames(frames.rows.take(pa.array(kept)), frames.checksums[kept])
-            attributes, sampled = attributes.take(kept), sampled[kept]
+            frames, attributes, sampled = (
+                frames.take(pa.array(kept)),
+                attributes[kept],
+                sampled[kept],
+            )
             columns = {name: column.take(kept) for name, column in columns.items()}
-        if len(attributes.hashes):
+        if len(attributes):
             self.shuffle.add(frames, attributes)
             self.statistics.add(columns, fit.missing, sampled, _times_in(batch))
 
@@ -117,16 +141,16 @@ class BatchWriter:
         column = self._rules.split_by["column"]
         return f"column {column!r} names none of the splits {', '.join(sorted(self._rules.splits))}"
 
-    def _labels(self, columns: Columns) -> NDArray[np.int64]:
+    def _labels(self, columns: Columns) -> NDArray[np.int64] | int:
         label = columns.get(self._rules.label)
         if label is None or label.feature.shape or "int" not in label.feature.dtype:
-            return np.zeros(len(next(iter(columns.values()))), np.int8)
+            return 0
         self.has_labels = True
         return label.values.astype(np.int64)
 
-    def _strata(self, columns: Columns) -> Hashes:
+    def _strata(self, columns: Columns) -> Hashes | int:
         if self._rules.split_by["way"] != "stratified":
-            return np.zeros(len(next(iter(columns.values()))), np.uint8)
+            return 0
         return strata_of(columns[self._rules.split_by["column"]])
 
 
@@ -139,12 +163,24 @@ def _times_in(batch: Batch) -> set[str]:
     }
 
 
+def _encoded_sizes(batch: Batch, schema: Schema) -> Sizes:
+    """At least the bytes of each row as a serialized record."""
+    sizes = np.zeros(len(batch), np.int64)
+    for name, feature in schema.items():
+        sizes += len(name) + _FEATURE_BYTES
+        if feature.dtype != "string":
+            sizes += _VALUE_BYTES.get(feature.dtype, _VARINT_BYTES) * prod(feature.shape)
+        elif name in batch.columns:
+            sizes += bytes_of_rows(batch.columns[name])
+    return sizes
+
+
 def key_texts(
     batch: Batch, fit: CastBatch, rules: PlanArguments
 ) -> Sequence[str] | Sequence[bytes] | None:
     """The key of each record; None if the records have no keys."""
-    if rules.key:
-        texts = [texts_of(fit.columns[name]) for name in rules.key]
+    if rules.key and len(fit.rows):
+        texts = [texts_of(fit.keys[name]) for name in rules.key]
         keys = texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, _BETWEEN)
         return keys.to_pylist()
     return None if batch.keys is None else [batch.keys[row] for row in fit.rows]

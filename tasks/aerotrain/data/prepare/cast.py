@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,19 +18,36 @@ from aerotrain.data.sources import Batch, Rejected, SourceError
 
 Mask = NDArray[np.bool_]
 
+#: Smaller values are changed by less than a half by float32.
+_ROUNDED_FROM = 2.0**23
+
+_TOO_LARGE = (
+    "column {!r} is beyond the range of float32, 3.4e38; set its type to float64 in 'types' of the "
+    "source"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CastBatch:
     """The rows of a batch that can be stored: their columns, and their indices in the batch.
 
-    ``missing`` counts, for each feature, the null values that were filled. Those that became NaN
-    are not counted here: the statistics recognize them.
+    ``keys`` are the columns of the key as they were read, before the cast. ``missing`` counts, for
+    each feature, the null values that were filled. Those that became NaN are not counted here: the
+    statistics recognize them. ``rounded`` counts the values that float32 changes by a half or
+    more, or to zero.
     """
 
     columns: Columns
     rows: NDArray[np.int64]
+    keys: Columns
     missing: Mapping[str, int]
+    rounded: Mapping[str, int]
     rejected: Sequence[Rejected]
+
+    @classmethod
+    def without_rows(cls, batch: Batch) -> Self:
+        rows = np.zeros(0, np.int64)
+        return cls(columns={}, rows=rows, keys={}, missing={}, rounded={}, rejected=batch.rejected)
 
 
 def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
@@ -41,32 +59,41 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     Raises:
         SourceError: a column is missing, or its type is not the schema's.
     """
+    if not len(batch):  # it lacks columns if all of its lines are rejected
+        return CastBatch.without_rows(batch)
     values = {name: _values(batch, name) for name in schema}
     rejections = _Rejections(batch)
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     for name, mask in nulls.items():
         rejections.add(mask, _why_no_null(name, schema[name], rules))
     rows = rejections.accepted()
-    columns = {}
+    columns, keys, rounded = {}, {}, {}
     for name, each in values.items():
         kept = each if len(rows) == len(batch) else _take(each, rows)
-        columns[name] = _column(name, kept, schema[name], rules.fill.get(name), batch.file)
+        exact, columns[name] = _cast(name, kept, schema[name], rules.fill.get(name), batch.file)
+        if len(exact) and exact.feature.dtype == "float64" and schema[name].dtype == "float32":
+            rejections.add_among(rows, _overflows(exact, columns[name]), _TOO_LARGE.format(name))
+            rounded[name] = _rounded(exact, columns[name])
+        if name in rules.key:
+            keys[name] = _key_column(kept, exact)
     for name, (least, greatest) in rules.ranges.items():
-        outside = np.zeros(len(batch), bool)
-        outside[rows] = _outside(columns[name], least, greatest)
-        rejections.add(outside, f"column {name!r} is not from {least} to {greatest}")
+        outside = _outside(columns[name], least, greatest)
+        rejections.add_among(rows, outside, f"column {name!r} is not from {least} to {greatest}")
     accepted = rejections.accepted()
     if len(accepted) < len(rows):
         inside = np.flatnonzero(np.isin(rows, accepted))
         columns = {name: column.take(inside) for name, column in columns.items()}
+        keys = {name: column.take(inside) for name, column in keys.items()}
     return CastBatch(
         columns=columns,
         rows=accepted,
+        keys=keys,
         missing={
             name: int(mask[accepted].sum())
             for name, mask in nulls.items()
-            if name in rules.fill or schema[name].dtype != "float32"
+            if name in rules.fill or not schema[name].is_float
         },
+        rounded={name: count for name, count in rounded.items() if count},
         rejected=[*batch.rejected, *rejections.rejected()],
     )
 
@@ -82,6 +109,11 @@ class _Rejections:
         if reason is not None:
             for row in np.flatnonzero(rows):
                 self._reasons.setdefault(int(row), reason)
+
+    def add_among(self, rows: NDArray[np.int64], wrong: Mask, reason: str) -> None:
+        """Reject those of ``rows`` that are ``wrong``."""
+        for row in rows[wrong]:
+            self._reasons.setdefault(int(row), reason)
 
     def accepted(self) -> NDArray[np.int64]:
         return np.delete(np.arange(len(self._batch)), list(self._reasons))
@@ -110,7 +142,8 @@ def _why_no_null(name: str, feature: Feature, rules: PlanArguments) -> str | Non
     """Why a null of this column cannot be stored; None if it can."""
     if name == rules.label:
         return f"the label {name!r} is missing"
-    if name in rules.fill or (feature.dtype in ("float32", "string") and feature.shape == ()):
+    has_missing = feature.shape == () and (feature.is_float or feature.dtype == "string")
+    if name in rules.fill or has_missing:
         return None
     return (
         f"column {name!r} is missing, and {feature.dtype} has no value for missing; give one in "
@@ -124,13 +157,12 @@ def _take(values: Any, rows: NDArray[np.int64]) -> Any:
     return values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows]
 
 
-def _column(name: str, values: Any, feature: Feature, fill: Any, file: str) -> Column:
+def _cast(name: str, values: Any, feature: Feature, fill: Any, file: str) -> tuple[Column, Column]:
+    """The column as it was read, and cast to ``feature``."""
     try:
-        column = (
-            values if isinstance(values, Column) else column_of(name, _fill_nulls(values, fill))
-        )
-        return _cast(feature, column)
-    except (RecordError, TypeError, pa.ArrowInvalid) as error:
+        exact = values if isinstance(values, Column) else column_of(name, _fill_nulls(values, fill))
+        return exact, _cast_column(feature, exact)
+    except (RecordError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SourceError(
             f"{file}: column {name!r} cannot be cast to {feature}, its type in the schema: "
             f"{error}; give all files the same types, or leave the column out"
@@ -143,7 +175,9 @@ def _fill_nulls(values: Any, fill: Any) -> Any:
     if pa.types.is_null(values.type):
         values = values.cast(pa.float64() if fill is None else pa.scalar(fill).type)
     if fill is not None:
-        return values.fill_null(pa.scalar(fill).cast(values.type))
+        is_day = pa.types.is_date32(values.type) and isinstance(fill, int)
+        fill = pa.scalar(fill, pa.int32()) if is_day else pa.scalar(fill)
+        return values.fill_null(fill.cast(values.type))
     if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
         return values.cast(pa.float64()).fill_null(float("nan"))
     if pa.types.is_dictionary(values.type):
@@ -151,20 +185,52 @@ def _fill_nulls(values: Any, fill: Any) -> Any:
     return values.cast(pa.large_binary()).fill_null(b"")
 
 
-def _cast(feature: Feature, column: Column) -> Column:
-    """The column cast to ``feature``, if no value changes.
+def _cast_column(feature: Feature, column: Column) -> Column:
+    """The column cast to ``feature``, if only rounding to float32 changes a value.
 
     Raises:
-        TypeError: a value would change, or the shape differs.
+        TypeError: another value would change, or the shape differs.
     """
     found = column.feature
     if found == feature or not len(column):
         return column if found == feature else _empty(feature)
-    if found.shape == feature.shape and not {found.dtype, feature.dtype} & {"string", "bool"}:
+    if found.shape != feature.shape or {found.dtype, feature.dtype} & {"string", "bool"}:
+        raise TypeError(f"it is {found}")
+    with np.errstate(over="ignore", invalid="ignore"):
         cast = column.values.astype(feature.dtype)
-        if (cast == column.values).all():
+        if found.dtype == "float64" and feature.dtype == "float32":
             return Column(feature, cast)
-    raise TypeError(f"it is {found}")
+        # Compared in the column's own type: both would be rounded to a common one.
+        changed = cast.astype(found.dtype) != column.values
+        if feature.is_float != found.is_float:
+            floats = cast if feature.is_float else column.values
+            changed |= ~(np.abs(floats) < 2.0**63)
+    if not changed.any():
+        return Column(feature, cast)
+    raise TypeError(f"it is {found}, with the value {column.values[changed][0]}")
+
+
+def _overflows(exact: Column, cast: Column) -> Mask:
+    """The records with a finite value that is infinite after the cast."""
+    lost = np.isinf(cast.values) & np.isfinite(exact.values)
+    return lost.reshape(len(cast), -1).any(axis=1)
+
+
+def _rounded(exact: Column, cast: Column) -> int:
+    """How many finite values the cast to float32 changes by a half or more, or to zero."""
+    changed = (cast.values == 0) & (exact.values != 0)
+    large = np.isfinite(cast.values) & (np.abs(exact.values) >= _ROUNDED_FROM)
+    changed[large] = np.abs(cast.values[large] - exact.values[large]) >= 0.5
+    return int(changed.sum())
+
+
+def _key_column(values: Any, exact: Column) -> Column:
+    """A column of the key without the rounding of ``column_of``."""
+    if isinstance(values, pa.Array) and (
+        pa.types.is_decimal(values.type) or str(values.type).startswith("timestamp[ns")
+    ):
+        return column_of("key", values.cast(pa.string()))
+    return exact
 
 
 def _empty(feature: Feature) -> Column:
@@ -174,5 +240,5 @@ def _empty(feature: Feature) -> Column:
 
 
 def _outside(column: Column, least: float, greatest: float) -> Mask:
-    values = column.values.reshape(len(column), -1)
+    values = column.values.reshape(len(column), prod(column.feature.shape))
     return ~((values >= least) & (values <= greatest)).all(axis=1)

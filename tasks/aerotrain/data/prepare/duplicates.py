@@ -1,43 +1,56 @@
 """Detection of duplicate keys, within a partition and across all of them.
 
-Each partition checks its own records and stores the sorted hashes of their keys next to its
-statistics; ``finalize`` merges those of all partitions, one range of hash values at a time. Where
-two hashes are equal, the records are read again to compare the keys themselves.
+Each partition checks its own records and stores the hashes of their keys next to its statistics, in
+the order of its shuffle, by which they are sorted: they are the shuffle keys. ``finalize`` merges
+those of all partitions, one range of values at a time. Where two hashes are equal, the records are
+read again to compare the keys themselves.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.hashing import Hashes, hashes_of
+from aerotrain.data.hashing import Hashes, hashes_of, shuffle_keys
 from aerotrain.data.prepare.batch_writer import batches_of, key_texts
 from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition, partition_keys_key
+from aerotrain.data.prepare.shuffle import ExternalShuffle
 from aerotrain.store import Store
+from aerotrain.store.requests import each_of
 
-#: Hashes of all partitions that are held in memory at once: 64 MiB.
-RANGE_HASHES = 2**23
+#: Hashes of all partitions that are held in memory at once: 32 MiB.
+RANGE_HASHES = 2**22
+
+#: Repeated hashes whose records are compared.
+_MOST_REPEATED = 1000
 
 _LEAST_READ = 2**12
 
 
-def check_unique(plan: Plan, planned: PlannedPartition, hashes: Hashes) -> None:
-    """Check that the keys of one partition are unique.
+def check_unique(
+    plan: Plan, planned: PlannedPartition, shuffle: ExternalShuffle, path: Path
+) -> None:
+    """Check that the keys of one partition are unique, and write their hashes to ``path``.
 
     Raises:
         FinalError: two records share a key; the message names their positions.
     """
-    ordered = np.sort(hashes)
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    for each in np.unique(twice):
-        _check_same(plan, [planned], each, len(twice))
-
-
-def write_keys(hashes: Hashes, path: Path) -> None:
-    """Write the sorted hashes of a partition's keys, for ``check_unique_across``."""
-    np.sort(hashes).astype("<u8").tofile(path)
+    count, repeated = 0, dict[np.uint64, None]()
+    last: Hashes = np.zeros(0, np.uint64)
+    with path.open("wb") as file:
+        for attributes in shuffle.attributes():
+            hashes = shuffle_keys(attributes["hash"], plan.rules.seed)
+            file.write(hashes.astype("<u8").data)
+            both = np.concatenate([last, hashes])
+            twice = both[1:][both[1:] == both[:-1]]
+            count += len(twice)
+            repeated |= dict.fromkeys(np.unique(twice)[: _MOST_REPEATED - len(repeated)])
+            last = hashes[-1:]
+    for each in repeated:
+        _check_same(plan, [planned], each, count)
 
 
 def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> None:
@@ -46,11 +59,12 @@ def check_unique_across(store: Store, plan: Plan, records: Sequence[int]) -> Non
     Raises:
         FinalError: two records share a key; the message names their positions.
     """
-    keys = [_Keys(store, partition, count) for partition, count in enumerate(records) if count]
+    have_keys = [partition for partition, count in enumerate(records) if count]
+    keys = list(each_of(lambda number: _Keys(store, number, records[number]), have_keys))
     ranges = max(1, -(-sum(records) // RANGE_HASHES))
     for number in range(1, ranges + 1):
         end = None if number == ranges else 2**64 * number // ranges
-        found = [each.below(end, ranges) for each in keys]
+        found = list(each_of(partial(_Keys.below, end=end, ranges=ranges), keys))
         hashes = np.concatenate([np.zeros(0, np.uint64), *found])
         partitions = np.repeat([each.partition for each in keys], [len(each) for each in found])
         order = np.argsort(hashes, kind="stable")
@@ -110,7 +124,7 @@ def _found(
     for batch, schema in batches_of(plan, planned):
         fit = cast_to_schema(batch, schema, plan.rules)
         keys = key_texts(batch, fit, plan.rules) or ()
-        for place in np.flatnonzero(hashes_of(keys) == target):
+        for place in np.flatnonzero(shuffle_keys(hashes_of(keys), plan.rules.seed) == target):
             row = fit.rows[place]
             named = f" {batch.keys[row]!r}" if batch.keys else ""
             yield keys[int(place)], f"{batch.file}, {batch.unit} {batch.offsets[row]}{named}"

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import FinalizeArguments
@@ -18,6 +19,7 @@ from aerotrain.data.dataset import (
     schema_to_dict,
 )
 from aerotrain.data.prepare.duplicates import check_unique_across
+from aerotrain.data.prepare.inferred import as_text, rounding
 from aerotrain.data.prepare.layout import (
     Plan,
     WrittenPartition,
@@ -33,6 +35,7 @@ from aerotrain.data.statistics.drift import changes, check_changes
 from aerotrain.data.statistics.page import page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
+from aerotrain.store.requests import each_of
 
 
 def run(replica: Replica) -> str:
@@ -58,7 +61,12 @@ def run(replica: Replica) -> str:
     check_unique_across(
         store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
     )
-    write_statistics(root, store, plan, dataset)
+    rounded: Counter[str] = Counter()
+    for partition in partitions:
+        rounded.update(partition.rounded)
+    if warnings := rounding(rounded):
+        print(as_text("warning: values are rounded:", warnings))
+    write_statistics(root, store, replace(plan, inferred=[*plan.inferred, *warnings]), dataset)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
@@ -73,15 +81,16 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
         FinalError: they drifted; the message is a table of the changes.
     """
     statistics = Statistics()
-    for number in range(len(plan.partitions)):
-        statistics.merge(Statistics.from_json(store.get(partition_statistics_key(number))))
+    keys = map(partition_statistics_key, range(len(plan.partitions)))
+    for document in each_of(store.get, keys):
+        statistics.merge(Statistics.from_json(document))
     summary = statistics.summary()
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
     if before and not plan.rules.allow_drift:
         check_changes(changes(before, summary, plan.rules), plan.rules.drift)
     schema = schema_to_dict(dataset.schema)
     store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
-    store.put(PAGE, page(store.url, summary, dataset.splits).encode())
+    store.put(PAGE, page(store.url, summary, dataset.splits, plan.inferred).encode())
     store.put(STATISTICS, (json_text(summary, indent=1) + "\n").encode())
 
 
@@ -100,6 +109,7 @@ def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Data
         fingerprint=plan.fingerprint,
         source=plan.source,
         schema=_schema(partitions),
+        label=plan.rules.label,
         splits=splits,
     )
 
@@ -127,19 +137,24 @@ def _check_not_empty(splits: Mapping[str, Split], shares: Mapping[str, float]) -
 
 
 def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
-    written, missing = [], []
-    for number in range(count):
-        try:
-            written.append(WrittenPartition.from_json(store.get(partition_key(number))))
-        except MissingError:
-            missing.append(str(number))
-    if missing:
+    found = list(each_of(lambda number: _written_partition(store, number), range(count)))
+    written = [each for each in found if each is not None]
+    if len(written) < count:
+        missing = [str(number) for number, each in enumerate(found) if each is None]
+        rest = ", …" if len(missing) > SHOWN else ""
         raise FinalError(
             f"{len(missing)} of {count} partitions of {store.url} are not written: "
-            f"{', '.join(missing)}; run prepare again with the same source; "
+            f"{', '.join(missing[:SHOWN])}{rest}; run prepare again with the same source; "
             "the partitions that are written are kept"
         )
     return written
+
+
+def _written_partition(store: Store, number: int) -> WrittenPartition | None:
+    try:
+        return WrittenPartition.from_json(store.get(partition_key(number)))
+    except MissingError:
+        return None
 
 
 def _merge_splits(splits: Sequence[Split]) -> Split:

@@ -2,7 +2,7 @@
 
 In the folder ``datasets/<fingerprint>/``: ``plan.json`` and, for each partition,
 ``plan/00003.json`` with its fragments come first; ``parts/00003.json`` when the shards of that
-partition are written, with ``parts/00003.statistics.json``, ``parts/00003.keys`` and
+partition are written, with ``parts/00003.statistics.json``, ``parts/00003.shuffle-keys`` and
 ``quarantine/00003.jsonl``; ``manifest.json`` comes last. At the top of the store,
 ``parts/<fingerprint of a partition>.json`` says where that partition was written, and
 ``latest/<name>.json`` which data set was finalized last.
@@ -19,6 +19,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
+from aerotrain.data.prepare.inferred import Facts
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
 
@@ -46,8 +47,11 @@ def partition_statistics_key(partition: int) -> str:
 
 
 def partition_keys_key(partition: int) -> str:
-    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys."""
-    return f"parts/{partition:05d}.keys"
+    """The key of the partition's sorted key hashes, 8 bytes each, if its records have keys.
+
+    Those of earlier versions, ``.keys``, are sorted by other hashes.
+    """
+    return f"parts/{partition:05d}.shuffle-keys"
 
 
 def shard_key(split: str, partition: int, shard: int) -> str:
@@ -90,6 +94,7 @@ class Plan:
 
     ``schema`` is None if it is known only once records are read. ``partitions`` are the
     fingerprints of the partitions, ``baseline`` that of the data set finalized before, if any.
+    ``inferred`` is what is shown of the source.
     """
 
     source: Mapping[str, Any]
@@ -98,6 +103,7 @@ class Plan:
     partitions: tuple[str, ...]
     shards_per_partition: int
     baseline: str | None = None
+    inferred: Facts = ()
     version: int = VERSION
 
     @property
@@ -125,6 +131,7 @@ class Plan:
             "parts": list(self.partitions),
             "shards_per_part": self.shards_per_partition,
             "baseline": self.baseline,
+            "inferred": self.inferred,
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
@@ -153,6 +160,7 @@ class Plan:
             partitions=tuple(data["parts"]),
             shards_per_partition=data["shards_per_part"],
             baseline=data["baseline"],
+            inferred=data.get("inferred", []),
         )
 
 
@@ -165,18 +173,17 @@ def content_rules(rules: PlanArguments) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPartition:
-    """The fragments of one partition, and about how many bytes its records take."""
+    """The fragments of one partition."""
 
     fragments: Sequence[Mapping[str, Any]]
-    bytes: int | None
 
     def to_json(self) -> str:
-        return json.dumps({"bytes": self.bytes, "pieces": list(self.fragments)}) + "\n"
+        return json.dumps({"pieces": list(self.fragments)}) + "\n"
 
     @classmethod
     def read(cls, store: Store, partition: int) -> Self:
         data = json.loads(store.get(fragments_key(partition)))
-        return cls(fragments=data["pieces"], bytes=data["bytes"])
+        return cls(fragments=data["pieces"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +191,8 @@ class WrittenPartition:
     """The result of one partition: its shards, and its schema, None if it had no record.
 
     ``rejected`` counts the rejected records, ``first_rejected`` are some of them. ``has_keys``
-    says whether the records have keys, whose hashes are then stored as well.
+    says whether the records have keys, whose hashes are then stored as well. ``rounded`` counts
+    the values of each column that float32 changes much.
     """
 
     schema: Schema | None
@@ -192,6 +200,7 @@ class WrittenPartition:
     has_keys: bool = False
     rejected: int = 0
     first_rejected: Sequence[Rejected] = field(default=())
+    rounded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -204,6 +213,7 @@ class WrittenPartition:
             "has_keys": self.has_keys,
             "rejected": self.rejected,
             "first_rejected": [asdict(each) for each in self.first_rejected],
+            "rounded": dict(self.rounded),
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
@@ -216,4 +226,5 @@ class WrittenPartition:
             has_keys=data["has_keys"],
             rejected=data["rejected"],
             first_rejected=[Rejected(**each) for each in data["first_rejected"]],
+            rounded=data.get("rounded", {}),
         )

@@ -1,18 +1,22 @@
-"""The second step of ``prepare``: read the fragments of one partition and write its shards."""
+"""The second step of ``prepare``: read the fragments of partitions and write their shards.
+
+A partition is written completely or not at all, so a task that was interrupted goes on with the
+first one that is missing.
+"""
 
 import ctypes
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PartitionArguments
 from aerotrain.data.dataset import STATISTICS, Split
 from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
-from aerotrain.data.prepare.duplicates import check_unique, write_keys
+from aerotrain.data.prepare.duplicates import check_unique
 from aerotrain.data.prepare.layout import (
     Plan,
     PlannedPartition,
@@ -24,10 +28,12 @@ from aerotrain.data.prepare.layout import (
     quarantine_key,
 )
 from aerotrain.data.prepare.quarantine import Quarantine
-from aerotrain.data.prepare.shards import Attributes, ExternalShuffle, write_shards
-from aerotrain.data.prepare.splitting import splits_of, stratified
+from aerotrain.data.prepare.shards import write_shards
+from aerotrain.data.prepare.shuffle import ExternalShuffle
+from aerotrain.data.prepare.splitting import Stratifier, splits_of
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
+from aerotrain.store.requests import each_of
 
 #: The file of a partition's key hashes in the scratch folder.
 _KEYS = "keys"
@@ -40,37 +46,50 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def run(replica: Replica) -> dict[str, int]:
-    """Write the shards of one partition, unless they are written already.
+    """Write the shards of some partitions, one after another, except those that are written.
 
     Returns:
-        ``{"partition": its number, "records": how many it has}``.
+        ``{"first": …, "count": …, "records": how many the partitions have}``.
 
     Raises:
-        FinalError: there is no such partition, or more than ``max_rejected`` records are
+        FinalError: there is no such partition, or more than ``max_rejected`` records of one are
             rejected.
     """
     arguments = PartitionArguments.of(replica.job.arguments)
-    store = open_store(arguments.dataset)
-    number, key = arguments.partition, partition_key(arguments.partition)
+    store, root = open_store(arguments.dataset), open_store(replica.job.store)
     plan = Plan.read(store)
-    if not 0 <= number < len(plan.partitions):
+    numbers = range(arguments.first, arguments.first + arguments.count)
+    if not 0 <= numbers.start < numbers.stop <= len(plan.partitions):
         raise FinalError(
-            f"there is no partition {number}; the plan of {store.url} has "
-            f"{len(plan.partitions)}, numbered from 0"
+            f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of "
+            f"{store.url} has {len(plan.partitions)}, numbered from 0"
         )
-    if store.exists(key):
-        written = WrittenPartition.from_json(store.get(key))
-        print(f"partition {number} is written already, with {written.records} records: skipped")
-        return {"partition": number, "records": written.records}
     keep_freed_memory()
-    root = open_store(replica.job.store)
+    exist = each_of(store.exists, map(partition_key, numbers))
+    done = {number for number, exists in zip(numbers, exist, strict=True) if exists}
+    if done:
+        print(f"{len(done)} of {len(numbers)} partitions are written already: skipped")
+    records = 0
+    for number in numbers:
+        if number in done:
+            written = WrittenPartition.from_json(store.get(partition_key(number)))
+        else:
+            written = _copied_or_written(plan, number, store, root, replica.scratch)
+        records += written.records
+    return {"first": arguments.first, "count": arguments.count, "records": records}
+
+
+def _copied_or_written(
+    plan: Plan, number: int, store: Store, root: Store, scratch: Path
+) -> WrittenPartition:
+    """Copy the partition from an earlier data set that has it, or write it."""
     known = _copy_known(root, store, plan, number)
-    written = known or _write(plan, number, store, replica.scratch)
+    written = known or _write(plan, number, store, scratch)
     _remember(root, store, plan, number)
-    store.put(key, written.to_json().encode())
+    store.put(partition_key(number), written.to_json().encode())
     how = "is copied from an earlier data set" if known else "is written"
     print(f"partition {number} {how}: {written.records} records, {written.rejected} in quarantine")
-    return {"partition": number, "records": written.records}
+    return written
 
 
 def keep_freed_memory() -> None:
@@ -152,52 +171,41 @@ def write_partition(
     Raises:
         FinalError: too many records are rejected, or a key occurs twice; the message names them.
     """
-    schema = plan.schema
-    with quarantine, ExternalShuffle(folder, planned.bytes, plan.rules.seed) as shuffle:
-        writer = BatchWriter(plan.rules, shuffle, quarantine)
+    schema, rules = plan.schema, plan.rules
+    shuffle = ExternalShuffle(folder, rules.seed)
+    with quarantine:
+        writer = BatchWriter(rules, shuffle, quarantine)
         for batch, schema in batches_of(plan, planned):
             writer.write(batch, schema)
         quarantine.check()
-        attributes = shuffle.attributes
-        has_keys = writer.has_keys and attributes is not None
-        if attributes is not None and has_keys:
-            check_unique(plan, planned, attributes.hashes)
-            write_keys(attributes.hashes, folder / _KEYS)
-        splits = _write_splits(plan, number, folder, attributes, writer)
-        (folder / STATISTICS).write_text(writer.statistics.to_json())
+    shuffle.finish()
+    has_keys = writer.has_keys and shuffle.records > 0
+    if has_keys:
+        check_unique(plan, planned, shuffle, folder / _KEYS)
+    if rules.split_by["way"] == "stratified":
+        _stratify(plan, shuffle, writer)
+    splits = write_shards(shuffle, plan, number, folder, has_labels=writer.has_labels)
+    (folder / STATISTICS).write_text(writer.statistics.to_json())
     return WrittenPartition(
-        schema=schema if attributes is not None else None,
+        schema=schema if any(split.records for split in splits.values()) else None,
         splits=splits,
         has_keys=has_keys,
         rejected=quarantine.count,
         first_rejected=quarantine.first,
+        rounded=writer.rounded,
     )
 
 
-def _write_splits(
-    plan: Plan, number: int, folder: Path, attributes: Attributes | None, writer: BatchWriter
-) -> dict[str, Split]:
-    """Write the shuffled records into the shards of each split."""
-    rules = plan.rules
-    names = sorted(rules.splits)
-    if attributes is None:
-        return {name: Split() for name in names}
-    if rules.split_by["way"] == "stratified":
-        splits = (
-            stratified(attributes.strata, attributes.hashes, rules.splits)
-            if len(plan.partitions) == 1 or writer.has_keys
-            # An equal record in another partition must get the same split.
-            else splits_of(attributes.hashes, rules.splits)
-        )
-        attributes = replace(attributes, splits=splits)
-    shards = write_shards(writer.shuffle, attributes, plan, number, folder)
-    classes = {
-        name: _counted(attributes.labels[attributes.splits == split]) if writer.has_labels else {}
-        for split, name in enumerate(names)
-    }
-    return {name: Split(shards=tuple(shards[name]), classes=classes[name]) for name in names}
-
-
-def _counted(labels: NDArray[np.int64]) -> dict[int, int]:
-    values, counts = np.unique(labels, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+def _stratify(plan: Plan, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
+    """Set the splits of all records, of which each class is divided by the shares."""
+    splits = plan.rules.splits
+    if len(plan.partitions) > 1 and not writer.has_keys:
+        # An equal record in another partition must get the same split.
+        shuffle.assign(lambda records: splits_of(records["hash"], splits))
+        return
+    counts: Counter[int] = Counter()
+    for records in shuffle.attributes():
+        strata, each = np.unique(records["stratum"], return_counts=True)
+        counts.update(dict(zip(strata.tolist(), each.tolist(), strict=True)))
+    stratifier = Stratifier(counts, splits)
+    shuffle.assign(lambda records: stratifier.splits_of(records["stratum"], records["hash"]))

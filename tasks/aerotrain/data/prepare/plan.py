@@ -1,14 +1,17 @@
 """The first step of ``prepare``: list the source, and plan the partitions to write."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
 from aerotrain.contract.names import path_segment
-from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.preparing import LABEL, PlanArguments
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
+from aerotrain.data.prepare.inferred import as_text, inferred
 from aerotrain.data.prepare.layout import (
     PLAN,
     Plan,
@@ -22,6 +25,7 @@ from aerotrain.data.sources import Fragment, open_source
 from aerotrain.data.statistics.drift import check_changes, schema_changes
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, open_store
+from aerotrain.store.requests import each_of
 
 
 def run(replica: Replica) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def run(replica: Replica) -> dict[str, Any]:
 
     Returns:
         ``{"dataset": url, "partitions": [arguments of aerotrain.data.prepare.partition, …]}``,
-        with no partition where there is nothing to write.
+        none of them where there is nothing to write.
 
     Raises:
         FinalError: the source is empty, or its columns are not those of the last data set.
@@ -41,11 +45,12 @@ def run(replica: Replica) -> dict[str, Any]:
     if store.exists(MANIFEST):
         print(f"already finalized: {store.url} holds this very input, there is nothing to write")
         return {"dataset": store.url, "partitions": []}
+    print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)
     if baseline and plan.schema is not None and not arguments.allow_drift:
         _check_schema(f"{root.url}/{folder_of(baseline)}", plan.schema, arguments.drift)
-    for number, partition in enumerate(partitions):
-        store.put(fragments_key(number), partition.to_json().encode())
+    documents = ((fragments_key(n), each.to_json().encode()) for n, each in enumerate(partitions))
+    deque(each_of(lambda document: store.put(*document), documents), maxlen=0)
     plan = replace(plan, baseline=baseline)
     store.put(PLAN, plan.to_json().encode())
     fragments = sum(len(partition.fragments) for partition in partitions)
@@ -53,9 +58,17 @@ def run(replica: Replica) -> dict[str, Any]:
     return {
         "dataset": store.url,
         "partitions": [
-            {"dataset": store.url, "partition": number} for number in range(len(partitions))
+            {"dataset": store.url, "first": part[0], "count": len(part)}
+            for part in divided(len(partitions), arguments.partition_tasks)
         ],
     }
+
+
+def divided(count: int, most: int) -> list[range]:
+    """The numbers from 0 up to ``count`` in at most ``most`` ranges of nearly equal length."""
+    ranges = min(count, most)
+    edges = (count * each // ranges for each in range(ranges + 1))
+    return [range(*each) for each in pairwise(edges)]
 
 
 def _check_schema(last: str, schema: Schema, drift: float) -> None:
@@ -103,8 +116,11 @@ def make_plan(arguments: PlanArguments) -> tuple[Plan, list[PlannedPartition]]:
             for group in groups
         ),
         shards_per_partition=per_partition,
+        inferred=inferred(source, schema, arguments),
     )
-    return plan, [_planned_partition(group) for group in groups]
+    return plan, [
+        PlannedPartition(fragments=[fragment.description for fragment in group]) for group in groups
+    ]
 
 
 def shards_per_partition(shards: int, partitions: int) -> int:
@@ -140,14 +156,6 @@ def group_fragments(
         yield group
 
 
-def _planned_partition(group: list[Fragment]) -> PlannedPartition:
-    sizes = [fragment.bytes for fragment in group]
-    return PlannedPartition(
-        fragments=[fragment.description for fragment in group],
-        bytes=None if None in sizes else sum(filter(None, sizes)),
-    )
-
-
 def check_rules(rules: PlanArguments, schema: Schema) -> None:
     """Check that each column that a rule names exists, and has a type that the rule takes.
 
@@ -165,6 +173,8 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
             if rule != "off" and rule.get("kind") == "category"
         ],
     }
+    if rules.label != LABEL:  # data may have no label, and a transform make one
+        named["label"] = [rules.label]
     if "column" in rules.split_by:
         named["split_by"] = [rules.split_by["column"]]
     for rule, columns in named.items():
@@ -187,10 +197,6 @@ def _why_not(rule: str, feature: Feature) -> str:
         return "it takes one value of each record"
     if rule == "ranges" and feature.dtype == "string":
         return "it takes numbers"
-    if (
-        "'category'" in rule
-        and feature.dtype != "string"
-        and ("float" in feature.dtype or feature.shape)
-    ):
+    if "'category'" in rule and feature.dtype != "string" and (feature.is_float or feature.shape):
         return "it takes texts, or an integer of each record"
     return ""

@@ -1,175 +1,95 @@
-"""Shuffle the records of one partition on the local disk, and write them as shards.
-
-The shuffle is external: records are distributed over buckets by their shuffle keys. Each bucket
-holds one range of keys, so that sorting the buckets one by one sorts all records with only one
-bucket in memory.
-"""
+"""Write the shuffled records of one partition as shards, and count them."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import IO, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from aerotrain.data.dataset import Shard
-from aerotrain.data.hashing import Hashes, shuffle_keys
+from aerotrain.data.dataset import Shard, Split
 from aerotrain.data.prepare.layout import Plan, shard_key
-from aerotrain.data.records import Frames
-from aerotrain.data.records.encoding import binary_array, content_of
-
-#: About how many bytes of records one bucket holds; twice that is in memory while it is sorted.
-BUCKET_BYTES = 32 * 2**20
-
-_MOST_BUCKETS = 256
-
-#: Buckets of a partition of unknown size.
-_DEFAULT_BUCKETS = 32
-
-_WRITTEN_AT_ONCE = 2**17
-
-
-@dataclass
-class Attributes:
-    """Attributes of records, an array each: all that must be in memory to write their shards."""
-
-    hashes: Hashes
-    lengths: NDArray[np.int64]
-    splits: NDArray[np.int8]
-    labels: NDArray[np.int64]
-    strata: Hashes
-
-    @classmethod
-    def concat(cls, parts: list[Self]) -> Self:
-        return cls(*map(np.concatenate, zip(*(vars(each).values() for each in parts), strict=True)))
-
-    def take(self, rows: NDArray[np.int64]) -> "Attributes":
-        return Attributes(*(array[rows] for array in vars(self).values()))
-
-
-@dataclass
-class _Bucket:
-    path: Path
-    file: IO[bytes]
-    attributes: list[Attributes] = field(default_factory=list)
-
-
-class ExternalShuffle(AbstractContextManager["ExternalShuffle"]):
-    """Takes records in any order and yields them in the shuffle order of ``seed``.
-
-    ``content`` is about how many bytes of records there will be, None if it is unknown.
-    """
-
-    def __init__(self, folder: Path, content: int | None, seed: int) -> None:
-        self.seed = seed
-        self._open = ExitStack()
-        self._buckets = []
-        count = _DEFAULT_BUCKETS if content is None else -(-content // BUCKET_BYTES)
-        for number in range(max(1, min(_MOST_BUCKETS, count))):
-            path = folder / f"bucket-{number:03d}"
-            file = self._open.enter_context(path.open("wb", buffering=_WRITTEN_AT_ONCE))
-            self._buckets.append(_Bucket(path, file))
-
-    def __exit__(self, *_error: object) -> None:
-        self._open.close()
-
-    def add(self, frames: Frames, attributes: Attributes) -> None:
-        """Add records with their attributes."""
-        keys = shuffle_keys(attributes.hashes, self.seed)
-        which = (keys >> np.uint64(32)) * np.uint64(len(self._buckets)) >> np.uint64(32)
-        by_bucket = np.argsort(which, kind="stable")
-        rows = frames.rows.take(pa.array(by_bucket))
-        attributes = attributes.take(by_bucket)
-        edges = np.searchsorted(which[by_bucket], np.arange(len(self._buckets) + 1))
-        for bucket, (start, end) in zip(self._buckets, pairwise(edges.tolist()), strict=True):
-            if start < end:
-                bucket.file.write(content_of(rows.slice(start, end - start)).data)
-                bucket.attributes.append(attributes.take(np.arange(start, end)))
-
-    @property
-    def attributes(self) -> Attributes | None:
-        """The attributes of all records, bucket by bucket; None if there is no record."""
-        every = [each for bucket in self._buckets for each in bucket.attributes]
-        return Attributes.concat(every) if every else None
-
-    def sorted(self) -> Iterator[tuple[pa.LargeBinaryArray, NDArray[np.int64]]]:
-        """The frames of each bucket in order, and their indices in ``attributes``.
-
-        Each bucket is deleted after it was read.
-        """
-        self._open.close()
-        first = 0
-        for bucket in self._buckets:
-            if bucket.attributes:
-                attributes = Attributes.concat(bucket.attributes)
-                offsets = np.concatenate([[0], np.cumsum(attributes.lengths)])
-                rows = binary_array(offsets, np.fromfile(bucket.path, np.uint8))
-                order = np.argsort(shuffle_keys(attributes.hashes, self.seed), kind="stable")
-                yield rows.take(pa.array(order)), first + order
-                first += len(order)
-            bucket.path.unlink()
+from aerotrain.data.prepare.shuffle import Attributes, ExternalShuffle
+from aerotrain.data.records.encoding import content_of
 
 
 def write_shards(
-    shuffle: ExternalShuffle, attributes: Attributes, plan: Plan, partition: int, folder: Path
-) -> dict[str, list[Shard]]:
-    """Write the records of ``shuffle`` to files in ``folder``, and return the shards by split.
+    shuffle: ExternalShuffle, plan: Plan, partition: int, folder: Path, *, has_labels: bool
+) -> dict[str, Split]:
+    """Write the records of ``shuffle``, which have their final splits, to files in ``folder``.
 
-    ``attributes`` are the shuffle's own, in which every record has its final split.
+    Returns:
+        The shards by split, with the count of each label if there are labels.
     """
     names = sorted(plan.rules.splits)
-    shards = _assigned_shards(attributes, plan, shuffle.seed)
+    totals = [Totals() for _ in names]
+    for attributes in shuffle.attributes():
+        for split, each in enumerate(totals):
+            each.add(attributes[attributes["split"] == split])
+    numbers = [
+        ShardNumbers(each, plan.shards_per_partition, plan.rules.shard_bytes) for each in totals
+    ]
     written: dict[str, list[Shard]] = {name: [] for name in names}
     open_files: dict[str, _ShardFile] = {}
-    for rows, which in shuffle.sorted():
+    for frames, attributes in shuffle.sorted():
         for split, name in enumerate(names):
-            in_split = np.flatnonzero(attributes.splits[which] == split)
-            numbers = shards[which[in_split]]
-            for shard in np.unique(numbers):
+            rows = np.flatnonzero(attributes["split"] == split)
+            shards = numbers[split].of(attributes["length"][rows])
+            for shard in np.unique(shards):
                 key = shard_key(name, partition, int(shard))
                 if name not in open_files or open_files[name].key != key:
                     if name in open_files:
                         written[name].append(open_files[name].close())
                     open_files[name] = _ShardFile(folder, key)
-                open_files[name].write(rows.take(pa.array(in_split[numbers == shard])))
+                open_files[name].write(frames.take(pa.array(rows[shards == shard])))
     for name, file in open_files.items():
         written[name].append(file.close())
-    return written
+    return {
+        name: Split(shards=tuple(written[name]), classes=dict(each.labels) if has_labels else {})
+        for name, each in zip(names, totals, strict=True)
+    }
 
 
-def _assigned_shards(attributes: Attributes, plan: Plan, seed: int) -> NDArray[np.int64]:
-    """The shard of each record, numbered within its split."""
-    shards = np.empty(len(attributes.hashes), np.int64)
-    order = np.argsort(shuffle_keys(attributes.hashes, seed), kind="stable")
-    for split in range(len(plan.rules.splits)):
-        rows = order[attributes.splits[order] == split]
-        shards[rows] = shard_numbers(
-            attributes.lengths[rows], plan.shards_per_partition, plan.rules.shard_bytes
-        )
-    return shards
+@dataclass
+class Totals:
+    """The records of one split: their number, their bytes, and how many have each label."""
+
+    records: int = 0
+    bytes: int = 0
+    largest: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+
+    def add(self, attributes: Attributes) -> None:
+        lengths = attributes["length"]
+        self.records += len(lengths)
+        self.bytes += int(lengths.sum())
+        self.largest = max(self.largest, int(lengths.max(initial=0)))
+        labels, counts = np.unique(attributes["label"], return_counts=True)
+        self.labels.update(dict(zip(labels.tolist(), counts.tolist(), strict=True)))
 
 
-def shard_numbers(lengths: NDArray[np.int64], least: int, shard_bytes: int) -> NDArray[np.int64]:
-    """The shard of each record of a split, in order. ``lengths`` are the records' sizes in bytes.
+class ShardNumbers:
+    """The shards of the records of one split, given their lengths in order.
 
     Shards are near ``shard_bytes``; there are at least ``least``, unless some would be empty.
     """
-    if not len(lengths):
-        return lengths
-    total = int(lengths.sum())
-    by_size = -(-total // shard_bytes)
-    before = np.cumsum(lengths) - lengths
-    numbers = before * by_size // total
-    if by_size > least and len(np.unique(numbers)) >= least:
-        return numbers
-    # With so few records, equal counts make sure that no shard is empty.
-    count = min(least, len(lengths))
-    return np.arange(len(lengths)) * count // len(lengths)
+
+    def __init__(self, totals: Totals, least: int, shard_bytes: int) -> None:
+        shards = -(-totals.bytes // shard_bytes)
+        # A record that is larger than an average shard might leave one empty.
+        self._by_size = shards > least and totals.largest * shards <= totals.bytes
+        self._total = totals.bytes if self._by_size else totals.records
+        self._shards = shards if self._by_size else min(max(least, shards), totals.records)
+        self._before = 0
+
+    def of(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The shard of each of the next records."""
+        units = lengths if self._by_size else np.ones_like(lengths)
+        ends = self._before + np.cumsum(units)
+        self._before = int(ends[-1]) if len(ends) else self._before
+        return (ends - units) * self._shards // max(1, self._total)
 
 
 class _ShardFile:

@@ -1,8 +1,8 @@
 """The ways to divide records into splits, in one table."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.hashing import Hashes, hashes_of, uniform
+from aerotrain.data.hashing import Hashes, hashes_of, mixed, uniform
 from aerotrain.data.records import Column, Columns
 from aerotrain.data.sources import SourceError
 
@@ -108,26 +108,55 @@ _WAYS: Mapping[str, Callable[[Columns, str, Hashes, PlanArguments], SplitNumbers
 }
 
 
-def stratified(strata: Hashes, hashes: Hashes, splits: Mapping[str, float]) -> SplitNumbers:
-    """The split of each record, so that each class is divided by the shares, to one record.
+class Stratifier:
+    """Divides each class by the shares, to one record, given its records in shuffle order.
 
-    Within a class, records are ordered by their hashes, and records of one hash stay together.
-    Counts are rounded at random, so that a class with few records in each of many partitions is
-    divided by the shares too. The least hash of a class decides: records of other classes move
-    none of its records, and of its own records few.
+    ``counts`` has the number of records of each class. Records of one hash stay together. Counts
+    are rounded at random, so that a class with few records in each of many partitions is divided by
+    the shares too. The first record of a class decides: further records of other classes move none
+    of its records, and of its own class few.
     """
-    numbers = np.empty(len(hashes), np.int8)
-    ends = np.cumsum([splits[name] for name in sorted(splits)])
-    order = np.lexsort((hashes, strata))
-    starts = np.flatnonzero(np.diff(strata[order], prepend=strata[order][:1] ^ np.uint64(1)))
-    for start, end in pairwise([*starts, len(order)]):
-        mine = order[start:end]
-        first_alike = np.searchsorted(hashes[mine], hashes[mine])
-        # Uniform: this is the distribution function of the least of so many uniform numbers.
-        rounding = (1 - uniform(hashes[mine[:1]])) ** len(np.unique(first_alike))
-        cuts = np.floor(np.round(ends * (end - start), 6) + rounding).astype(np.int64)
-        numbers[mine] = np.minimum(np.searchsorted(cuts, first_alike, "right"), len(ends) - 1)
-    return numbers
+
+    def __init__(self, counts: Mapping[int, int], splits: Mapping[str, float]) -> None:
+        ends = np.cumsum([splits[name] for name in sorted(splits)])
+        self._last = len(splits) - 1
+        self._classes = {
+            stratum: _Class(np.round(ends * count, 6)) for stratum, count in counts.items()
+        }
+
+    def splits_of(self, strata: Hashes, hashes: Hashes) -> SplitNumbers:
+        """The splits of the next records, by their classes and hashes."""
+        numbers = np.empty(len(hashes), np.int64)
+        order = np.argsort(strata, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(strata[order])) + 1):
+            if len(rows):
+                each = self._classes[int(strata[rows[0]])]
+                if each.records == 0:
+                    each.cuts = np.floor(each.cuts + uniform(mixed(hashes[rows[:1]])))
+                numbers[rows] = np.searchsorted(each.cuts, each.ranks(hashes[rows]), "right")
+        return np.minimum(numbers, self._last).astype(np.int8)
+
+
+@dataclass
+class _Class:
+    """The ranks at which the splits of one class end, to be rounded, and its records so far."""
+
+    cuts: NDArray[np.float64]
+    records: int = 0
+    last_hash: np.uint64 | None = None
+    last_rank: int = 0
+
+    def ranks(self, hashes: Hashes) -> NDArray[np.int64]:
+        """The rank of each of the next records; those of one hash have that of the first."""
+        ranks = np.arange(self.records, self.records + len(hashes))
+        is_new = np.append(hashes[0] != self.last_hash, hashes[1:] != hashes[:-1])
+        if not is_new[0]:
+            ranks[0] = self.last_rank
+            is_new[0] = True
+        ranks = np.maximum.accumulate(np.where(is_new, ranks, 0))
+        self.records += len(hashes)
+        self.last_hash, self.last_rank = hashes[-1], int(ranks[-1])
+        return ranks
 
 
 def strata_of(column: Column) -> Hashes:

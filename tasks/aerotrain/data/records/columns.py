@@ -46,6 +46,11 @@ class Column:
     def is_text(self) -> bool:
         return self.feature.dtype == "string"
 
+    def __getitem__(self, rows: slice) -> "Column":
+        """The same feature of adjacent records, without a copy."""
+        size = prod(self.feature.shape) if self.is_text else 1
+        return Column(self.feature, self.values[rows.start * size : rows.stop * size])
+
     def take(self, rows: NDArray[np.int64]) -> "Column":
         """The same feature of some of the records, in the order of ``rows``."""
         if not self.is_text:
@@ -59,17 +64,19 @@ Columns = Mapping[str, Column]
 
 
 @cache  # NumPy is slow to build the name of a dtype
-def _stored_dtype(dtype: np.dtype[Any]) -> str | None:
-    """The dtype in which numbers of ``dtype`` are stored; None if they cannot be."""
+def _exact_dtype(dtype: np.dtype[Any]) -> str | None:
+    """The smallest dtype of a feature that holds each value of ``dtype``; None if there is none."""
     if dtype.kind == "f":
-        return "float32"  # the only float type of an Example
+        return {2: "float32", 4: "float32", 8: "float64"}.get(dtype.itemsize)
     return dtype.name if dtype.name in _INTEGERS else None
 
 
 def column_of(name: str, values: Any) -> Column:
     """Convert NumPy or Arrow values without nulls to a column that records can hold.
 
-    Timestamps become microseconds since 1970, dates the number of days since then.
+    Numbers are unchanged: ``aerotrain.data.prepare.cast`` casts them to the types of the schema.
+    Timestamps become microseconds since 1970, dates the number of days since then, decimals
+    float64.
 
     Raises:
         RecordError: no record can hold such values; the message names the column.
@@ -81,7 +88,7 @@ def column_of(name: str, values: Any) -> Column:
     if values.dtype.kind in "OSU":
         texts = pa.array(values.ravel().tolist(), pa.large_binary())
         return Column(Feature("string", values.shape[1:]), texts)
-    dtype = _stored_dtype(values.dtype)
+    dtype = _exact_dtype(values.dtype)
     if dtype is None:
         raise RecordError(
             f"the column {name!r} is of dtype {values.dtype}, which no record can hold; "
@@ -111,7 +118,7 @@ def _of_arrow(name: str, values: pa.Array) -> Column:
         return column_of(name, values.cast(pa.float64(), safe=False))
     raise RecordError(
         f"the column {name!r} is of type {kind}, which no record can hold; {_USE_TYPES}, or leave "
-        "it out by naming the other columns in 'columns'"
+        "it out with 'skip'"
     )
 
 
@@ -168,7 +175,10 @@ def check_fits(record: Mapping[str, Any], schema: Schema) -> None:
             f"{', '.join(sorted(schema))}; give all records the same features"
         )
     for name, feature in found.items():
-        if feature != schema[name]:
+        both_floats = feature.is_float and schema[name].is_float
+        if feature.shape != schema[name].shape or (
+            feature.dtype != schema[name].dtype and not both_floats
+        ):
             raise RecordError(
                 f"its feature {name!r} is {feature}, where the first record's is "
                 f"{schema[name]}; give all records the same dtype and shape"
@@ -188,7 +198,11 @@ def _stacked(values: Sequence[Any], feature: Feature) -> Column:
         each = (text for value in values for text in _array(value).flat)
         encoded = [text.encode() if isinstance(text, str) else text for text in each]
         return Column(feature, pa.array(encoded, pa.large_binary()))
-    array = np.array([np.asarray(value) for value in values], feature.dtype)
+    dtype = None if feature.is_float else feature.dtype
+    array = np.array([np.asarray(value) for value in values], dtype)
+    if feature.is_float:  # a schema of float32 takes float64, too: the cast follows
+        feature = Feature("float32" if array.dtype.itemsize < 8 else "float64", feature.shape)
+        array = array.astype(feature.dtype, copy=False)
     return Column(feature, array.reshape(len(values), *feature.shape))
 
 
@@ -197,7 +211,7 @@ def _feature_of(name: str, value: Any) -> Feature:
         array = _array(value)
     except ValueError as error:  # lists of different lengths
         raise RecordError(f"its feature {name!r} is not an array: {error}") from error
-    dtype = "string" if _holds_texts(array) else _stored_dtype(array.dtype)
+    dtype = "string" if _holds_texts(array) else _exact_dtype(array.dtype)
     if dtype is None:
         raise RecordError(
             f"its feature {name!r} is {type(value).__name__} of dtype {array.dtype}, which no "

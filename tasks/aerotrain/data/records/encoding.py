@@ -110,8 +110,9 @@ def _list_of(column: Column) -> tuple[int, *tuple[Piece, ...]]:
             return _BYTES_LIST, *_in_message(as_piece(column.values))
         return _BYTES_LIST, _regrouped(joined(_in_message(column.values)), count)
     flat = column.values.reshape(count, -1)
-    if dtype == "uint8":
-        kind, values = _BYTES_LIST, flat
+    if column.feature.is_raw:
+        raw = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
+        kind, values = _BYTES_LIST, np.ascontiguousarray(raw).view(np.uint8)
     elif dtype == "float32":
         kind, values = _FLOAT_LIST, flat.astype("<f4", copy=False).view(np.uint8)
     else:

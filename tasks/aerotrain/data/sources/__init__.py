@@ -9,6 +9,7 @@ from typing import Any
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.sources.arrays import ArchiveSource, ArraySource
 from aerotrain.data.sources.csv import CsvSource
+from aerotrain.data.sources.declared import Declared, DeclaredSource
 from aerotrain.data.sources.images import ImageSource
 from aerotrain.data.sources.jsonl import JsonLinesSource
 from aerotrain.data.sources.parquet import ParquetSource
@@ -16,7 +17,16 @@ from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, Source, S
 from aerotrain.data.sources.python import PythonSource
 from aerotrain.data.sources.tfrecord import ExampleSource
 
-__all__ = ["SOURCES", "Batch", "Fragment", "Rejected", "Source", "SourceError", "open_source"]
+__all__ = [
+    "SOURCES",
+    "Batch",
+    "DeclaredSource",
+    "Fragment",
+    "Rejected",
+    "Source",
+    "SourceError",
+    "open_source",
+]
 
 #: The kinds of source.
 SOURCES: Mapping[str, Callable[[Mapping[str, Any]], Source]] = {
@@ -32,7 +42,7 @@ SOURCES: Mapping[str, Callable[[Mapping[str, Any]], Source]] = {
 }
 
 
-def open_source(description: Mapping[str, Any]) -> Source:
+def open_source(description: Mapping[str, Any]) -> DeclaredSource:
     """The source that a plan's arguments describe. Nothing is listed or read yet.
 
     Raises:
@@ -44,4 +54,4 @@ def open_source(description: Mapping[str, Any]) -> Source:
             f"there is no kind of source {kind!r}{nearest(kind, SOURCES)}; "
             f"the kinds are {', '.join(SOURCES)}"
         )
-    return SOURCES[kind](description)
+    return DeclaredSource(SOURCES[kind](description), Declared.of(description))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.records import column_of
+from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import FileSource, InputFile, file_and_span, files_of
 from aerotrain.data.sources.protocol import Batch, Fragment, SourceError, check_options
 
@@ -79,7 +80,7 @@ class ArraySource:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """A source of kind ``npy`` or ``idx``."""
-        check_options(description, {"features"}, set())
+        check_options(description, {"features"}, {"types"})
         return cls(description)
 
     @cached_property
@@ -111,6 +112,9 @@ class ArraySource:
 
     def described(self) -> Mapping[str, Any]:
         return self.description
+
+    def facts(self) -> dict[str, str]:
+        return {"files": ", ".join(file.url for file in self._files.values())}
 
     def schema(self) -> Schema:
         return {name: _feature_of(name, header) for name, header in self._headers.items()}
@@ -148,14 +152,20 @@ class ArraySource:
 class ArchiveSource(FileSource):
     """``.npz`` files below a URL, each a fragment; the arrays of one file are its features."""
 
+    options = COLUMN_OPTIONS
+
     def schema(self) -> Schema:
         """The schema of the first file."""
         with _arrays_in(self.files[0]) as arrays:
-            return {name: _feature_of(name, rows.header) for name, rows in arrays.items()}
+            names = self.declared.selected(self.files[0].url, list(arrays))
+            return {name: _feature_of(name, arrays[name].header) for name in names}
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        assert schema is not None
         file, _ = file_and_span(description)
         with _arrays_in(file) as arrays:
+            self.declared.check_others(file.url, list(arrays), schema)
+            arrays = {name: rows for name, rows in arrays.items() if name in schema}
             count = _common_count({name: rows.header for name, rows in arrays.items()})
             yield from _batches(arrays, 0, count, file.url)
 

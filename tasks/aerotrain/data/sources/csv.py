@@ -5,9 +5,10 @@ The types of columns are inferred, and bad lines isolated, in ``text.py``.
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,7 @@ import pyarrow.csv
 from aerotrain.contract.errors import SpecError
 from aerotrain.data.sources.files import InputFile
 from aerotrain.data.sources.lines import Block, blocks, first_line
-from aerotrain.data.sources.protocol import SourceError, check_columns
+from aerotrain.data.sources.protocol import SourceError, check_columns, check_names
 from aerotrain.data.sources.text import TextSource, Types
 
 #: How many lines are searched for the end of a quoted value.
@@ -28,18 +29,47 @@ _NEAR = 2**16
 #: Common delimiters other than the comma.
 _DELIMITERS = "\t;|"
 
+#: A number, perhaps in quotes.
+_NUMBER = re.compile(rb'"?[+-]?\d+(\.\d*)?"?')
+
+_LEADING_ZERO = r"^[+-]?0\d"
+
 _NULL_NUMBERS = ["", "NULL", "null", "NA", "N/A", "NaN", "nan"]
 
 
 @dataclass(frozen=True)
 class CsvSource(TextSource):
-    """CSV files below a URL; ``names`` are those of the columns if the files have no header."""
+    """CSV files below a URL.
 
-    options = TextSource.options | {"delimiter", "names"}
+    ``names`` are those of the columns if the files have no header, ``decimal`` is the mark in
+    numbers if not a point.
+    """
+
+    options = TextSource.options | {"delimiter", "names", "decimal"}
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        decimal, delimiter = description.get("decimal", "."), description.get("delimiter", ",")
+        if decimal not in (".", ",") or decimal == delimiter:
+            raise SpecError(
+                f"'decimal' must be '.' or ',', and another character than 'delimiter', "
+                f"{delimiter!r}, got {decimal!r}; set both to those of the files"
+            )
+        check_names("names", description.get("names", ()))
+        return super().of(description)
+
+    def facts(self) -> dict[str, str]:
+        header = "none; 'names' has the names" if self._names else "the first line of each file"
+        format_of = f"{self._delimiter!r} between values, {self._decimal!r} in numbers"
+        return {**super().facts(), "header": header, "format": format_of}
 
     @property
     def _delimiter(self) -> str:
         return self.description.get("delimiter", ",")
+
+    @property
+    def _decimal(self) -> str:
+        return self.description.get("decimal", ".")
 
     @property
     def _names(self) -> list[str]:
@@ -47,8 +77,39 @@ class CsvSource(TextSource):
 
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         self._check_last_line(content)
+        read = self._read(header, content, types)
+        if not types:
+            read = self._with_leading_zeros(header, content, read)
+        self._check_finite(header, content, read)
+        # Only an empty text is missing: NA is a country, and Null a name.
+        return pa.table([_nulls_for_empty(each) for each in read.columns], read.column_names)
+
+    def _with_leading_zeros(self, header: list[str], content: bytes, read: pa.Table) -> pa.Table:
+        """The table with texts for integers that begin with zeros, such as postal codes."""
+        names = read.column_names
+        integers = [each.name for each in read.schema if pa.types.is_integer(each.type)]
+        integers = [name for name in integers if names.count(name) == 1]
+        if integers:
+            texts = self._read(header, content, dict.fromkeys(integers, pa.string()))
+            for name in integers:
+                if pc.any(pc.match_substring_regex(texts[name], _LEADING_ZERO)).as_py():
+                    read = read.set_column(names.index(name), name, texts[name])
+        return read
+
+    def _check_finite(self, header: list[str], content: bytes, read: pa.Table) -> None:
+        """Check that no number is infinite but as a text. Raises ``pa.ArrowInvalid``."""
+        floats = [each.name for each in read.schema if pa.types.is_floating(each.type)]
+        unique = [name for name in floats if read.column_names.count(name) == 1]
+        for name in [name for name in unique if pc.any(pc.is_inf(read[name])).as_py()]:
+            texts = self._read(header, content, {name: pa.string()})[name]
+            digits = pc.and_(pc.is_inf(read[name]), pc.match_substring_regex(texts, r"\d"))
+            if pc.any(digits).as_py():
+                text = pc.filter(texts, digits)[0]
+                raise pa.ArrowInvalid(f"{text} is beyond the range of float64, 1.8e308")
+
+    def _read(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         try:
-            read = pyarrow.csv.read_csv(
+            return pyarrow.csv.read_csv(
                 pa.BufferReader(content),
                 pyarrow.csv.ReadOptions(
                     use_threads=False,
@@ -60,13 +121,12 @@ class CsvSource(TextSource):
                     column_types=dict(types),
                     include_columns=list(types) or None,
                     timestamp_parsers=[],
-                    null_values=_NULL_NUMBERS,
+                    null_values=[*_NULL_NUMBERS, *self.declared.nulls],
+                    decimal_point=self._decimal,
                 ),
             )
         except KeyError as error:  # a column of a file without a header
             raise SpecError(f"{error}; see 'names' and 'columns' of the source") from error
-        # Only an empty text is missing: NA is a country, and Null a name.
-        return pa.table([_nulls_for_empty(each) for each in read.columns], read.column_names)
 
     def _check_last_line(self, content: bytes) -> None:
         """Check that the last line closes its quotes; Arrow would end the text with the line."""
@@ -150,6 +210,11 @@ class CsvSource(TextSource):
         if b"\r" in beginning.strip() and b"\n" not in beginning:
             return "ends its lines with CR alone; end them with LF, or CR and LF"
         first, delimiter = first_lines[0], self._delimiter.encode()
+        if not self._names and self.declared.columns is None and _are_numbers(first, delimiter):
+            return (
+                "begins with numbers where the names of its columns are expected; give the names "
+                "in 'names', or, if these are names, in 'columns'"
+            )
         if delimiter in first:
             return None
         if first.startswith(b"#") and delimiter in b"".join(first_lines[1:]):
@@ -162,6 +227,10 @@ class CsvSource(TextSource):
             f"has no ',' in its first line, but {counts[most]} {most!r}; set 'delimiter' to "
             "what separates its values"
         )
+
+
+def _are_numbers(line: bytes, delimiter: bytes) -> bool:
+    return all(_NUMBER.fullmatch(each) for each in line.split(delimiter))
 
 
 def _nulls_for_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -4,17 +4,23 @@ import errno
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, cast
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.data.hashing import short_hash
+from aerotrain.data.sources.declared import Declared
+from aerotrain.data.sources.hive import partitions_of
 from aerotrain.data.sources.protocol import Fragment, SourceError, check_options
-from aerotrain.store import MissingError, Store, StoreRefused, open_store
+from aerotrain.store import MissingError, Store, StoredObject, StoreRefused, open_store
+from aerotrain.store.local import LocalStore
 
 #: Bytes of one range request.
 BLOCK = 8 * 2**20
@@ -24,6 +30,9 @@ _BUFFER = 2**16
 
 #: Bytes at a file's start by which its format is checked.
 _CHECKED_BYTES = 2**16
+
+#: Decompressed bytes at a file's start by which its ratio is estimated.
+_RATIO_BYTES = 4 * 2**20
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
@@ -48,7 +57,6 @@ _WILDCARD = re.compile(r"[*?\[]")
 # Not "..", which no key may hold: reading it raises an error.
 _DOT_FILE = re.compile(r"(^|/)\.(?!\.)")
 _HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
-_HIVE_PARTITION = re.compile(r"([A-Za-z_]\w*)=([^/]+)")
 
 
 class InputFile(NamedTuple):
@@ -74,9 +82,10 @@ class InputFile(NamedTuple):
         return next((_CODECS[end] for end in _CODECS if name.endswith(end)), None)
 
     @property
-    def partitions(self) -> dict[str, str]:
-        """The Hive partitions of the file: the ``name=value`` folders in its path."""
-        return dict(_HIVE_PARTITION.findall(self.url.rpartition("/")[0]))
+    def partitions(self) -> dict[str, str | None]:
+        """The Hive partitions of the file, by name: the ``name=value`` folders in its path."""
+        is_local = self.store.startswith("file:")
+        return partitions_of(f"{unquote(self.store) if is_local else self.store}/{self.key}")
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""
@@ -179,16 +188,68 @@ class FileSource:
         return cls(description)
 
     @cached_property
+    def declared(self) -> Declared:
+        """What the description declares of the columns."""
+        return Declared.of(self.description)
+
+    @cached_property
     def files(self) -> list[InputFile]:
         """All files, in a stable order."""
-        return files_of(self.description["url"])
+        return self.listed[0]
+
+    @cached_property
+    def listed(self) -> tuple[list[InputFile], list[str]]:
+        """The files at the URL, and the names of those that are hidden."""
+        hidden: list[str] = []
+        return files_of(self.description["url"], hidden), hidden
+
+    def facts(self) -> dict[str, str]:
+        size = sum(file.size for file in self.files)
+        found = {"files": f"{some([each.url for each in self.files])}; {size:,} bytes"}
+        if hidden := self.listed[1]:
+            found["hidden files"] = f"{some(hidden)}; not read"
+        return found
 
     def described(self) -> Mapping[str, Any]:
         return self.description
 
+    @cached_property
+    def compression_ratio(self) -> int:
+        """How many times larger compressed files are when read, by the first one: a power of 2.
+
+        Rounded, it and the partitions seldom change when files are added.
+        """
+        file = next((file for file in self.files if file.compression and file.size), None)
+        return 1 if file is None else power_of_2(_ratio_of(file))
+
+    def content_bytes(self, file: InputFile) -> int:
+        """About how many bytes the file has when it is read."""
+        return file.size * (1 if file.compression is None else self.compression_ratio)
+
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
-            yield fragment_of(file, (0, -1), file.size)
+            yield fragment_of(file, (0, -1), self.content_bytes(file))
+
+
+def _ratio_of(file: InputFile) -> int:
+    """The ratio of sizes of the beginning of a compressed file, 0 if it is below 1."""
+    stored = file.open()
+    with pa.CompressedInputStream(pa.PythonFile(stored, "r"), file.compression) as stream:
+        try:
+            content = len(stream.read(_RATIO_BYTES))
+        except OSError:  # reported when it is read
+            return 0
+        return content // max(1, stored.tell())
+
+
+def power_of_2(number: int) -> int:
+    """The greatest power of 2 up to ``number``, or 1."""
+    return 1 << max(1, number).bit_length() - 1
+
+
+def some(names: Sequence[str]) -> str:
+    """A count of files, and the name of the first."""
+    return f"{len(names):,}, {names[0]} the first" if len(names) > 1 else names[0]
 
 
 def fragment_of(file: InputFile, span: tuple[int, int], content: int) -> Fragment:
@@ -222,27 +283,28 @@ def checked_beginning(file: InputFile) -> bytes:
     return beginning
 
 
-def constants(file: InputFile, count: int) -> dict[str, pa.Array]:
-    """The Hive partitions of a file as columns of its ``count`` records."""
-    return {name: pa.repeat(pa.scalar(each), count) for name, each in file.partitions.items()}
-
-
-def files_of(url: str | Sequence[str]) -> list[InputFile]:
+def files_of(url: str | Sequence[str], hidden: list[str] | None = None) -> list[InputFile]:
     """The sorted files of one or several URLs, each of a file, a folder or a glob.
 
-    In a folder, names that begin with ``_`` or ``.`` are skipped. ``*`` matches within a path
-    segment, ``**`` any number of segments.
+    In a folder, names that begin with ``_`` or ``.`` are skipped, and added to ``hidden``. ``*``
+    matches within a path segment, ``**`` any number of segments. Links are followed; a file that
+    is found twice is read once.
 
     Raises:
-        SourceError: there is no file.
+        SourceError: there is no file, or a link is broken.
     """
+    skipped: list[str] = []
     if isinstance(url, str):
-        return _files_of(url)
-    found = {file.url: file for each in url for file in _files_of(each)}
-    return [found[name] for name in sorted(found)]
+        files = _files_of(url, skipped)
+    else:
+        found = {file.url: file for each in url for file in _files_of(each, skipped)}
+        files = [found[name] for name in sorted(found)]
+    if hidden is not None:
+        hidden += skipped
+    return files
 
 
-def _files_of(url: str) -> list[InputFile]:
+def _files_of(url: str, skipped: list[str]) -> list[InputFile]:
     base, pattern = _split_at_wildcard(url)
     if not pattern:
         folder, _, name = base.rpartition("/")
@@ -255,11 +317,12 @@ def _files_of(url: str) -> list[InputFile]:
     matches = re.compile(_expression(pattern)).fullmatch
     hidden = _HIDDEN if pattern == "**" else _DOT_FILE
     base = base.rstrip("/")
-    files = [
-        InputFile(store=base, key=each.key, size=each.size, etag=each.etag)
-        for each in _listed(base)
-        if matches(each.key) and not hidden.search(each.key)
-    ]
+    files = []
+    for each in _listed(base, lambda key: bool(matches(key)) and not hidden.search(key)):
+        if hidden.search(each.key):
+            skipped.append(each.key)
+        elif matches(each.key):
+            files.append(InputFile(store=base, key=each.key, size=each.size, etag=each.etag))
     if not files:
         raise SourceError(
             f"the source is empty: there is no file at {url}; check that the input is where "
@@ -287,14 +350,43 @@ def _input(folder: str, name: str) -> InputFile:
     return InputFile(store=folder, key=name, size=found.size, etag=found.etag)
 
 
-def _listed(url: str) -> Iterator[Any]:
+def _listed(url: str, is_wanted: Callable[[str], bool]) -> Iterator[StoredObject]:
+    store = _store(url)
     try:
-        yield from _store(url).list()
+        if isinstance(store, LocalStore):
+            yield from _listed_with_links(store, is_wanted)
+        else:
+            yield from store.list()
     except StoreRefused as error:
         raise StoreRefused(
             f"{error}; if the bucket may be read but not listed, name its files one by one: "
             "'url' may be a list"
         ) from error
+
+
+def _listed_with_links(
+    store: LocalStore, is_wanted: Callable[[str], bool]
+) -> Iterator[StoredObject]:
+    """The files of a folder, and those that only links lead to, each once."""
+    ahead, followed = deque(store.links()), {os.path.realpath(store.root)}
+    listed = {each.etag for each in store.list()} if ahead else set()
+    yield from store.list()
+    while ahead:
+        link = ahead.popleft()
+        target = Path(os.path.realpath(store.root / link))
+        if not target.exists() and is_wanted(link):
+            raise SourceError(
+                f"{store.url}/{link} is a link to {target}, which does not exist; correct or "
+                "remove it"
+            )
+        if str(target) in followed or not target.is_dir():
+            continue
+        followed.add(str(target))
+        ahead.extend(store.links(f"{link}/"))
+        for each in store.list(f"{link}/"):
+            if each.etag not in listed and is_wanted(each.key):
+                listed.add(each.etag)
+                yield each
 
 
 def _split_at_wildcard(url: str) -> tuple[str, str]:

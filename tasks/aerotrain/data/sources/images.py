@@ -1,6 +1,6 @@
 """The source of image folders, one for each class; image bytes are stored unchanged."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +11,14 @@ import pyarrow as pa
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.sources.files import FileSource, InputFile, files_of
+from aerotrain.data.sources.files import FileSource, InputFile, some
 from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, SourceError
+from aerotrain.store.requests import in_order
 
-_SUFFIXES = (".jpg", ".jpeg", ".png")
+_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+
+#: The suffixes of images that are not read.
+_UNREAD = (".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".tif", ".tiff", ".webp")
 
 #: About how many images are in one fragment, and how many are read concurrently.
 _FRAGMENT_IMAGES = 256
@@ -33,14 +37,21 @@ class ImageSource(FileSource):
 
     @cached_property
     def files(self) -> list[InputFile]:
-        files = files_of(self.description["url"])
-        images = [file for file in files if file.key.lower().endswith(_SUFFIXES)]
+        files = self.listed[0]
+        images = [file for file in files if _is_image(file)]
         if not images:
             raise SourceError(
                 f"the source is empty: none of the {len(files)} files at "
                 f"{self.description['url']} ends in {', '.join(_SUFFIXES)}"
             )
+        _check_others([file for file in files if not _is_image(file)], images)
         return images
+
+    def facts(self) -> dict[str, str]:
+        found = {**super().facts(), "classes": ", ".join(self._classes)}
+        if others := [file.url for file in self.listed[0] if not _is_image(file)]:
+            found["other files"] = f"{some(others)}; not read"
+        return found
 
     @cached_property
     def _classes(self) -> list[str]:
@@ -75,7 +86,8 @@ class ImageSource(FileSource):
         numbers = {name: number for number, name in enumerate(self._classes)}
         files = [InputFile(*each) for each in description["files"]]
         with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-            for file, data in zip(files, pool.map(_whole, files), strict=True):
+            read = in_order(pool, _whole, files, _CONCURRENT_READS)
+            for file, data in zip(files, read, strict=True):
                 reason = _why_no_image(data)
                 if _class_of(file) not in numbers:
                     reason = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"
@@ -90,6 +102,32 @@ class ImageSource(FileSource):
                     unit="byte",
                     rejected=[Rejected(file.url, 0, "byte", reason)] if reason else [],
                 )
+
+
+def _is_image(file: InputFile) -> bool:
+    return file.key.lower().endswith(_SUFFIXES)
+
+
+def _check_others(others: Sequence[InputFile], images: Sequence[InputFile]) -> None:
+    """Check that ``others``, which are not read, are no images and no class.
+
+    Raises:
+        SourceError: some are.
+    """
+    unread = [file.url for file in others if file.key.lower().endswith(_UNREAD)]
+    if unread:
+        raise SourceError(
+            f"images in a format that is not read: {some(unread)}; convert them to JPEG or PNG, or "
+            "choose others by a glob in 'url', such as **/*.jpg"
+        )
+    classes = {_class_of(file) for file in images}
+    empty = [file.url for file in others if "/" in file.key and _class_of(file) not in classes]
+    if empty:
+        raise SourceError(
+            f"folders have files, but no image ({', '.join(_SUFFIXES)}), so they would be no "
+            f"class: {some(empty)}; rename their images, or choose others by a glob in 'url', such "
+            "as **/*.jpg"
+        )
 
 
 def _whole(file: InputFile) -> bytes:

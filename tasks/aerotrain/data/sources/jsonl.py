@@ -26,16 +26,19 @@ _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
 class JsonLinesSource(TextSource):
     """Files of JSON lines below a URL."""
 
+    is_typed = True
+
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         _check_depth(content)
-        return pyarrow.json.read_json(
-            pa.BufferReader(content),
-            pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(content), 1)),
-            pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(list(types.items())) if types else None,
-                unexpected_field_behavior="ignore" if types else "infer",
-            ),
-        )
+        if types and self.declared.columns is not None:
+            return _parsed(content, types, others="ignore")
+        try:
+            return _parsed(content, types, others="infer")
+        except pa.ArrowInvalid:
+            if not types or not self.declared.skip:
+                raise
+            # A field that is left out may change its type.
+            return _parsed(content, types, others="ignore")
 
     def why_other_format(self, beginning: bytes, first_lines: list[bytes]) -> str | None:
         first = first_lines[0].strip()
@@ -44,6 +47,17 @@ class JsonLinesSource(TextSource):
         if first.startswith(b"{") and first.endswith((b"{", b"[", b",")):
             return "is JSON with records of several lines; write each record as one line"
         return None
+
+
+def _parsed(content: bytes, types: Types, *, others: str) -> pa.Table:
+    return pyarrow.json.read_json(
+        pa.BufferReader(content),
+        pyarrow.json.ReadOptions(use_threads=False, block_size=max(len(content), 1)),
+        pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema(list(types.items())) if types else None,
+            unexpected_field_behavior=others,
+        ),
+    )
 
 
 def _check_depth(content: bytes) -> None:

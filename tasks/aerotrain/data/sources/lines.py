@@ -17,9 +17,6 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: A file with a longer line is not considered a file of lines.
 _LONGEST_LINE = 256 * 2**20
 
-#: The usual ratio of decompressed to compressed size of text.
-_COMPRESSION_RATIO = 4
-
 
 @dataclass(frozen=True)
 class Block:
@@ -41,6 +38,12 @@ class Block:
         is_empty[two] = data[edges[two]] == ord("\r")
         return np.append(edges[:-1][~is_empty], len(data))
 
+    def parts(self, lines: int) -> Iterator["Block"]:
+        """The block in parts of so many lines, empty ones not counted."""
+        starts = self.starts()
+        for begin, end in pairwise([*starts[:-1:lines].tolist(), starts[-1]]):
+            yield Block(self.offset + begin, self.content[begin:end])
+
 
 def ranges(file: InputFile, bytes_each: int) -> Sequence[tuple[int, int]]:
     """The byte ranges of a file's fragments; a compressed file is a single fragment."""
@@ -48,11 +51,6 @@ def ranges(file: InputFile, bytes_each: int) -> Sequence[tuple[int, int]]:
         return [(0, file.size)]
     # Cut at fixed offsets, so that appending to a file leaves its first fragments unchanged.
     return list(pairwise([*range(0, file.size, bytes_each), file.size]))
-
-
-def content_bytes(file: InputFile, start: int, end: int) -> int:
-    """The approximate decompressed size of a range in bytes."""
-    return (end - start) * (1 if file.compression is None else _COMPRESSION_RATIO)
 
 
 def first_line(file: InputFile) -> bytes:

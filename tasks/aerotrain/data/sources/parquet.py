@@ -1,8 +1,14 @@
-"""The source of Parquet files: row groups are read column by column, in batches."""
+"""The source of Parquet files: row groups are read column by column, in batches.
+
+The sizes in a file's metadata are those of encoded values: a text that fills a whole column is
+stored once. So texts are read as dictionaries, as they are stored, and batches are cut by the sizes
+of the values that the dictionaries stand for.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,54 +17,90 @@ import pyarrow.parquet as pq
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError, column_of
+from aerotrain.data.records.sizes import bytes_of_rows, parts_of
+from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import (
+    BLOCK,
     FileSource,
     InputFile,
-    constants,
     file_and_span,
     fragment_of,
+    power_of_2,
 )
+from aerotrain.data.sources.hive import with_partitions
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,
     SourceError,
     check_columns,
-    check_selected,
 )
 
-#: Compressed bytes of the row groups of one fragment.
-FRAGMENT_BYTES = 64 * 2**20
+#: Bytes of the values of one fragment, if its row groups are not larger.
+FRAGMENT_BYTES = 128 * 2**20
 
-#: About how many bytes of columns are decoded at once.
+#: The usual ratio of the sizes of values in memory and in a file.
+_RATIO = 2
+
+#: About how many bytes of columns are decoded at once, and the most rows.
 _BATCH_BYTES = 4 * 2**20
 _MOST_ROWS = 32_768
+
+#: The most rows in an encoding that stores only what differs from the value before.
+_MOST_DELTA_ROWS = 256
+
+#: The most compressed bytes of a row group that are held whole; of a larger one, a part of
+#: each column is.
+_ROW_GROUP_BYTES = 128 * 2**20
+
+#: Rows by which types are inferred.
+_SCHEMA_ROWS = 1000
+
+#: Bytes of a value in memory by its physical type; a text is an index into a dictionary.
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 
 
 @dataclass(frozen=True)
 class ParquetSource(FileSource):
-    """Parquet files below a URL; ``columns`` are those to read, by default all."""
+    """Parquet files below a URL."""
 
-    options = frozenset({"columns"})
+    options = COLUMN_OPTIONS | {"nulls"}
 
     def fragments(self) -> Iterator[Fragment]:
+        ratio = self._ratio
         for file in self.files:
-            if file.size <= FRAGMENT_BYTES:  # no need to read its footer
-                yield fragment_of(file, (0, -1), 2 * file.size)
+            content = ratio * file.size
+            if content <= FRAGMENT_BYTES:  # no need to read its footer
+                yield fragment_of(file, (0, -1), content)
                 continue
             with _opened(file) as parquet:
-                yield from _row_groups(file, parquet.metadata)
+                yield from _row_groups(file, parquet.metadata, ratio)
+
+    @cached_property
+    def _ratio(self) -> int:
+        """How many times larger values are in memory than in the first file, a power of 2.
+
+        A value that repeats is stored once. Rounded, the ratio and with it the partitions seldom
+        change when files are added.
+        """
+        file = self.files[0]
+        with _opened(file) as parquet:
+            columns = self._columns(file, parquet)
+            groups = range(parquet.num_row_groups)
+            batch = next(_batches(file, parquet, groups, columns), None)
+            if batch is None:
+                return _RATIO
+            content = batch.nbytes * parquet.metadata.num_rows // len(batch)
+        return max(_RATIO, power_of_2(content // file.size))
 
     def schema(self) -> Schema:
         """The schema by the first rows of the first file that has any."""
         for file in self.files:
             with _opened(file) as parquet:
-                found = parquet.schema_arrow.names
-                selected = self.description.get("columns", [*found, *file.partitions])
-                check_selected(file.url, selected, [*found, *file.partitions])
-                names = [name for name in selected if name not in file.partitions]
-                check_columns(file.url, names, found)
-                for batch in parquet.iter_batches(1000, columns=names):
-                    features = {name: _feature(name, batch.column(name), file) for name in names}
+                names = self._columns(file, parquet)
+                for batch in _batches(file, parquet, range(parquet.num_row_groups), names):
+                    rows = batch.slice(0, _SCHEMA_ROWS)
+                    features = {name: self._feature(name, rows, file) for name in names}
+                    selected = self._selected(file, parquet)
                     return features | {
                         name: Feature("string") for name in file.partitions if name in selected
                     }
@@ -67,62 +109,115 @@ class ParquetSource(FileSource):
             "the input is where the source looks for it"
         )
 
+    def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
+        """The columns to read of a file, except Hive partitions."""
+        selected = self._selected(file, parquet)
+        names = [name for name in selected if name not in file.partitions]
+        check_columns(file.url, names, parquet.schema_arrow.names)
+        return names
+
+    def _selected(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:
+        found = parquet.schema_arrow.names
+        others = [name for name in file.partitions if name not in found]
+        return self.declared.selected(file.url, [*found, *others])
+
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (first, last) = file_and_span(description)
         with _opened(file) as parquet:
-            names = [name for name in schema if name not in file.partitions]
-            check_columns(file.url, names, parquet.schema_arrow.names)
+            found, partitions = parquet.schema_arrow.names, file.partitions
+            self.declared.check_others(file.url, [*found, *partitions], schema)
+            check_columns(file.url, [name for name in schema if name not in partitions], found)
+            # A column with the name of a partition is read to compare them.
+            names = [name for name in schema if name in found]
             groups = range(parquet.num_row_groups)[first : None if last < 0 else last]
             row = sum(parquet.metadata.row_group(each).num_rows for each in range(first))
-            for batch in _batches(parquet, groups, names):
+            for batch in _batches(file, parquet, groups, names):
                 count = len(batch)
-                read = {name: batch.column(name) for name in names}
+                columns = {name: batch.column(name) for name in names}
                 yield Batch(
-                    columns=read | constants(file, count),
+                    columns=with_partitions(columns, file.url, partitions, count, self.declared),
                     file=file.url,
                     offsets=np.arange(row, row + count),
                     unit="row",
                 )
                 row += count
 
+    def _feature(self, name: str, batch: pa.RecordBatch, file: InputFile) -> Feature:
+        values = batch.column(name).drop_null()
+        if name in self.declared.types and not pa.types.is_nested(values.type):
+            return Feature("string")  # the declared type replaces it
+        if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
+            raise RecordError(
+                f"the column {name!r} is null in the first rows of {file.url}, so its type is "
+                "unknown; set its type in 'types', or leave it out with 'skip'"
+            )
+        return column_of(name, values).feature
 
-def _batches(parquet: pq.ParquetFile, groups: range, names: list[str]) -> Iterator[pa.RecordBatch]:
+
+def _batches(
+    file: InputFile, parquet: pq.ParquetFile, groups: range, names: list[str]
+) -> Iterator[pa.RecordBatch]:
     """The rows of some row groups, in batches of about ``_BATCH_BYTES``."""
-    rows = sum(parquet.metadata.row_group(each).num_rows for each in groups)
-    size = sum(parquet.metadata.row_group(each).total_byte_size for each in groups)
-    at_once = max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, size)))
-    yield from parquet.iter_batches(
-        at_once, row_groups=list(groups), columns=names, use_threads=False
+    plain = pa.schema([parquet.schema_arrow.field(name) for name in names])
+    for group in groups:
+        metadata = parquet.metadata.row_group(group)
+        columns = _columns_of(metadata, names)
+        compressed = sum(column.total_compressed_size for column in columns)
+        with _opened(
+            file,
+            metadata=parquet.metadata,
+            read_dictionary=[each.path_in_schema for each in columns if _is_dictionary(each)],
+            buffer_size=BLOCK // 2 if compressed > _ROW_GROUP_BYTES else 0,
+        ) as opened:
+            for batch in opened.iter_batches(
+                _rows_at_once(metadata, columns), row_groups=[group], columns=names
+            ):
+                none = np.zeros(len(batch), np.int64)
+                sizes = sum(map(bytes_of_rows, batch.columns), none)
+                for part in parts_of(sizes, _BATCH_BYTES):
+                    yield batch[part].cast(plain) if names else batch[part]
+
+
+def _columns_of(group: pq.RowGroupMetaData, names: list[str]) -> list[pq.ColumnChunkMetaData]:
+    """The columns of a row group that hold the values of ``names``, which may be nested."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    begins = tuple(f"{name}." for name in names)
+    return [each for each in columns if f"{each.path_in_schema}.".startswith(begins)]
+
+
+def _is_dictionary(column: pq.ColumnChunkMetaData) -> bool:
+    return column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+
+
+def _rows_at_once(group: pq.RowGroupMetaData, columns: list[pq.ColumnChunkMetaData]) -> int:
+    """How many rows of a row group take about ``_BATCH_BYTES``, with texts as dictionaries."""
+    size = sum(
+        max(each.num_values * _WIDTHS.get(each.physical_type, 8), each.total_uncompressed_size)
+        for each in columns
     )
+    deltas = any("DELTA_BYTE_ARRAY" in each.encodings for each in columns)
+    most = _MOST_DELTA_ROWS if deltas else _MOST_ROWS
+    return max(1, min(most, _BATCH_BYTES * group.num_rows // max(1, size)))
 
 
-def _row_groups(file: InputFile, metadata: pq.FileMetaData) -> Iterator[Fragment]:
-    first, size, content = 0, 0, 0
+def _row_groups(file: InputFile, metadata: pq.FileMetaData, ratio: int) -> Iterator[Fragment]:
+    first, content = 0, 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        size += sum(group.column(each).total_compressed_size for each in range(group.num_columns))
-        content += group.total_byte_size
-        if size >= FRAGMENT_BYTES or number + 1 == metadata.num_row_groups:
+        columns = [group.column(each) for each in range(group.num_columns)]
+        compressed = sum(column.total_compressed_size for column in columns)
+        content += max(group.total_byte_size, ratio * compressed)
+        if content >= FRAGMENT_BYTES or number + 1 == metadata.num_row_groups:
             yield fragment_of(file, (first, number + 1), content)
-            first, size, content = number + 1, 0, 0
-
-
-def _feature(name: str, column: pa.Array, file: InputFile) -> Feature:
-    values = column.drop_null()
-    if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
-        raise RecordError(
-            f"the column {name!r} is null in the first rows of {file.url}, so its type is "
-            "unknown; leave it out by naming the others in 'columns'"
-        )
-    return column_of(name, values).feature
+            first, content = number + 1, 0
 
 
 @contextmanager
-def _opened(file: InputFile) -> Iterator[pq.ParquetFile]:
+def _opened(file: InputFile, **options: Any) -> Iterator[pq.ParquetFile]:
     """The opened file; Arrow's errors become ``SourceError``."""
     try:
-        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+        with file.open() as stream, pq.ParquetFile(stream, pre_buffer=False, **options) as parquet:
             yield parquet
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise SourceError(

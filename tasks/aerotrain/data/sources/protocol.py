@@ -1,8 +1,8 @@
 """The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +61,24 @@ class Batch:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def __getitem__(self, rows: slice) -> Self:
+        """The batch of some adjacent rows; the rejected records are in that of row 0."""
+        return replace(
+            self,
+            columns={name: values[rows] for name, values in self.columns.items()},
+            offsets=self.offsets[rows],
+            keys=None if self.keys is None else self.keys[rows],
+            rejected=() if rows.start else self.rejected,
+        )
+
     def reject(self, row: int, reason: str) -> Rejected:
         """The record in that row as a rejected one."""
         return Rejected(self.file, int(self.offsets[row]), self.unit, reason)
+
+
+#: The most records, and about the most bytes of them, in the batch of a ``BatchBuilder``.
+_MOST_RECORDS = 1024
+_MOST_BYTES = 4 * 2**20
 
 
 @dataclass
@@ -72,14 +87,22 @@ class BatchBuilder:
 
     file: str
     unit: str
+    bytes: int = 0
     records: list[Any] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
 
-    def add(self, offset: int, record: Any) -> None:
+    def add(self, offset: int, record: Any, size: int) -> None:
+        """Add a record of ``size`` bytes."""
         self.offsets.append(offset)
         self.records.append(record)
+        self.bytes += size
+
+    @property
+    def is_full(self) -> bool:
+        records = len(self.records) + len(self.rejected)
+        return records >= _MOST_RECORDS or self.bytes >= _MOST_BYTES
 
     def reject(self, offset: int, reason: str, records: int = 1) -> None:
         self.rejected.append(Rejected(self.file, offset, self.unit, reason, records))
@@ -102,12 +125,19 @@ class Source(Protocol):
         """The description that opens this source again, with all that listing it determined."""
         ...
 
+    def facts(self) -> Mapping[str, str]:
+        """What was found out about the source besides its schema, by title, to be shown."""
+        ...
+
     def fragments(self) -> Iterator[Fragment]:
         """All fragments as they are now, always in the same order."""
         ...
 
     def schema(self) -> Schema | None:
-        """The features of the records, inferred from the first; None if that costs too much."""
+        """The features of the records, inferred from the first; None if that costs too much.
+
+        They hold each value as it was read: ``DeclaredSource`` says which of them are stored.
+        """
         ...
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
@@ -119,8 +149,7 @@ def check_options(description: Mapping[str, Any], required: Set[str], optional: 
     """Check that a description has the options that its kind requires, and no unknown ones.
 
     Raises:
-        SpecError: an option is missing or unknown, or is not a list of column names as it should
-            be.
+        SpecError: an option is missing or unknown.
     """
     kind, given = description["kind"], set(description) - {"kind"}
     known = sorted(required | optional)
@@ -129,8 +158,6 @@ def check_options(description: Mapping[str, Any], required: Set[str], optional: 
             f"a source of kind {kind!r} has no {key!r}{nearest(key, known)}; "
             f"it has {', '.join(known)}"
         )
-    for key in sorted(given & {"columns", "names"}):
-        _check_column_names(key, description[key])
     for key in sorted(required - given):
         raise SpecError(
             f"a source of kind {kind!r} needs {key!r}; it has "
@@ -138,7 +165,8 @@ def check_options(description: Mapping[str, Any], required: Set[str], optional: 
         )
 
 
-def _check_column_names(key: str, names: Any) -> None:
+def check_names(key: str, names: Any) -> None:
+    """Check that the option ``key`` is a list of different names. Raises ``SpecError``."""
     if isinstance(names, str) or not all(isinstance(each, str) for each in names):
         raise SpecError(f"{key!r} must be a list of names, got {names!r}")
     for name in names:
@@ -161,11 +189,11 @@ def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
         if name not in found:
             raise SourceError(
                 f"{url} has no column {name!r}{nearest(name, found)}; it has "
-                f"{', '.join(found) or 'none'}; give all files the same columns, or name those "
-                "to read in 'columns'"
+                f"{', '.join(found) or 'none'}; give all files the same columns, or leave it "
+                "out with 'skip'"
             )
         if (count := list(found).count(name)) > 1:
             raise SourceError(
                 f"{url} has {count} columns called {name!r}; give them different names, or "
-                "name the columns to read in 'columns'"
+                "leave them out with 'skip'"
             )

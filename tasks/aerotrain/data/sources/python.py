@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
+import numpy as np
+
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
 from aerotrain.data.dataset import Schema
 from aerotrain.data.hashing import short_hash
@@ -16,8 +18,6 @@ from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
 Record = tuple[str, Mapping[str, Any]]
-
-_BATCH_RECORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,12 @@ class PythonSource:
     """
 
     module: ModuleType
+    description: Mapping[str, Any]
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """The source that ``{"kind": "python", "module": ...}`` describes."""
-        check_options(description, {"module"}, set())
+        check_options(description, {"module"}, {"types"})
         name = description["module"]
         module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):
@@ -44,10 +45,13 @@ class PythonSource:
                     f"{nearest(function, dir(module))}; a source needs list_parts() and "
                     "read_part(part)"
                 )
-        return cls(module)
+        return cls(module, description)
 
     def described(self) -> Mapping[str, Any]:
-        return {"kind": "python", "module": self.module.__name__}
+        return {**self.description, "module": self.module.__name__}
+
+    def facts(self) -> dict[str, str]:
+        return {"module": self.module.__name__}
 
     def schema(self) -> None:
         """Unknown until the user's code runs; the first record of each fragment defines it."""
@@ -80,11 +84,11 @@ class PythonSource:
                 check_fits(record, schema)
             except RecordError as error:
                 builder.reject(position, f"record {key!r}: {error}")
-                continue
-            builder.add(position, record)
-            builder.keys.append(key)
-            if len(builder.keys) == _BATCH_RECORDS:
-                yield builder.batch(stacked(builder.records, schema))
+            else:
+                builder.add(position, record, sum(map(_size_of, record.values())))
+                builder.keys.append(key)
+            if builder.is_full:
+                yield builder.batch(stacked(builder.records, schema or {}))
                 builder = BatchBuilder(builder.file, builder.unit)
         yield builder.batch(stacked(builder.records, schema or {}))
 
@@ -104,6 +108,11 @@ class PythonSource:
                 f"the record at position {position} of part {number}{after} could not be read: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+def _size_of(value: Any) -> int:
+    """About how many bytes a feature of a record takes."""
+    return len(value) if isinstance(value, str | bytes) else np.asarray(value).nbytes
 
 
 def _check_is_record(record: Any) -> None:

@@ -5,27 +5,29 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.errors import SpecError
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of
 from aerotrain.data.sources import lines
+from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import (
     FileSource,
     InputFile,
     checked_beginning,
-    constants,
     file_and_span,
     fragment_of,
 )
+from aerotrain.data.sources.hive import with_partitions
 from aerotrain.data.sources.lines import BYTE_ORDER_MARK, Block
 from aerotrain.data.sources.protocol import (
     Batch,
@@ -33,7 +35,6 @@ from aerotrain.data.sources.protocol import (
     Rejected,
     SourceError,
     check_columns,
-    check_selected,
 )
 
 #: Bytes of one fragment of a file.
@@ -42,21 +43,26 @@ FRAGMENT_BYTES = 64 * 2**20
 #: The types of columns are inferred from so many bytes of each sampled file, after its header.
 _SAMPLED_BYTES = 2**20
 
-#: The types that text may be parsed as; everything else stays a string.
-_TYPES = {"bool": pa.bool_(), "int64": pa.int64(), "float32": pa.float64(), "string": pa.string()}
+#: The share of numbers in a column of texts from which it is in doubt.
+_MANY = 0.5
+
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
+
+#: Values that are parsed at once, also where a line has few bytes, such as ``{}``.
+_CELLS = 2**20
 
 Types = Mapping[str, pa.DataType]
 
 
 @dataclass(frozen=True)
 class TextSource(FileSource, ABC):
-    """Text files below a URL.
+    """Text files below a URL. ``encoding`` is that of the files if not UTF-8."""
 
-    ``encoding`` is that of the files if not UTF-8. ``types`` sets the types of columns that cannot
-    be inferred from the first lines, such as ``{"price": "float32"}``.
-    """
+    options: ClassVar[Set[str]] = COLUMN_OPTIONS | {"encoding", "nulls"}
 
-    options: ClassVar[Set[str]] = frozenset({"encoding", "types", "columns"})
+    #: Whether each line names its columns, of which it may lack some, and their values have types.
+    is_typed: ClassVar[bool] = False
 
     @abstractmethod
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
@@ -84,12 +90,6 @@ class TextSource(FileSource, ABC):
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         source = super().of(description)
-        for name, kind in description.get("types", {}).items():
-            if kind not in _TYPES:
-                raise SpecError(
-                    f"the column {name!r} cannot be of type {kind!r}"
-                    f"{nearest(str(kind), list(_TYPES))}; the types are {', '.join(_TYPES)}"
-                )
         try:
             keeps_line_ends = "a\n".encode(source.encoding) == b"a\n"
         except LookupError as error:
@@ -103,6 +103,9 @@ class TextSource(FileSource, ABC):
             )
         return source
 
+    def facts(self) -> dict[str, str]:
+        return {**super().facts(), "encoding": self.encoding}
+
     @property
     def encoding(self) -> str:
         return self.description.get("encoding", "utf-8")
@@ -110,10 +113,15 @@ class TextSource(FileSource, ABC):
     def fragments(self) -> Iterator[Fragment]:
         for file in self.files:
             for start, end in lines.ranges(file, FRAGMENT_BYTES):
-                yield fragment_of(file, (start, end), lines.content_bytes(file, start, end))
+                size = self.content_bytes(file) if file.compression else end - start
+                yield fragment_of(file, (start, end), size)
 
     def schema(self) -> Schema:
-        """The schema by the first lines of up to four files; columns of nulls there are strings."""
+        """The schema by the first lines of up to four files.
+
+        Raises:
+            SourceError: the type of a column is in doubt.
+        """
         last = len(self.files) - 1
         sampled = sorted({number * last // 3 for number in range(4)})
         rejected: list[Rejected] = []
@@ -123,9 +131,11 @@ class TextSource(FileSource, ABC):
             counts = next(filter(None, each), counts)
         if not counts:
             raise self._no_record(rejected)
-        columns = self.description.get("columns", list(counts))
-        check_selected(self.files[0].url, columns, list(counts))
-        return {name: _most_frequent(counts[name]) for name in columns}
+        if self.is_typed:
+            late = self.declared.types.keys() - counts.keys()
+            counts |= {name: Counter([Feature("string")]) for name in sorted(late)}
+        columns = self.declared.selected(self.files[0].url, list(counts))
+        return {name: self._most_frequent(name, counts[name]) for name in columns}
 
     def _no_record(self, rejected: list[Rejected]) -> SourceError:
         if rejected:
@@ -141,22 +151,42 @@ class TextSource(FileSource, ABC):
 
     def _types_in(
         self, files: Iterable[InputFile], rejected: list[Rejected]
-    ) -> dict[str, Counter[Feature]]:
-        """For each column, how many of the files' first lines have which inferred type."""
-        counts: dict[str, Counter[Feature]] = {}
+    ) -> dict[str, Counter[Feature | None]]:
+        """For each column, how many of the files' first lines have which type, None if unknown."""
+        counts: dict[str, Counter[Feature | None]] = {}
         for file in files:
             self._check_format(file)
             header = self.header(file)
             end = _SAMPLED_BYTES + len(",".join(header).encode())
             block = next(self.blocks(file, 0, min(file.size, end)), None)
-            for table, _ in self._tables(file, block, header, {}, rejected) if block else ():
+            tables = list(self._tables(file, block, header, {}, rejected)) if block else []
+            for table, _ in tables:
                 names = table.column_names
-                selected = self.description.get("columns", names)
-                check_columns(file.url, [name for name in names if name in selected], names)
-                for name, values in zip(names, table.columns, strict=True):
-                    counts.setdefault(name, Counter())[self._inferred(name, values)] += len(table)
-                counts |= {name: Counter([Feature("string")]) for name in file.partitions}
+                selected = self._selected_of(names)
+                check_columns(file.url, selected, names)
+                for name in names:
+                    each = counts.setdefault(name, Counter())
+                    if name in selected:
+                        each[self._inferred(name, table[name])] += len(table)
+                self._check_certain(file, [table for table, _ in tables])
+            counts |= {name: Counter([Feature("string")]) for name in file.partitions}
         return counts
+
+    def _check_certain(self, file: InputFile, tables: Sequence[pa.Table]) -> None:
+        """Check that no inferred type is in doubt. Raises ``SourceError``."""
+        inferred: dict[tuple[str, pa.DataType], list[pa.Array]] = {}
+        for table in tables:
+            for name in self._selected_of(table.column_names):
+                values = table[name]
+                if name not in self.declared.types:
+                    inferred.setdefault((name, values.type), []).extend(values.chunks)
+        for (name, kind), chunks in inferred.items():
+            values = pa.chunked_array(chunks, kind).drop_null()
+            if doubt := _why_large(values) or (None if self.is_typed else _why_no_text(values)):
+                raise SourceError(
+                    f"{file.url}: the type of the column {name!r} is in doubt: {doubt}; set it in "
+                    "'types', or leave the column out with 'skip'"
+                )
 
     def _check_format(self, file: InputFile) -> None:
         beginning = checked_beginning(file)
@@ -164,38 +194,73 @@ class TextSource(FileSource, ABC):
         if what := self.why_other_format(beginning, first_lines):
             raise SourceError(f"{file.url} {what}")
 
-    def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature:
-        if name in self.description.get("types", {}):
-            return Feature(self.description["types"][name])
-        kind = values.type
-        if (
-            pa.types.is_integer(kind)
-            or pa.types.is_floating(kind)
-            or pa.types.is_boolean(kind)
-            or pa.types.is_list(kind)
-            or pa.types.is_struct(kind)
-        ):
-            return column_of(name, values.drop_null()).feature
+    def _selected_of(self, names: Sequence[str]) -> list[str]:
+        """Those of the columns of a table that are read, if it has them."""
+        declared = self.declared
+        wanted = names if declared.columns is None else declared.columns
+        return [name for name in names if name in wanted and name not in declared.skip]
+
+    def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature | None:
+        kind, values = values.type, values.drop_null()
+        if pa.types.is_list(kind) or pa.types.is_struct(kind):
+            return column_of(name, values).feature
+        if name in self.declared.types:
+            return Feature("string")
+        if pa.types.is_null(kind):
+            return None
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+            return column_of(name, values).feature
         return Feature("string")
+
+    def _most_frequent(self, name: str, counts: Counter[Feature | None]) -> Feature:
+        """The type that most lines have; integers count as floats if some lines have floats."""
+        known = Counter({each: count for each, count in counts.items() if each is not None})
+        if not known:
+            raise SourceError(
+                f"the column {name!r} has no value in the first lines of {self.files[0].url} and "
+                "the other files, so its type is unknown; set it in 'types', or leave it out with "
+                "'skip'"
+            )
+        for each in [each for each in known if each.dtype == "int64"]:
+            wider = Feature("float64", each.shape)
+            if wider in known:
+                known[wider] += known.pop(each)
+        return max(known, key=lambda each: (known[each], str(each)))
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, (start, end) = file_and_span(description)
         header = self.header(file)
-        types = {name: _arrow(each) for name, each in schema.items() if name not in file.partitions}
+        types = {
+            name: self.declared.parsed_as(name, each)
+            for name, each in schema.items()
+            if name not in file.partitions or name in header
+        }
+        lines_at_once = max(1, _CELLS // max(1, len(types)))
         for block in self.blocks(file, start, end):  # without records, it may lack a header too
             self.check_header(file, header, list(types))
-            yield self._batch(file, block, header, types)
+            self.declared.check_others(file.url, [*header, *file.partitions], schema)
+            for part in block.parts(lines_at_once):
+                yield self._batch(file, part, header, types, schema)
 
-    def _batch(self, file: InputFile, block: Block, header: list[str], types: Types) -> Batch:
+    def _batch(
+        self, file: InputFile, block: Block, header: list[str], types: Types, schema: Schema
+    ) -> Batch:
         """The block as columns, with Hive partitions, without the lines that do not parse."""
         rejected: list[Rejected] = []
         parsed = list(self._tables(file, block, header, types, rejected))
         offsets = np.concatenate([*(rows for _, rows in parsed), np.zeros(0, np.int64)])
-        table = pa.concat_tables([each for each, _ in parsed]) if parsed else pa.table({})
+        tables = []
+        for table, _ in parsed:
+            names = [name for name in table.column_names if table[name].null_count < len(table)]
+            self.declared.check_others(file.url, names, schema)
+            tables.append(table.select([name for name in table.column_names if name in schema]))
+        table = pa.concat_tables(tables, promote_options="default") if parsed else pa.table({})
         columns = {name: table[name] for name in table.column_names}
         return Batch(
-            columns=columns | constants(file, len(offsets)),
+            columns=with_partitions(
+                columns, file.url, file.partitions, len(offsets), self.declared
+            ),
             file=file.url,
             offsets=offsets,
             unit="byte",
@@ -246,20 +311,38 @@ class TextSource(FileSource, ABC):
                 content = content.decode(self.encoding).encode()
             except UnicodeDecodeError as error:
                 raise pa.ArrowInvalid(str(error)) from error
-        return self.parse(header, content, types)
+        table = self.parse(header, content, types)
+        converted = map(self.declared.converted, table.column_names, table.columns)
+        return pa.table(list(converted), table.column_names)
 
 
-def _most_frequent(counts: Counter[Feature]) -> Feature:
-    """The type that most lines have; integers count as floats if some lines have floats."""
-    for each in [each for each in counts if each.dtype == "int64"]:
-        wider = Feature("float32", each.shape)
-        if wider in counts:
-            counts[wider] += counts.pop(each)
-    return max(counts, key=lambda each: (counts[each], str(each)))
+def _why_large(values: pa.ChunkedArray) -> str | None:
+    """Why these may be integers that float64 rounds; None if they are not."""
+    if not pa.types.is_floating(values.type):
+        return None
+    large = pc.filter(values, pc.greater_equal(pc.abs(values), 2.0**63))
+    large = pc.filter(large, pc.is_finite(large))
+    if not len(large) or not pc.all(pc.equal(values, pc.trunc(values))).as_py():
+        return None
+    return (
+        f"integers such as {large[0].as_py():.0f} have more than 64 bits, which float64 rounds and "
+        "string keeps"
+    )
 
 
-def _arrow(feature: Feature) -> pa.DataType:
-    kind = _TYPES.get(feature.dtype, pa.int64())
-    for _ in feature.shape:
-        kind = pa.list_(kind)
-    return kind
+def _why_no_text(values: pa.ChunkedArray) -> str | None:
+    """Why these texts may be numbers; None if they are texts."""
+    if not pa.types.is_string(values.type) or not len(values):
+        return None
+    with_comma = pc.filter(values, pc.match_substring(values, ","))
+    if len(with_comma) and pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
+        return f"{with_comma[0].as_py()!r} is a number if 'decimal' is ','"
+    are_numbers = pc.match_substring_regex(values, _NUMBER)
+    count = pc.sum(are_numbers).as_py()
+    if not _MANY * len(values) <= count < len(values):
+        return None
+    other = pc.filter(values, pc.invert(are_numbers))[0].as_py()
+    return (
+        f"{count} of {len(values)} values are numbers, but {other!r} is not; if that means a "
+        "missing value, add it to 'nulls'"
+    )

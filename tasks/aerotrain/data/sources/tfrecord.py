@@ -18,11 +18,17 @@ from google.protobuf import (
 
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Damage, FramingError, RecordError, read_frames
+from aerotrain.data.sources.declared import COLUMN_OPTIONS, TYPES
 from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
 from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
 
-_BATCH_RECORDS = 1024
 _DTYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+#: The type in which the numbers of each dtype are held.
+_HELD = {
+    **dict.fromkeys(TYPES, "int64"),
+    **dict.fromkeys(("float32", "float64"), "float32"),
+}
 
 #: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/example.proto and
 #: feature.proto, as a descriptor.
@@ -53,6 +59,8 @@ message_type { name: "Example"
 class ExampleSource(FileSource):
     """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
 
+    options = COLUMN_OPTIONS
+
     def schema(self) -> Schema:
         """The schema of the first record that ``read`` does not reject."""
         for file in self.files:
@@ -61,7 +69,8 @@ class ExampleSource(FileSource):
                     continue
                 with suppress(RecordError):
                     features = features_of(record)
-                    return {name: _feature_of(*features[name]) for name in features}
+                    names = self.declared.selected(file.url, list(features))
+                    return {name: _feature_of(*features[name]) for name in names}
         raise SourceError(
             f"the source is empty: its {len(self.files)} files have no tf.train.Example; check "
             "that the input is where the source looks for it"
@@ -70,19 +79,38 @@ class ExampleSource(FileSource):
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         assert schema is not None
         file, _ = file_and_span(description)
+        # An Example has three types; the cast to the schema follows.
+        schema = {name: self._held(name, each) for name, each in schema.items()}
         builder = BatchBuilder(file.url, "byte")
         for offset, record in _frames(file):
             try:
                 if isinstance(record, Damage):
                     builder.reject(offset, record.reason, record.records)
                 else:
-                    builder.add(offset, _values(record, schema))
+                    builder.add(offset, self._values(record, schema), len(record))
             except RecordError as error:
                 builder.reject(offset, str(error))
-            if len(builder.offsets) + len(builder.rejected) == _BATCH_RECORDS:
+            if builder.is_full:
                 yield _batch(builder, schema)
                 builder = BatchBuilder(file.url, "byte")
         yield _batch(builder, schema)
+
+    def _held(self, name: str, feature: Feature) -> Feature:
+        is_text = self.declared.parsed_as(name, feature) == pa.string()
+        return Feature("string" if is_text else _HELD[feature.dtype], feature.shape)
+
+    def _values(self, record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
+        """The values of an Example. Raises ``RecordError`` if they do not fit the schema."""
+        features = features_of(record)
+        for name, feature in schema.items():
+            found = _feature_of(*features[name]) if name in features else None
+            if found != feature:
+                raise RecordError(f"its feature {name!r} is {found or 'missing'}, not {feature}")
+        try:
+            self.declared.check_others("it", list(features), schema)
+        except SourceError as error:
+            raise RecordError(str(error)) from error
+        return {name: features[name][1] for name in schema}
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
@@ -93,16 +121,6 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
         except FramingError as error:
             checked_beginning(file)
             raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
-
-
-def _values(record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
-    """The values of a serialized Example. Raises ``RecordError`` if they do not fit the schema."""
-    features = features_of(record)
-    for name, feature in schema.items():
-        found = _feature_of(*features[name]) if name in features else None
-        if found != feature:
-            raise RecordError(f"its feature {name!r} is {found or 'missing'}, not {feature}")
-    return {name: features[name][1] for name in schema}
 
 
 def _batch(builder: BatchBuilder, schema: Schema) -> Batch:

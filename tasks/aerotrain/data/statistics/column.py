@@ -78,7 +78,7 @@ class ColumnStatistics:
         spread = mixed((hashes[:, None] + np.arange(each).astype(np.uint64)).ravel())
         flat = values.ravel()
         known = ~np.isnan(flat)
-        if not self.feature.shape and "float" in self.feature.dtype:
+        if not self.feature.shape and self.feature.is_float:
             self.missing += int((~known).sum())
         self.moments.merge(Moments.of(flat[known]))
         self.sample.add(spread[known], flat[known])
@@ -120,7 +120,7 @@ class ColumnStatistics:
     def _add_numbers(self, values: NDArray[np.float64]) -> None:
         different, counts = np.unique(values[~np.isnan(values)], return_counts=True)
         self.distinct.add(hashes_of_numbers(different))
-        if "float" in self.feature.dtype:
+        if self.feature.is_float:
             self.vocabulary = None
         elif self.vocabulary is not None and self.distinct.estimate <= VOCABULARY:
             words = [str(int(value)) for value in different]

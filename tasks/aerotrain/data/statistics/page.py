@@ -19,6 +19,7 @@ dt { color: #5b6b7b; } dd { margin: 0; font-variant-numeric: tabular-nums; text-
 table { display: block; overflow-x: auto; border-collapse: collapse; margin: 0 0 1.5rem;
         font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: #5b6b7b; }
+.text td { text-align: left; } summary { color: #5b6b7b; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 ul { margin: 0; padding-left: 1.1rem; overflow-wrap: anywhere; color: #37474f; font-size: 13px; }
 svg { width: 100%; height: auto; } text { font: 11px system-ui, sans-serif; fill: #37474f; }
@@ -29,8 +30,13 @@ _WIDTH, _ROW, _MOST_BARS = 480, 20, 12
 _FILL = "#3b7ea1"
 
 
-def page(url: str, summary: Mapping[str, Mapping[str, Any]], splits: Mapping[str, Split]) -> str:
-    """The HTML document, without external resources."""
+def page(
+    url: str,
+    summary: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, Split],
+    inferred: Sequence[tuple[str, str]] = (),
+) -> str:
+    """The HTML document, without external resources. ``inferred`` is shown of the source."""
     records = max((each["records"] for each in summary.values()), default=0)
     sections = "".join(_section(name, summary[name]) for name in sorted(summary))
     return (
@@ -38,7 +44,7 @@ def page(url: str, summary: Mapping[str, Mapping[str, Any]], splits: Mapping[str
         '<meta name="viewport" content="width=device-width">'
         f"<title>Statistics of {escape(url)}</title><style>{_STYLE}</style>"
         f"<h1>{records:,} records, {len(summary)} columns</h1><p>{escape(url)}</p>"
-        f"{_splits(splits)}{sections}</html>\n"
+        f"{_splits(splits)}{_inferred(inferred)}{sections}</html>\n"
     )
 
 
@@ -53,6 +59,13 @@ def _splits(splits: Mapping[str, Split]) -> str:
         counted = [f"{split.records:,}", f"{split.records / total:.1%}"]
         rows.append(_row("td", [escape(name), *counted, *(f"{share:.1%}" for share in shares)]))
     return f"<table>{''.join(rows)}</table>"
+
+
+def _inferred(rows: Sequence[tuple[str, str]]) -> str:
+    if not rows:
+        return ""
+    cells = "".join(_row("td", map(escape, row)) for row in rows)
+    return f'<details open><summary>Source</summary><table class="text">{cells}</table></details>'
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:

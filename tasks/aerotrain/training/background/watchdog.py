@@ -61,9 +61,9 @@ class Watchdog:
         threading.Thread(target=self._work, name="watchdog", daemon=True).start()
 
     @contextmanager
-    def watching(self, step: int | None = None) -> Iterator[None]:
-        """A scope in which progress is expected, after ``step`` steps if that is known."""
-        self._step = self._step if step is None else step
+    def watching(self, step: int) -> Iterator[None]:
+        """A scope in which progress is expected, after ``step`` steps."""
+        self._step = step
         self._since = began = self._clock()
         try:
             yield

@@ -28,18 +28,17 @@ from aerotrain.training.checkpoints.metadata import (
     cluster_config,
     model_config,
     print_cluster_changes,
+    print_order_change,
     training_config,
 )
 from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
-from aerotrain.training.checkpoints.snapshot import Snapshot
+from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
 from aerotrain.training.context import TrainingContext
+from aerotrain.training.input.order import ORDER_VERSION
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
 _FILES = "beside"
-
-#: Variables of other processes that are copied at once.
-_COPIED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +76,7 @@ class Checkpoints:
         self._model = model
         self._counter = context.counter
         self._io_device = io_device
+        self._fetch_packed = PackedFetch() if io_device else None
         optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
         self._checkpoint = tf.train.Checkpoint(
             step=context.counter, **optimizer, **_contents(model)
@@ -87,6 +87,8 @@ class Checkpoints:
         self._token = self._lease.token
         self._retention = Retention(self._store, self._keep, self._token)
         self._manifest: Manifest | None = None
+        #: The name of the checkpoint that was restored.
+        self.restored = NOTHING
         #: Checkpoints on this machine's disk that are not in the store yet.
         self._local: list[Draft] = []
 
@@ -117,7 +119,7 @@ class Checkpoints:
             FinalError: the checkpoint belongs to another training or another model.
             TemporaryError: the chief has fetched the checkpoint, but it could not be fetched here.
         """
-        self._token = token
+        self._token, self.restored = token, name
         if name == NOTHING:
             return SavedState()
         if self._manifest is None:
@@ -130,6 +132,7 @@ class Checkpoints:
         check_same_config(self.url(name), about.get("recipe", {}), self._config)
         check_same_model(self.url(name), about, self._cluster, self._model)
         print_cluster_changes(about.get("setting", {}), self._cluster)
+        print_order_change(about.get("order", 1))
         try:
             self._read(folder)
         except (AssertionError, ValueError) as error:
@@ -162,6 +165,7 @@ class Checkpoints:
             "token": name.token,
             "recipe": self._config,
             "setting": self._cluster,
+            "order": ORDER_VERSION,
             "model": model_config(self._model),
         }
         folder = self._folder(name)
@@ -237,11 +241,11 @@ class Checkpoints:
         return self._scratch / str(name)
 
     def _fetch(self, name: Name) -> None:
-        self._manifest = fetch(self._store, f"{FOLDER}/{name}", self._folder(name))
+        self._manifest = _fetch_whole(self._store.child(f"{FOLDER}/{name}"), self._folder(name))
 
     def _copy(self, _folder: Path) -> Snapshot | None:
         """Copy the current state, or write it into the folder if it cannot be copied."""
-        return Snapshot.of(self._checkpoint, at_once=_COPIED_AT_ONCE if self._io_device else 1)
+        return Snapshot.of(self._checkpoint, self._fetch_packed)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the copy, and publish it with all checkpoints that still wait for the store."""
@@ -313,13 +317,30 @@ def _contents(model: keras.Model) -> dict[str, Any]:
     return {"model": model, "variables": model.variables}
 
 
+def _fetch_whole(store: Store, folder: Path) -> Manifest:
+    """Fetch the checkpoint in ``store`` into ``folder``.
+
+    Raises:
+        CorruptError: it is damaged, or its manifest does not list all of TensorFlow's files.
+    """
+    manifest = fetch(store, "", folder)
+    data = [key for key in manifest.files if key.startswith(f"{FILE}.data-")]
+    # TensorFlow's names end in the number of files: checkpoint.data-00000-of-00002.
+    if f"{FILE}.index" not in manifest.files or not data or len(data) != int(data[0][-5:]):
+        raise CorruptError(
+            f"the manifest of {store.url} does not list all files of a checkpoint, but "
+            f"{', '.join(manifest.files)}; use an earlier one"
+        )
+    return manifest
+
+
 def restore_weights(model: keras.Model, store: Store, folder: Path) -> None:
     """Load the weights of the checkpoint in ``store`` into ``model``, by way of ``folder``.
 
     Raises:
         FinalError: the checkpoint is of another model.
     """
-    fetch(store, "", folder)
+    _fetch_whole(store, folder)
     try:
         # By object, never by key: Keras may keep the weights under the optimizer's name.
         status = tf.train.Checkpoint(**_contents(model)).read(str(folder / FILE))

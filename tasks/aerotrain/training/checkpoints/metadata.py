@@ -12,6 +12,7 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.steps import TrainArguments
+from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.steps.step import inner
 
 
@@ -95,6 +96,17 @@ def print_cluster_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Non
             f"the checkpoint was made in another cluster: {'; '.join(changes)}. The weights, the "
             "position in the data and the global batch are the same; only their division among "
             "the replicas differs",
+            flush=True,
+        )
+
+
+def print_order_change(was: int) -> None:
+    """Print what happens if the checkpoint's training read records in another order than this."""
+    if was != ORDER_VERSION:
+        print(
+            "the checkpoint is of a version of aerotrain that read records in another order: if it "
+            "was saved within an epoch, and the data set is larger than a shuffle window, some "
+            "records of this epoch are read twice and others not; later epochs are not affected",
             flush=True,
         )
 

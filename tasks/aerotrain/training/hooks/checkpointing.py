@@ -31,6 +31,9 @@ _MOST_OF_GRACE = 0.8
 class Checkpointing(Hook):
     """Saves a training: at an interval, when preempted, after its best epochs, and at its end.
 
+    No step is saved twice: what is due with the last execution of an epoch is saved when the epoch
+    has ended, and what is due with the last step when the training has ended.
+
     It comes after all other hooks, of which ``saved`` are those whose state a checkpoint keeps.
     ``wait_until_idle`` returns when no step is in flight. The event log gets the steps of the
     training and the time for which saving stops it.
@@ -61,6 +64,9 @@ class Checkpointing(Hook):
         restore_random_state(restored.files)
         state.sums = metric_state_of(restored.files, self._context.step.metrics.zero)
         state.metrics = dict(restored.about.get("metrics", {}))
+        #: The step at which the restored training had ended, -1 if it had not.
+        self._ended_at = restored.about.get("step", -1) if restored.about.get("ended") else -1
+        self._is_due = False
         self._events = Interval(_BETWEEN_EVENTS, self._clock)
         self._noted_at = self._clock()
         self._first: tuple[float, int] | None = None
@@ -73,7 +79,9 @@ class Checkpointing(Hook):
         self._warn_of_long_interval(state)
         if self._events.due():
             self._note_steps()
-        if self._interval.due() or state.preempted:
+        self._is_due |= self._interval.due()
+        ends = state.stop or state.epoch_step == self._context.schedule.steps_per_epoch
+        if state.preempted or (self._is_due and not ends):
             self._wait_until_idle()
             self._save(state)
         if state.preempted:
@@ -90,12 +98,15 @@ class Checkpointing(Hook):
             why = f"{repeated} steps ran twice, on a worker that was lost and on another"
             self._note(EventType.REWORK, step=step, because=why)
             print(f"{why}, by step {step}", flush=True)
-        if state.is_best and not state.stop and step < schedule.steps:
+        if (self._is_due or state.is_best) and not state.stop and step < schedule.steps:
             self._save(state)
 
     def on_end(self, state: TrainState) -> None:
         self._note_steps()
-        self.url = self._checkpoints.finish(self._state_to_save(state))
+        if self._ended_at == self._context.steps_done():  # a retry of a training that had ended
+            self.url = self._checkpoints.url(self._checkpoints.restored)
+        else:
+            self.url = self._checkpoints.finish(self._state_to_save(state, ended=True))
         for each in self._saved:
             each.on_save(state)
         self._context.services.uploader.wait(self._context.replica.notice.grace)
@@ -104,6 +115,7 @@ class Checkpointing(Hook):
     def _save(self, state: TrainState) -> None:
         """Save the current state; the upload continues in the background."""
         self._note_steps()
+        self._is_due = False
         began = self._clock()
         self._checkpoints.save(self._state_to_save(state))
         stall = self._clock() - began
@@ -113,9 +125,10 @@ class Checkpointing(Hook):
         for each in self._saved:
             each.on_save(state)
 
-    def _state_to_save(self, state: TrainState) -> SavedState:
+    def _state_to_save(self, state: TrainState, *, ended: bool = False) -> SavedState:
         epoch, batches = self._context.schedule.position(self._context.steps_done())
         about: dict[str, Any] = {"epoch": epoch, "batches": batches, "metrics": state.metrics}
+        about["ended"] = ended
         about |= optimizer_state(self._context.model)
         files = metric_state_to_file(state.sums)
         for each in (hook.to_save(state) for hook in self._saved):

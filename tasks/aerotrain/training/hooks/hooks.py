@@ -7,9 +7,11 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
+from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.step_runner import StepsRun
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
+from aerotrain.training.steps.step import TrainStep
 
 
 @dataclass(kw_only=True)
@@ -88,21 +90,37 @@ class Hook:
         return SavedState()
 
 
-class FiniteLoss(Hook):
-    """Ends a training whose loss is not finite."""
+class FiniteValues(Hook):
+    """Ends a training whose loss or weights are not finite."""
 
     def __init__(self, context: TrainingContext) -> None:
         self._metrics = context.step.metrics
 
     def on_execution(self, state: TrainState) -> None:
-        """Raises FinalError if the loss of a step was not finite, with the first such step."""
+        """Raises FinalError after a step with a value that is not finite, with the first one."""
         assert state.sums is not None
         step = self._metrics.bad_step(state.sums)
         if step is not None:
             raise FinalError(
-                f"the loss of step {step} is no finite number, so training has stopped there; "
-                "lower the learning rate, clip the gradients, or look for such values in the data"
+                f"the loss of step {step}, or a weight after it, is no finite number, so training "
+                "has stopped there; lower the learning rate, clip the gradients, or look for such "
+                "values in the data"
             )
+
+
+def callbacks_of(pipeline: InputPipeline, step: TrainStep) -> tuple[Callbacks, bool]:
+    """The user's callbacks, and whether the chief measures the validation split after each epoch.
+
+    Raises:
+        FinalError: a callback is not accepted, or monitors what is never logged.
+    """
+    code, arguments, metrics = pipeline.code, pipeline.arguments, step.metrics
+    given = code.reads.call(code.callbacks, arguments.all_hparams)
+    callbacks = Callbacks(code.name, given, step.model, arguments.epochs, arguments.export_best)
+    validates = arguments.validate or callbacks.monitor_validation
+    if callbacks.monitored:
+        callbacks.check_monitored(metrics.names(), metrics.measured_names() if validates else [])
+    return callbacks, validates
 
 
 class UserCallbacks(Hook):
@@ -116,16 +134,8 @@ class UserCallbacks(Hook):
     """
 
     def __init__(self, context: TrainingContext) -> None:
-        code, arguments, metrics = context.pipeline.code, context.arguments, context.step.metrics
-        given = code.callbacks(arguments.all_hparams)
         self._context = context
-        self._callbacks = Callbacks(code.name, given, context.model, arguments.epochs)
-        #: Whether the chief measures the validation split after each epoch.
-        self.validates = arguments.validate or self._callbacks.monitor_validation
-        if self._callbacks.monitored:
-            self._callbacks.check_monitored(
-                metrics.names(), metrics.measured_names() if self.validates else []
-            )
+        self._callbacks, self.validates = callbacks_of(context.pipeline, context.step)
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         if self._context.is_chief:

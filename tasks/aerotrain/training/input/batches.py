@@ -38,13 +38,8 @@ def _parsed(serialized: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
     return {name: _restored(stored[name], feature) for name, feature in schema.items()}
 
 
-def _is_raw(feature: Feature) -> bool:
-    """Whether the feature's array is stored as its bytes, instead of a list of numbers."""
-    return feature.dtype == "uint8"
-
-
 def _stored(feature: Feature) -> tf.io.FixedLenFeature:
-    if _is_raw(feature):
+    if feature.is_raw:
         return tf.io.FixedLenFeature([], tf.string)
     dtype = tf.as_dtype(feature.dtype)
     held = dtype if dtype in (tf.string, tf.float32) else tf.int64
@@ -53,7 +48,7 @@ def _stored(feature: Feature) -> tf.io.FixedLenFeature:
 
 def _restored(value: tf.Tensor, feature: Feature) -> tf.Tensor:
     dtype = tf.as_dtype(feature.dtype)
-    if _is_raw(feature):
+    if feature.is_raw:
         return tf.reshape(tf.io.decode_raw(value, dtype), [-1, *feature.shape])
     return value if value.dtype == dtype else tf.cast(value, dtype)
 

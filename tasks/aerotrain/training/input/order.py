@@ -1,8 +1,10 @@
 """The steps of a training, and the order in which they read records: plans, without any reading.
 
-Shards are shuffled, and read in groups. A group is divided into windows, each with a part of every
-shard of the group. The records of a window are held in memory and shuffled. So a run that resumes
-in the middle of an epoch starts with its current window, and reads nothing before it.
+In each epoch, shards are shuffled, and read in groups. Each shard of a group is cut into pieces,
+from another record on in each epoch, and its pieces are assigned to the windows of the group at
+random. The records of a window are held in memory and shuffled. So each epoch has other windows,
+and a run that resumes in the middle of one starts with its current window, and reads nothing before
+it.
 """
 
 import hashlib
@@ -19,9 +21,17 @@ from aerotrain.data.dataset import Shard
 #: The most bytes of records in a window. A split that fits is shuffled perfectly.
 WINDOW_BYTES = 64 * 2**20
 
-#: The most shards in one group, if they are larger than a window together. An epoch starts with
-#: groups of 1, 2 and 4, so that a training need not wait until many shards are downloaded.
-MIXED = 8
+#: The most shards in one group, if they are larger than a window together. The first epoch starts
+#: with smaller groups, each of twice as many shards as the one before, so that a training need not
+#: wait until many are downloaded.
+MIXED = 32
+_FIRST_MIXED = 4
+
+#: About how many pieces a window has: records that are adjacent in a shard are in one piece.
+PIECES = 64
+
+#: The version of this order. A checkpoint says which one its training has read in.
+ORDER_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +137,7 @@ class Order:
 
     def epoch(self, number: int) -> Iterator[Window]:
         """The windows of one epoch, in which each record occurs once."""
-        cut = (pieces for group in self._groups(number) for pieces in self._cut(group))
+        cut = (pieces for group in self._groups(number) for pieces in self._cut(group, number))
         before: tuple[Piece, ...] = ()
         count = 0
         for pieces in cut:
@@ -141,32 +151,70 @@ class Order:
         return Window(pieces=pieces, seed=(self.seed, epoch << 32 | number))
 
     def _groups(self, epoch: int) -> Iterator[list[Shard]]:
-        group: list[Shard] = []
-        size, most = 0, 1
-        for shard in sorted(self.shards, key=lambda each: self._place(each, epoch)):
+        left = self._shuffled(epoch)
+        most = MIXED if epoch else _FIRST_MIXED
+        while left:
+            count = self._group_size(left, most)
+            if count < len(left) < 2 * count:
+                count = -(-len(left) // 2)  # a small last group would mix few shards
+            yield left[:count]
+            left, most = left[count:], min(2 * most, MIXED)
+
+    def _shuffled(self, epoch: int) -> list[Shard]:
+        """The shards in random order; those of one partition are spread evenly over the epoch.
+
+        Shards of one partition are parts of the same files, so their records may be alike.
+        """
+        partitions: dict[str, list[Shard]] = {}
+        for shard in sorted(self.shards, key=lambda shard: self._random(epoch, shard.file)):
+            partitions.setdefault(shard.file.rpartition("-")[0], []).append(shard)
+        places = {
+            shard.file: (turn + self._random(epoch, partition) / 2**64) / len(shards)
+            for partition, shards in partitions.items()
+            for turn, shard in enumerate(shards)
+        }
+        return sorted(self.shards, key=lambda shard: (places[shard.file], shard.file))
+
+    def _group_size(self, shards: Sequence[Shard], most: int) -> int:
+        """How many of ``shards`` form a group: all that fit into a window, or ``most``."""
+        size = 0
+        for count, shard in enumerate(shards):
             size += shard.bytes
-            mixed = size <= self.window_bytes or len(group) < most
+            mixed = size <= self.window_bytes or count < most
             fits = not self.shard_cache_bytes or size <= self.shard_cache_bytes // 2
-            if group and not (mixed and fits):
-                yield group
-                group, size, most = [], shard.bytes, min(2 * most, MIXED)
-            group.append(shard)
-        yield group
+            if count and not (mixed and fits):
+                return count
+        return len(shards)
 
-    def _place(self, shard: Shard, epoch: int) -> bytes:
+    def _random(self, *about: object) -> int:
+        """A number of 64 bits that is determined by the seed and ``about``."""
         # Not a random generator, whose numbers may change between versions.
-        return hashlib.sha256(f"{self.seed} {epoch} {shard.file}".encode()).digest()
+        text = " ".join(map(str, (self.seed, *about)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
-    def _cut(self, group: list[Shard]) -> Iterator[tuple[Piece, ...]]:
+    def _cut(self, group: list[Shard], epoch: int) -> Iterator[tuple[Piece, ...]]:
         windows = -(-sum(shard.bytes for shard in group) // self.window_bytes)
-        for number in range(windows):
-            pieces = []
-            for shard in group:
-                begin, end = (shard.records * each // windows for each in (number, number + 1))
-                if begin < end:
-                    pieces.append(Piece(shard, begin, end - begin))
-            if pieces:
-                yield tuple(pieces)
+        if windows == 1:
+            group = sorted(group, key=lambda shard: self._random(epoch, shard.file))
+            yield tuple(Piece(shard, 0, shard.records) for shard in group)
+            return
+        assigned: list[list[Piece]] = [[] for _ in range(windows)]
+        for shard in group:
+            count = windows * max(1, min(PIECES // len(group), shard.records // windows))
+            first = self._random(epoch, shard.file, "first") % shard.records
+            places = sorted(range(count), key=lambda n: self._random(epoch, shard.file, n))
+            for number, place in enumerate(places):
+                assigned[place % windows] += _pieces(shard, first, number, count)
+        yield from (tuple(pieces) for pieces in assigned if pieces)
+
+
+def _pieces(shard: Shard, first: int, number: int, count: int) -> Iterator[Piece]:
+    """Piece ``number`` of ``count`` of a shard, from record ``first`` on, and over its end."""
+    begin, end = (first + shard.records * each // count for each in (number, number + 1))
+    for turn in (0, shard.records):
+        start, stop = max(begin - turn, 0), min(end - turn, shard.records)
+        if start < stop:
+            yield Piece(shard, start, stop - start)
 
 
 class UpcomingWindows:

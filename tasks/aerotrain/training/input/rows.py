@@ -80,7 +80,7 @@ class Rows:
         numbers = [
             rows[:, slice(*self.places[name])]
             for name, feature in self.schema.items()
-            if feature.dtype not in ("uint8", "float32")
+            if not feature.is_raw and not feature.is_float
         ]
         below = tf.reduce_all(tf.concat(numbers, axis=1) < 128) if numbers else True
         return tf.reduce_all(found == list(same)) & below
@@ -88,8 +88,9 @@ class Rows:
     def _feature(self, rows: tf.Tensor, name: str) -> tf.Tensor:
         feature = self.schema[name]
         values = rows[:, slice(*self.places[name])]
-        if feature.dtype == "float32":
-            values = tf.bitcast(tf.reshape(values, [-1, prod(feature.shape), 4]), tf.float32)
+        if feature.is_float:
+            dtype = tf.as_dtype(feature.dtype)
+            values = tf.bitcast(tf.reshape(values, [-1, prod(feature.shape), dtype.size]), dtype)
         elif feature.dtype != "uint8":
             values = tf.cast(values, tf.as_dtype(feature.dtype))
         return tf.reshape(values, [-1, *feature.shape])
@@ -107,7 +108,7 @@ def _width(feature: Feature) -> int:
     """Bytes of the values of one record, or 0 if their number varies."""
     if feature.dtype == "string":
         return 0
-    return prod(feature.shape) * (4 if feature.dtype == "float32" else 1)
+    return prod(feature.shape) * (tf.as_dtype(feature.dtype).size if feature.is_float else 1)
 
 
 def _record(schema: Schema, values: Mapping[str, int]) -> NDArray[np.uint8]:
@@ -115,8 +116,9 @@ def _record(schema: Schema, values: Mapping[str, int]) -> NDArray[np.uint8]:
     features = {}
     for name, feature in schema.items():
         value, size = values[name], prod(feature.shape)
-        if feature.dtype == "uint8":
-            held = tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes([value]) * size]))
+        if feature.is_raw:
+            raw = bytes([value]) * _width(feature)
+            held = tf.train.Feature(bytes_list=tf.train.BytesList(value=[raw]))
         elif feature.dtype == "float32":
             floats = np.frombuffer(bytes([value]) * 4 * size, "<f4")
             held = tf.train.Feature(float_list=tf.train.FloatList(value=floats))

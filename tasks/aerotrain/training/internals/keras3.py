@@ -113,6 +113,35 @@ def layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def seed_generators(model: Any) -> list[Any]:
+    """The sources of random numbers of all layers of ``model``."""
+    found = [each for layer in layers(model) for each in getattr(layer, "_seed_generators", ())]
+    return list({id(each): each for each in found}.values())
+
+
+def change_seeds(generator: Any, function: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    """Let ``function`` change each seed that ``generator`` gives out, but not its state.
+
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/random/seed_generator.py
+    """
+    following = type(generator).next
+    generator.next = lambda ordered=True: function(following(generator, ordered))
+
+
+def monitor_mode(model: keras.Model, monitor: str) -> str | None:
+    """``min`` or ``max``, whichever is better of that metric of a built model; None if unknown.
+
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/callbacks/monitor_callback.py
+    """
+    callback = keras.callbacks.EarlyStopping(monitor)
+    callback.set_model(model)
+    try:
+        callback._set_monitor_op()
+    except ValueError:
+        return None
+    return "min" if callback.monitor_op is keras.ops.less else "max"
+
+
 # Variables and optimizers:
 # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/tensorflow/core.py
 # https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/tensorflow/optimizer.py

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.core.ag_ctx import control_status_ctx
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
@@ -61,9 +61,11 @@ def collective_all_gather(replica: tf.distribute.ReplicaContext) -> Callable[...
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, which AutoGraph rewrites even if a function that it does not rewrite calls it.
 
+    That is how TensorFlow itself treats a user's function.
+
     https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/autograph/impl/api.py
     """
-    return autograph.tf_convert(function, control_status_ctx())
+    return autograph.tf_convert(function, ControlStatusCtx(status=Status.ENABLED))
 
 
 def aggregate_by(variable: tf.Variable, aggregation: tf.VariableAggregation) -> None:

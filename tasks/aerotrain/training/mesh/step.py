@@ -59,7 +59,8 @@ class MeshStep:
         after, many = before, len(self._weights)
         for index, batch in enumerate(batches):
             weights, slots, loss, sums = self._one(after[:many], after[many:], sums, batch)
-            sums = [*sums[:-1], _first_bad(sums[-1], loss, first + index)]
+            trained = [weights[place] for place in self._trained]
+            sums = [*sums[:-1], _first_bad(sums[-1], [loss, *trained], first + index)]
             after = [*weights, *slots]
         for variable, old, new in zip(variables, before, after, strict=True):
             if new is not old:
@@ -175,9 +176,10 @@ def _check_arguments(arguments: TrainArguments) -> None:
             )
 
 
-def _first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-    """``metric_state.first_bad`` without ``tf.where``, which crashes DTensor on a scalar."""
-    bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
+def _first_bad(known: tf.Tensor, values: Sequence[tf.Tensor], step: tf.Tensor) -> tf.Tensor:
+    """``finite.first_bad`` without ``tf.where``, which crashes DTensor on a scalar."""
+    total = tf.add_n([tf.reduce_sum(tf.cast(each, tf.float32)) for each in values])
+    bad = tf.logical_not(tf.math.is_finite(total))
     is_first = tf.cast(tf.logical_and(bad, tf.equal(known[1], 0)), known.dtype)
     return known + is_first * tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
 

@@ -7,9 +7,13 @@ several steps, and only if a callback defines them.
 A checkpoint keeps the state of callbacks: of Keras's, the attributes that determine their
 decisions; of a callback of the user's own, what ``get_state()`` returns, which is JSON, and
 ``set_state(state)`` takes. All other callbacks start over.
+
+Keras's ModelCheckpoint, BackupAndRestore and TensorBoard are left out with a note, because the loop
+does the same in the store.
 """
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -20,6 +24,7 @@ import keras
 import numpy as np
 
 from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.training.internals import keras3
 from aerotrain.training.model.keras_adapter import KERAS
 
 #: Content by file name.
@@ -33,23 +38,68 @@ _STATE: Mapping[type[keras.callbacks.Callback], tuple[str, ...]] = {
 
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
-#: Callbacks of Keras that would repeat, in this machine's folder, what the loop does.
+#: Callbacks of Keras that would repeat, in this machine's folder, what the loop does in the store.
 _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
     keras.callbacks.ModelCheckpoint: "checkpoints are in the store; see checkpoint_interval, keep",
-    keras.callbacks.BackupAndRestore: "a training resumes by itself",
-    keras.callbacks.TensorBoard: "its event files are in the store already",
+    keras.callbacks.BackupAndRestore: "a training resumes from its newest checkpoint by itself",
+    keras.callbacks.TensorBoard: "the event files are in the store, under tensorboard/",
 }
 
 #: Callbacks of Keras that log the learning rate.
 _RATES = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
-class Callbacks:
-    """The callbacks of one training, in the order in which the user's module returns them."""
+class BestWeights(keras.callbacks.EarlyStopping):
+    """Sets the weights of the best epoch when training ends, and never stops it.
 
-    def __init__(self, module: str, given: Any, model: keras.Model, epochs: int) -> None:
-        """Raises FinalError for an object that is no callback, or a redundant callback."""
-        self.given = _checked(module, given)
+    ``name`` is that of a logged metric; ``min:name`` and ``max:name`` say what is best where Keras
+    does not know it.
+
+    Raises:
+        FinalError: Keras does not know it.
+    """
+
+    def __init__(self, name: str, model: keras.Model) -> None:
+        mode, found, monitor = name.rpartition(":")
+        if not found:
+            mode = keras3.monitor_mode(model, monitor) or ""
+        if mode not in ("min", "max"):
+            raise FinalError(
+                f"export_best is {name!r}, and Keras does not know whether more or less of it is "
+                f"better; write max:{monitor} or min:{monitor}"
+            )
+        super().__init__(monitor, patience=math.inf, mode=mode, restore_best_weights=True)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        super().on_train_end(logs)
+        if self.best_weights is not None:
+            print(
+                f"the weights are those of epoch {self.best_epoch + 1}, the best by "
+                f"{self.monitor}: {self.best:.4f}",
+                flush=True,
+            )
+
+
+class Callbacks:
+    """The callbacks of one training, in the order in which the user's module returns them.
+
+    ``export_best`` names the metric by which the best weights become those of the trained model.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        given: Any,
+        model: keras.Model,
+        epochs: int,
+        export_best: str | None = None,
+    ) -> None:
+        """Raises FinalError for an object that is no callback."""
+        self.given, best = _checked(module, given)
+        if export_best := export_best or best:
+            KERAS.check_callbacks(module)
+            # Last, so that its weights are final, and that the others may add to the logs.
+            self.given.append(BestWeights(export_best, model))
         self._module = module
         self._model = model
         self._list = keras.callbacks.CallbackList(self.given, model=model)
@@ -89,8 +139,9 @@ class Callbacks:
                 continue
             if measured is None and name.startswith("val_"):
                 continue
+            who = f"{type(each).__name__} of callbacks of {self._module!r} monitors"
             message = (
-                f"{type(each).__name__} of callbacks of {self._module!r} monitors {name!r}, which "
+                f"{'export_best is' if isinstance(each, BestWeights) else who} {name!r}, which "
                 f"is not logged{nearest(name, names)}; what is: {_by_nearness(name, names)}"
             )
             if not may_add:
@@ -142,23 +193,28 @@ def _by_nearness(name: str, names: Sequence[str]) -> str:
     return ", ".join(get_close_matches(name, names, n=len(names), cutoff=0.0))
 
 
-def _checked(module: str, given: Any) -> list[keras.callbacks.Callback]:
+def _checked(module: str, given: Any) -> tuple[list[keras.callbacks.Callback], str | None]:
+    """The callbacks that are not redundant, and the ``export_best`` that stands for the others."""
     callbacks = list(given) if isinstance(given, list | tuple) else [given]
     if callbacks:
         KERAS.check_callbacks(module)
+    kept, best = [], None
     for each in callbacks:
         if not isinstance(each, keras.callbacks.Callback):
             raise FinalError(
                 f"callbacks of {module!r} returned {type(each).__name__}; return a list of "
                 "keras.callbacks.Callback"
             )
-        for kind, instead in _REDUNDANT.items():
-            if isinstance(each, kind):
-                raise FinalError(
-                    f"callbacks of {module!r} returned {type(each).__name__}, which is not "
-                    f"needed here: {instead}. Leave it out"
-                )
-    return callbacks
+        instead = next((why for kind, why in _REDUNDANT.items() if isinstance(each, kind)), None)
+        if instead is None:
+            kept.append(each)
+            continue
+        if isinstance(each, keras.callbacks.ModelCheckpoint) and each.save_best_only:
+            best = each.monitor if each.mode == "auto" else f"{each.mode}:{each.monitor}"
+            instead += f", and the best weights are exported, as with export_best={best}"
+        kind = type(each).__name__
+        print(f"{kind} of callbacks of {module!r} is left out: {instead}", flush=True)
+    return kept, best
 
 
 def _has(callback: keras.callbacks.Callback, name: str) -> bool:

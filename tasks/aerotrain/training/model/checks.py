@@ -27,6 +27,48 @@ _OF_KERAS = ("keras.", "tf_keras.")
 States = list[np.ndarray[Any, Any]]
 
 
+def check_job(job: Job, arguments: TrainArguments) -> None:
+    """Check what needs neither the model nor the data, and set up TensorFlow for these options.
+
+    Raises:
+        FinalError: this Keras, or TensorFlow, cannot do it; the message says which option.
+    """
+    KERAS.check_strategy(job.strategy, arguments)
+    if arguments.deterministic:
+        check_deterministic(job)
+    warn_of_slow_dtype_policy(arguments.dtype_policy)
+
+
+def check_steps(
+    strategy: str,
+    step: TrainStep,
+    arguments: TrainArguments,
+    spec: Any,
+    *,
+    records: int,
+    replicas: int,
+) -> None:
+    """Check that ``replicas`` replicas can share the steps of the model under ``strategy``.
+
+    ``spec`` is the element spec of the batches; ``records`` is the number of records of an epoch.
+    Must be called in the scope of a strategy.
+
+    Raises:
+        FinalError: they cannot; the message names the reason and an alternative.
+    """
+    check_divisible(strategy, arguments, replicas)
+    asynchronous = strategy == "parameter_server"
+    if replicas > 1 or asynchronous:
+        check_additive_metrics(strategy, step, spec)
+    if asynchronous and arguments.jit_compile:
+        raise FinalError(
+            "jit_compile cannot be under 'parameter_server', since XLA reads no variables of "
+            "other processes; leave it out, or choose a synchronous strategy"
+        )
+    if replicas > 1 or arguments.gradient_accumulation_steps > 1 or arguments.jit_compile:
+        check_exchanged(strategy, step.model, arguments, records, replicas)
+
+
 def check_asynchronous(strategy: str, model: keras.Model) -> None:
     """Check for what workers that update variables concurrently would compute incorrectly.
 

@@ -18,9 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.data.dataset import load_statistics
+from aerotrain.data.dataset import load_dataset, load_statistics
 from aerotrain.training.input.batches import Transform
+from aerotrain.training.model.hyperparameters import Reads
 from aerotrain.training.model.keras_adapter import KERAS
+from aerotrain.training.model.mistakes import mistakes_explained
 from aerotrain.user_code import user_module
 
 #: The Keras objects that each user module created when it was imported.
@@ -42,6 +44,8 @@ class UserCode:
     callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
     #: How many Keras objects of each name the module created when it was imported.
     made: Mapping[str, int] = field(default_factory=dict)
+    #: The hyperparameters that these functions have read.
+    reads: Reads = field(default_factory=Reads)
 
     @classmethod
     def load(cls, name: str, data: str = "") -> Self:
@@ -65,7 +69,7 @@ class UserCode:
         return cls(
             name,
             module.build_model,
-            _informed(getattr(module, "transform", features_and_label), data),
+            _informed(getattr(module, "transform", None), data),
             getattr(module, "callbacks", no_callbacks),
             made,
         )
@@ -88,10 +92,11 @@ class UserCode:
         policy of the layers that set none.
 
         Raises:
-            FinalError: ``build_model`` returned something that this loop cannot train.
+            FinalError: ``build_model`` fails, or returned something that this loop cannot train.
         """
         with _dtype_policy(dtype_policy), KERAS.naming(self.made):
-            model = self.build_model(dict(hparams))
+            with mistakes_explained(self.name, self.build_model):
+                model = self.reads.call(self.build_model, hparams)
             if not KERAS.is_model(model):
                 raise FinalError(
                     f"build_model of {self.name!r} returned {type(model).__name__}; "
@@ -102,12 +107,18 @@ class UserCode:
                     f"the model that build_model of {self.name!r} returned is not compiled; "
                     "call model.compile(optimizer=…, loss=…, metrics=[…]) before you return it"
                 )
-            KERAS.complete(model, batch, self.name)
+            with mistakes_explained(self.name, self.build_model, batch):
+                KERAS.complete(model, batch, self.name)
         return model
 
 
 def _informed(transform: Any, data: str) -> Transform:
-    """The transform with the statistics of the data set at ``data``, if it has that parameter."""
+    """The transform with the statistics of the data set at ``data``, if it has that parameter.
+
+    Without a transform, the label is that of the data set.
+    """
+    if transform is None:
+        return partial(features_and_label, label=load_dataset(data).label if data else "label")
     if "statistics" not in inspect.signature(transform).parameters:
         return transform
     statistics = load_statistics(data) if data else {}
@@ -129,19 +140,19 @@ def _dtype_policy(dtype_policy: str) -> Iterator[None]:
         yield
 
 
-def features_and_label(features: dict[str, tf.Tensor]) -> Any:
+def features_and_label(features: dict[str, tf.Tensor], label: str = "label") -> Any:
     """The default transform: the feature ``label`` is the target, all others are inputs.
 
     Raises:
-        FinalError: no feature is called ``label``.
+        FinalError: there is no such feature.
     """
-    if "label" not in features:
+    if label not in features:
         raise FinalError(
-            f"no feature is called 'label' among {', '.join(sorted(features))}; write a "
-            "transform(features) that returns (x, y)"
+            f"no feature is called {label!r} among {', '.join(sorted(features))}; name another in "
+            "prepare by label=…, or write a transform(features) that returns (x, y)"
         )
-    inputs = {name: value for name, value in features.items() if name != "label"}
-    return next(iter(inputs.values())) if len(inputs) == 1 else inputs, features["label"]
+    inputs = {name: value for name, value in features.items() if name != label}
+    return next(iter(inputs.values())) if len(inputs) == 1 else inputs, features[label]
 
 
 def _weighted(transform: Transform, class_weight: Mapping[str, float]) -> Transform:

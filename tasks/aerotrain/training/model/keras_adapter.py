@@ -6,12 +6,14 @@ All differences between the two are in ``KERAS``; the loop is the same.
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.custom import has_custom_step, step_of
 from aerotrain.training.steps.step import TrainStep
@@ -63,6 +65,12 @@ class KerasAdapter(Protocol):
     def predict(self, model: Any, x: Any) -> Any:
         """The model's outputs for the batch ``x``, outside of training."""
 
+    def save(self, model: Any, file: Path) -> None:
+        """Write the model without its optimizer to a ``.keras`` file, and load it again.
+
+        ``model`` cannot be trained afterwards. Any exception means that the file is of no use.
+        """
+
     def variables(self, model: Any) -> list[tf.Variable]:
         """The TensorFlow variables of the model."""
 
@@ -72,8 +80,8 @@ class KerasAdapter(Protocol):
     def hint(self, value: Any) -> str:
         """Advice about ``value``, if it is a model of the other Keras; otherwise empty."""
 
-    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
-        """Check that this Keras supports the strategy and XLA.
+    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
+        """Check that this Keras supports the strategy and the options.
 
         Raises:
             FinalError: it does not support one of them; the message says which.
@@ -123,6 +131,13 @@ class Keras3:
     def predict(self, model: keras.Model, x: Any) -> Any:
         return keras3.call(model, x, training=False)
 
+    def save(self, model: keras.Model, file: Path) -> None:
+        model.compiled, model.optimizer = False, None
+        model.save(file)
+        loaded = keras.saving.load_model(file)
+        if len(loaded.weights) != len(model.weights):
+            raise ValueError(f"it has {len(loaded.weights)} of {len(model.weights)} weights")
+
     def variables(self, model: keras.Model) -> list[tf.Variable]:
         return [variable.value for variable in model.variables]
 
@@ -135,7 +150,7 @@ class Keras3:
             return f", or give the replicas {VARIABLE}=1 in their environment"
         return ""
 
-    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
+    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
         """Do nothing: each strategy checks what Keras 3 cannot do under it."""
 
     def check_callbacks(self, module: str) -> None:

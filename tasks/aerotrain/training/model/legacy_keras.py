@@ -9,6 +9,7 @@ replaced by ``Held`` values, which behave like variables and become the sums.
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.steps import TrainArguments
 from aerotrain.training.steps.metric_state import MetricState, MetricValues, numbers
 from aerotrain.training.steps.step import TrainStep
 
@@ -175,6 +177,10 @@ class LegacyStep(TrainStep):
             added = self.metrics.of_microbatch(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
 
+    @property
+    def weights(self) -> list[tf.Variable]:
+        return list(self.model.trainable_variables)
+
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         optimizer = self.model.optimizer
         done = self._counter.assign_add(1, read_value=True)
@@ -231,6 +237,10 @@ class LegacyKeras:
     def predict(self, model: tf_keras.Model, x: Any) -> Any:
         return model(x, training=False)
 
+    def save(self, model: tf_keras.Model, file: Path) -> None:
+        model.save(str(file), save_format="keras", include_optimizer=False)
+        tf_keras.models.load_model(str(file), compile=False)
+
     def variables(self, model: tf_keras.Model) -> list[tf.Variable]:
         return list(model.variables)
 
@@ -242,17 +252,18 @@ class LegacyKeras:
             return ", or leave TF_USE_LEGACY_KERAS out of the replicas' environment"
         return ""
 
-    def check_strategy(self, strategy: str, *, jit_compile: bool) -> None:
+    def check_strategy(self, strategy: str, arguments: TrainArguments) -> None:
         if strategy not in STRATEGIES:
             raise FinalError(
                 f"strategy {strategy!r} trains no tf_keras models; choose one of "
                 f"{', '.join(STRATEGIES)}, or a Keras 3 model without TF_USE_LEGACY_KERAS"
             )
-        if jit_compile:
-            raise FinalError(
-                "jit_compile is for Keras 3 models only, and TF_USE_LEGACY_KERAS asks for "
-                "tf_keras; leave it out, or use a Keras 3 model"
-            )
+        for option in ("jit_compile", "synchronized_batch_norm"):
+            if getattr(arguments, option):
+                raise FinalError(
+                    f"{option} is for Keras 3 models only, and TF_USE_LEGACY_KERAS asks for "
+                    "tf_keras; leave it out, or use a Keras 3 model"
+                )
 
     def check_callbacks(self, module: str) -> None:
         raise FinalError(

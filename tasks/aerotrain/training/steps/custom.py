@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.metric_state import MetricState, MetricValues, first_bad, flat
+from aerotrain.training.steps.finite import first_bad, updated
+from aerotrain.training.steps.metric_state import MetricState, MetricValues, flat
 from aerotrain.training.steps.slices import summed
 from aerotrain.training.steps.step import TrainStep
 
@@ -69,8 +70,11 @@ class CustomStep(TrainStep):
         logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
         states = [tf.convert_to_tensor(variable.value) for variable in self.metrics.variables]
-        losses = tf.stack([tf.reduce_sum(tf.cast(logs[name], tf.float64)) for name in self._losses])
-        return [*states, self.metrics.added(sums, logs), first_bad(sums[-1], losses, done)]
+        losses = [tf.cast(logs[name], tf.float64) for name in self._losses]
+        # Its gradients are not known here, so the whole weights are checked.
+        weights = updated(self.weights, self.weights)
+        bad = first_bad(sums[-1], [*losses, *weights], done)
+        return [*states, self.metrics.added(sums, logs), bad]
 
 
 class ReplicatedCustomStep:

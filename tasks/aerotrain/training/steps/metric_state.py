@@ -104,7 +104,7 @@ class MetricState:
         return [np.asarray(each) for each in after]
 
     def bad_step(self, sums: MetricValues) -> int | None:
-        """The first step whose loss was not finite, or None.
+        """The first step whose loss, or a weight after it, was not finite; None without one.
 
         Replicas that compute one step together each add the number of their own first bad step, and
         one to the count. A bad value on one replica reaches all by the next step, because they
@@ -133,13 +133,6 @@ class MetricScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no t
             super().add_update(update)
         else:
             keras3.assign_directly(variable, value)
-
-
-def first_bad(known: tf.Tensor, loss: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-    """``known``, the last of ``MetricValues``, with ``step`` if its loss is the first bad one."""
-    found = tf.stack([tf.cast(step, known.dtype), tf.ones([], known.dtype)])
-    bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(loss)))
-    return tf.where(tf.logical_and(bad, tf.equal(known[1], 0)), found, known)
 
 
 def flat(results: Mapping[str, Any]) -> dict[str, Any]:

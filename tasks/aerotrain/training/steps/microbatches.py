@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.metric_state import MetricValues, first_bad
+from aerotrain.training.steps.finite import first_bad, updated
+from aerotrain.training.steps.metric_state import MetricValues
 from aerotrain.training.steps.slices import joined, summed
 from aerotrain.training.steps.step import TrainStep, inner
 
@@ -59,8 +60,10 @@ class MicrobatchStep:
             else:
                 total = [_added(*pair) for pair in zip(total, gradients, strict=True)]
             losses.append(loss)
-        done = self._step.apply(self._exchanged(total or ()))
-        return [*sums[:-1], first_bad(sums[-1], tf.stack(losses), done)]
+        exchanged = self._exchanged(total or ())
+        done = self._step.apply(exchanged)
+        values = [*losses, *updated(self._step.weights, exchanged)]
+        return [*sums[:-1], first_bad(sums[-1], values, done)]
 
     def _exchanged(self, gradients: Gradients) -> Gradients:
         """The sum of each gradient over all replicas; None stays None."""

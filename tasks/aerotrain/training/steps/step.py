@@ -15,8 +15,9 @@ import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
+from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.fused import fuse
-from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues, first_bad
+from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 
 
 class TrainStep:
@@ -41,7 +42,13 @@ class TrainStep:
         """
         gradients, loss, sums = self.compute(sums, batch)
         done = self.apply(gradients)
-        return [*sums[:-1], first_bad(sums[-1], loss, done)]
+        values = [loss, *updated(self.weights, gradients)]
+        return [*sums[:-1], first_bad(sums[-1], values, done)]
+
+    @property
+    def weights(self) -> list[tf.Variable]:
+        """The variables that ``apply`` updates, in the order of the gradients."""
+        return [each.value for each in self.model.trainable_weights]
 
     def compute(
         self, sums: MetricValues, batch: Any, share: tf.Tensor | None = None

@@ -1,0 +1,186 @@
+"""Airflow's components: processes that are forked from one that has imported Airflow."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aerotrain.contract.errors import FinalError, backoff
+from devtools import preloaded
+from devtools.home import Home
+from devtools.s3_server import last_lines
+
+#: The modules that each component imports at its start, or before it serves.
+_ALL = ("airflow.__main__", "airflow.cli.cli_parser", "airflow.models", "airflow.serialization")
+_OF_TASKS = (
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "aerotrain_airflow.steps",
+    "aerotrain_airflow.params",
+    "aerotrain_airflow.backends.process.backend",
+    "airflow.providers.amazon.aws.hooks.base_aws",
+)
+MODULES: Mapping[str, Sequence[str]] = {
+    "migration": (*_ALL, "airflow.cli.commands.db_command", "airflow.utils.db"),
+    "api-server": (
+        *_ALL,
+        "uvicorn",
+        "airflow.cli.commands.api_server_command",
+        "airflow.api_fastapi.app",
+    ),
+    "dag-processor": (
+        *_ALL,
+        *_OF_TASKS,
+        "airflow.cli.commands.dag_processor_command",
+        "airflow.dag_processing.processor",
+    ),
+    "scheduler": (
+        *_ALL,
+        *_OF_TASKS,
+        "airflow.cli.commands.scheduler_command",
+        "airflow.executors.local_executor",
+    ),
+    "triggerer": (*_ALL, "airflow.cli.commands.triggerer_command"),
+}
+
+
+#: Seconds between two restarts of a component, first and at most; the first again after it has run
+#: for ``_LIVED`` seconds.
+_PAUSES, _LIVED = (1.0, 30.0), 60.0
+
+
+class Preloaded:
+    """The client of a process that has imported Airflow, in a session of its own."""
+
+    def __init__(self, environment: Mapping[str, str], home: Home) -> None:
+        self._log = home.logs / "preloaded.log"
+        ours, theirs = socket.socketpair()
+        with theirs, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", preloaded.__file__, str(theirs.fileno())],
+                env=environment,
+                cwd=home.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+        with ours:
+            self._stream = ours.makefile("rw")
+
+    def ask(self, request: Mapping[str, Any]) -> int:
+        """The answer to a request, as ``preloaded`` describes them.
+
+        Raises:
+            FinalError: the process has ended; its last lines are in the message.
+        """
+        with suppress(OSError):
+            print(json.dumps(request), file=self._stream, flush=True)
+            if answer := self._stream.readline():
+                return int(answer)
+        raise FinalError(f"Airflow could not start; {self._log} ends:\n{last_lines(self._log)}")
+
+    def end(self) -> None:
+        """End it; the components continue."""
+        with suppress(OSError):
+            self._stream.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Component:
+    """A process of Airflow in a session of its own, with its output in a log file.
+
+    Ctrl-C in the terminal does not reach it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        subcommand: str,
+        environment: Mapping[str, str],
+        airflow: Preloaded,
+        log: Path,
+    ) -> None:
+        self.name = name
+        self._airflow = airflow
+        self._log = log
+        self._start = {
+            "words": subcommand.split(),
+            "environment": dict(environment),
+            "log": str(log),
+            "modules": MODULES[name],
+        }
+        self._log.unlink(missing_ok=True)
+        self._pauses, self._not_before = backoff(*_PAUSES), 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; again, if it has ended."""
+        self.pid = self._airflow.ask({"start": self._start})
+        self._handle = os.pidfd_open(self.pid)
+        self._exit_code: int | None = None
+
+    def wait(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            FinalError: it failed; its last lines are in the message.
+        """
+        if self._exit_code is None:
+            self._exit_code = self._airflow.ask({"wait": self.pid})
+            os.close(self._handle)
+        if self._exit_code != 0:
+            raise self._failure()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._exit_code is not None or bool(select.select([self._handle], [], [], 0)[0])
+
+    def check(self) -> None:
+        """Check that it is running.
+
+        Raises:
+            FinalError: it has ended; its last lines are in the message.
+        """
+        if self.has_ended:
+            with suppress(FinalError):
+                self.wait()
+            raise self._failure()
+
+    def restart_if_ended(self) -> str:
+        """Start it again if it has ended, after a pause; returns a sentence if it did so."""
+        now = time.monotonic()
+        if not self.has_ended or now < self._not_before:
+            return ""
+        if now > self._not_before + _LIVED:
+            self._pauses = backoff(*_PAUSES)
+        self._not_before = now + next(self._pauses)
+        with suppress(FinalError):
+            self.wait()
+        code = self._exit_code
+        self.start()
+        return f"{self.name} ended with {code} and was started again; its log is {self._log}"
+
+    def kill(self) -> None:
+        """Kill the process, but none of its children."""
+        if self._exit_code is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            with suppress(FinalError):
+                self.wait()
+
+    def _failure(self) -> FinalError:
+        return FinalError(
+            f"{self.name} ended with {self._exit_code}; its log {self._log} ends:\n"
+            f"{last_lines(self._log)}"
+        )

@@ -1,0 +1,200 @@
+"""The step ``check``: build the model of a training, and try a step of it, before data is prepared.
+
+One process does it within seconds. It stands for all replicas of the training: devices of other
+machines are virtual CPUs here, and every check that the training would make at its start is made
+with the training's own strategy and options.
+"""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Self
+
+import tensorflow as tf
+
+from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.steps import CheckArguments, TrainArguments
+from aerotrain.data.dataset import load_dataset
+from aerotrain.replica import Replica
+from aerotrain.training.error_messages import errors_translated
+from aerotrain.training.hooks.hooks import callbacks_of
+from aerotrain.training.hooks.validation import VALIDATION_SPLIT
+from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
+from aerotrain.training.input_pipeline import InputPipeline
+from aerotrain.training.model.checks import (
+    check_divisible,
+    check_job,
+    check_steps,
+    check_validation,
+    sums_its_loss,
+)
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.strategies import ENGINES, create_model
+
+#: The strategy that stands for one of several processes, or of a device that is not here.
+_STANDS_FOR = {
+    "multi_worker_mirrored": "mirrored",
+    "parameter_server": "one_device",
+    "tpu": "one_device",
+}
+
+#: The most virtual devices. Replicas that share a batch are alike, so two stand for more of them.
+_LARGEST_MESH, _ALIKE = 8, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """How one process tries a training: under which strategy, on how many devices.
+
+    ``replicas`` is the number of those that share a batch in the training itself. ``runs`` is
+    whether a step is run; otherwise the model is only built, because its layers may need devices
+    that are not here.
+    """
+
+    strategy: str
+    devices: int
+    replicas: int
+    runs: bool
+
+    @classmethod
+    def of(cls, job: Job, arguments: TrainArguments, gpus: int) -> Self:
+        """The trial of a training whose processes have ``gpus`` GPUs each."""
+        strategy = _STANDS_FOR.get(job.strategy, job.strategy)
+        replicas = max(1, gpus)
+        if job.rules.peers:
+            replicas *= 1 + job.count(Role.WORKER)
+        if job.strategy == "dtensor":
+            devices = math.prod(arguments.mesh.values()) if arguments.mesh else replicas
+            replicas = 1  # the mesh itself checks how batches are divided
+        else:
+            if strategy == "one_device":
+                replicas = 1
+            devices = min(replicas, _ALIKE)
+        return cls(
+            strategy=strategy,
+            devices=devices,
+            replicas=replicas,
+            runs=not gpus and job.strategy != "tpu",
+        )
+
+    def batch_size(self, arguments: TrainArguments) -> int:
+        """The size of a batch in which each replica gets what it gets in the training."""
+        if self.strategy == "dtensor":
+            return arguments.batch_size
+        return arguments.batch_size // self.replicas * self.devices
+
+
+def run(replica: Replica) -> None:
+    """Check whether the training could begin.
+
+    Raises:
+        FinalError: it could not; the message is that of the training.
+    """
+    given = CheckArguments.of(replica.job.arguments)
+    job = Job.from_dict(given.job)
+    arguments = TrainArguments.of(job.arguments)
+    gpus = len(tf.config.list_physical_devices("GPU")) or job.replica(Role.CHIEF).resources.gpu
+    trial = Trial.of(job, arguments, gpus)
+    check_job(job, arguments)
+    check_divisible(job.strategy, arguments, trial.replicas)
+    if trial.devices > _LARGEST_MESH:
+        print(f"the model is not checked here: its mesh has {trial.devices} devices", flush=True)
+        return
+    if given.prepare:
+        url = _first_records(given, trial.batch_size(arguments), replica)
+        if url is None:
+            return
+        arguments = replace(arguments, data=url)
+    _use_virtual_devices(trial.devices)
+    # How many records a source has is unknown; a full batch divides as the batch size does.
+    _try(job, arguments, trial, replica, arguments.batch_size if given.prepare else None)
+
+
+def _first_records(given: CheckArguments, records: int, replica: Replica) -> str | None:
+    """The URL of a data set of the first records of the source; None if it cannot be read now."""
+    # Imported here, because the steps of a training do without it.
+    from aerotrain.data.prepare.first_records import write_first_records
+
+    prepare = PlanArguments.of(given.prepare)
+    try:
+        url = write_first_records(prepare, records, replica.scratch / "first-records")
+    except AerotrainError as error:
+        print(f"the model is not checked here, for its source cannot be read: {error}", flush=True)
+        return None
+    if url is None:
+        print("the model is not checked here, for its source has no valid record", flush=True)
+    return url
+
+
+def _use_virtual_devices(count: int) -> None:
+    """Divide this machine's CPU, and use no GPU, which may be busy with a training."""
+    with suppress(RuntimeError):  # TensorFlow has begun, with the devices that it has
+        tf.config.set_visible_devices([], "GPU")
+        [cpu, *_] = tf.config.list_physical_devices("CPU")
+        if count > 1:
+            virtual = [tf.config.LogicalDeviceConfiguration()] * count
+            tf.config.set_logical_device_configuration(cpu, virtual)
+
+
+def _try(
+    job: Job, arguments: TrainArguments, trial: Trial, replica: Replica, records: int | None
+) -> None:
+    """Build the model and its step, make the checks of the training, and run the step once.
+
+    ``records`` is the number of records of an epoch, if it is not that of the data set.
+    """
+    tried = replace(
+        arguments,
+        batch_size=trial.batch_size(arguments),
+        # The model may be built for batches of that size.
+        hparams={"batch_size": arguments.batch_size, **arguments.hparams},
+    )
+    pipeline = InputPipeline(
+        job=replace(
+            job, strategy=trial.strategy, replicas=(ReplicaSpec(role=Role.CHIEF),), min_workers=None
+        ),
+        arguments=tried,
+        dataset=load_dataset(arguments.data),
+        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
+        scratch=replica.scratch,
+    )
+    engine = ENGINES[trial.strategy]
+    translated = errors_translated(
+        pipeline.code, pipeline.dataset, arguments.data, TRAIN_SPLIT, replica.scratch
+    )
+    with translated, pipeline.caching_shards():
+        distribution = engine.build(tried)
+        model, _, step = create_model(job.strategy, engine, distribution, pipeline)
+        if job.strategy != "dtensor":
+            with distribution.scope():
+                check_steps(
+                    job.strategy,
+                    step,
+                    arguments,
+                    pipeline.spec,
+                    records=records or pipeline.schedule.records,
+                    replicas=trial.replicas,
+                )
+        _check_validation(job, pipeline, callbacks_of(pipeline, step)[1])
+        pipeline.code.reads.check(arguments.model, arguments.hparams)
+        # Fewer replicas share the uneven last batch of a data set in another way.
+        runs = trial.runs and not (trial.devices < trial.replicas and sums_its_loss(model))
+        if runs or job.strategy == "dtensor":
+            runner = engine.step_runner(distribution, step, pipeline, 0)
+            for _ in runner.run(1) if runs else ():
+                pass
+    what = "builds and makes a step" if runs else "builds"
+    print(f"the model of {arguments.model!r} {what} under {job.strategy!r}", flush=True)
+
+
+def _check_validation(job: Job, pipeline: InputPipeline, validates: bool) -> None:
+    """Check that the validation split exists if the training measures it, and can be measured."""
+    if validates:
+        check_validation(job.strategy, has_peers=job.rules.peers and job.count(Role.WORKER) > 0)
+    if validates or job.count(Role.EVALUATOR):
+        try:
+            split_of(pipeline.dataset, VALIDATION_SPLIT)
+        except FinalError as error:
+            raise FinalError(f"{error}; the training validates on it") from error

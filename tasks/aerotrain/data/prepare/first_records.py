@@ -1,0 +1,76 @@
+"""A small data set of the first records of a source, on which a training is checked."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split
+from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
+from aerotrain.data.prepare.plan import check_rules
+from aerotrain.data.records import encoded_frames
+from aerotrain.data.sources import DeclaredSource, open_source
+from aerotrain.data.statistics.column import Statistics
+from aerotrain.store import MANIFEST
+
+_SHARD = "first-records.tfrecord"
+
+
+def write_first_records(arguments: PlanArguments, records: int, folder: Path) -> str | None:
+    """Write the first valid records of the source as a data set into ``folder``.
+
+    It has ``records`` records, the first ones repeated if the source's first batch has fewer, and
+    they are the same in all splits. Its statistics are those of that batch.
+
+    Returns:
+        The URL of the data set; None if the source has no valid record.
+
+    Raises:
+        FinalError: the source cannot be read.
+    """
+    source = open_source(arguments.source)
+    found = next(_valid(source, arguments), None)
+    if found is None:
+        return None
+    fit, schema = found
+    rows = np.arange(records) % len(fit.rows)
+    content = bytes(encoded_frames({n: each.take(rows) for n, each in fit.columns.items()}).content)
+    statistics = Statistics()
+    statistics.add(fit.columns, fit.missing, np.arange(len(fit.rows), dtype=np.uint64))
+    shard = Shard(
+        file=_SHARD,
+        records=records,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+    dataset = Dataset(
+        fingerprint="first-records",
+        source=source.described(),
+        schema=schema,
+        label=arguments.label,
+        splits={name: Split(shards=(shard,)) for name in arguments.splits},
+    )
+    folder.mkdir(parents=True)
+    (folder / _SHARD).write_bytes(content)
+    (folder / STATISTICS).write_text(json.dumps(statistics.summary()))
+    (folder / MANIFEST).write_text(dataset.to_json())
+    return folder.as_uri()
+
+
+def _valid(source: DeclaredSource, rules: PlanArguments) -> Iterator[tuple[CastBatch, Schema]]:
+    """The batches of the source that have a valid record, each with the schema."""
+    schema = source.schema()
+    for fragment in source.fragments():
+        for batch in source.read(fragment.description, schema):
+            if not len(batch):
+                continue
+            if not schema:
+                found = {name: column.feature for name, column in batch.columns.items()}
+                schema = source.declared.stored(found)
+            check_rules(rules, schema)
+            fit = cast_to_schema(batch, schema, rules)
+            if len(fit.rows):
+                yield fit, schema

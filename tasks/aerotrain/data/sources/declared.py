@@ -1,0 +1,270 @@
+"""What the description of a source declares of its columns: which are read, their types and names.
+
+``columns``, ``skip`` and ``types`` use the names in the files; ``rename`` gives those of the data
+set.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.sources.protocol import (
+    Batch,
+    Fragment,
+    Source,
+    SourceError,
+    check_names,
+    check_selected,
+)
+
+#: The types that a column may be declared as, and those by which Arrow reads text.
+TYPES: Mapping[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "float32": pa.float64(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+}
+
+#: The dtypes of the features of types that are none themselves.
+_STORED = {"date": "int32", "timestamp": "int64"}
+
+#: The options of a kind whose files have columns.
+COLUMN_OPTIONS = frozenset({"columns", "skip", "rename", "types"})
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The columns of a source; those that ``columns`` names, or all without those of ``skip``.
+
+    ``types`` are names of ``TYPES``, for dates and timestamps with an optional format, such as
+    ``"date %d.%m.%Y"``, or a list of words, of which the number in the list is stored. ``nulls``
+    are the words that mean a missing value.
+    """
+
+    columns: Sequence[str] | None = None
+    skip: Sequence[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    nulls: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Self:
+        """What a description declares.
+
+        Raises:
+            SpecError: an option is not of the form above, or a type is unknown.
+        """
+        given = {name: description[name] for name in vars(cls()) if name in description}
+        for option in given.keys() & {"columns", "skip", "nulls"}:
+            check_names(option, given[option])
+        for option in given.keys() & {"rename", "types"}:
+            if not isinstance(given[option], Mapping):
+                raise SpecError(
+                    f"{option!r} must be an object by columns, such as "
+                    f"{{'price': {'cost' if option == 'rename' else 'float64'!r}}}, got "
+                    f"{given[option]!r}"
+                )
+        for name, declared in given.get("types", {}).items():
+            _check_type(name, declared)
+        check_names("rename", list(given.get("rename", {}).values()))
+        return cls(**given)
+
+    def selected(self, url: str, found: Sequence[str]) -> list[str]:
+        """The columns to read of a file that has the columns ``found``.
+
+        Raises:
+            SpecError: a declared column is not among them.
+        """
+        check_selected(url, [*(self.columns or ()), *self.rename, *self.types], found)
+        columns = found if self.columns is None else self.columns
+        return [name for name in columns if name not in self.skip]
+
+    def check_others(self, url: str, found: Sequence[str], schema: Schema) -> None:
+        """Check that a file has no column that is neither in ``schema`` nor left out.
+
+        Raises:
+            SourceError: it has one.
+        """
+        if self.columns is not None:
+            return
+        for name in found:
+            if name not in schema and name not in self.skip:
+                raise SourceError(
+                    f"{url} has a column {name!r}, which what was read to infer the schema does "
+                    "not have; leave it out with 'skip', name the columns to read in 'columns', "
+                    "or, in JSON lines, its type in 'types'"
+                )
+
+    def converted(self, name: str, values: Any) -> Any:
+        """Arrow values with nulls for the words of ``nulls``, and of the declared type.
+
+        Numbers are not cast to another type of numbers: ``aerotrain.data.prepare.cast`` does it.
+
+        Raises:
+            pa.ArrowInvalid, pa.ArrowNotImplementedError: a value is not of the type.
+        """
+        if not self.nulls and name not in self.types:
+            return values
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        is_text = is_text_type(values.type)
+        if self.nulls and is_text:
+            is_word = pc.is_in(values, pa.array(self.nulls).cast(values.type))
+            values = pc.if_else(is_word, pa.scalar(None, values.type), values)
+        if name not in self.types or pa.types.is_nested(values.type):
+            return values
+        declared = self.types[name]
+        if not isinstance(declared, str):
+            return _numbers_of(values, declared) if is_text else values
+        kind, _, form = declared.partition(" ")
+        if is_text and kind in _STORED:
+            return _moments(values.cast(pa.string()), TYPES[kind], form)
+        are_numbers = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        if are_numbers and values.type != pa.uint64() and kind != "string":
+            return values
+        return values if is_text and kind == "string" else values.cast(TYPES[kind])
+
+    def kind_of(self, name: str) -> str | None:
+        """The declared type of a column, without its format; int64 for a list of words."""
+        declared = self.types.get(name)
+        if declared is None or isinstance(declared, str):
+            return declared and declared.partition(" ")[0]
+        return "int64"
+
+    def parsed_as(self, name: str, feature: Feature) -> pa.DataType:
+        """The type as which the text of a column is parsed, before ``converted``."""
+        declared = self.types.get(name)
+        if not isinstance(declared, str | None) or self.kind_of(name) in _STORED:
+            return pa.string()
+        kind = pa.float64() if feature.is_float else TYPES[feature.dtype]
+        for _ in feature.shape:
+            kind = pa.list_(kind)
+        return kind
+
+    def stored(self, found: Schema) -> dict[str, Feature]:
+        """The features of the data set where the files have the features ``found``.
+
+        float64 is stored as float32, the type of most models, unless it is declared.
+
+        Raises:
+            SpecError: two columns have one name.
+        """
+        features: dict[str, Feature] = {}
+        for name, feature in found.items():
+            kind = self.kind_of(name) or ("float32" if feature.is_float else feature.dtype)
+            new = self.rename.get(name, name)
+            if new in features:
+                raise SpecError(
+                    f"two columns are called {new!r} by 'rename'; give them different names, or "
+                    "leave one out with 'skip'"
+                )
+            features[new] = Feature(_STORED.get(kind, kind), feature.shape)
+        return features
+
+
+def _check_type(name: str, declared: Any) -> None:
+    if isinstance(declared, list | tuple):
+        check_names(f"types of {name}", declared)
+        return
+    kind, _, form = str(declared).partition(" ")
+    if kind not in TYPES or (form and kind not in _STORED):
+        raise SpecError(
+            f"the column {name!r} cannot be of type {declared!r}{nearest(kind, list(TYPES))}; the "
+            f"types are {', '.join(TYPES)}, date and timestamp may have a format, such as "
+            "'date %d.%m.%Y', and a list of words is a type, too"
+        )
+
+
+def is_text_type(kind: pa.DataType) -> bool:
+    """Whether Arrow values of that type are strings or bytes."""
+    types = pa.types
+    return (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+def _numbers_of(texts: Any, words: Sequence[str]) -> Any:
+    """The number of each text in the list of words. Raises ``pa.ArrowInvalid`` if it has none."""
+    numbers = pc.index_in(texts, pa.array(words).cast(texts.type)).cast(pa.int64())
+    if numbers.null_count > texts.null_count:
+        unknown = pc.filter(texts, pc.and_(pc.is_null(numbers), pc.is_valid(texts)))[0].as_py()
+        raise pa.ArrowInvalid(f"{unknown!r} is not one of {', '.join(words)}")
+    return numbers
+
+
+def _moments(texts: Any, kind: pa.DataType, form: str) -> Any:
+    """Dates or timestamps of texts in a format, ISO 8601 by default."""
+    if form:
+        return pc.strptime(texts, format=form, unit="us").cast(kind)
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        if pa.types.is_date(kind):
+            raise
+        return texts.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(kind)
+
+
+@dataclass(frozen=True)
+class DeclaredSource:
+    """A source whose columns have the names and types that its description declares."""
+
+    source: Source
+    declared: Declared
+
+    def described(self) -> Mapping[str, Any]:
+        return self.source.described()
+
+    def facts(self) -> Mapping[str, str]:
+        left_out = {"columns left out": ", ".join(self.declared.skip)} if self.declared.skip else {}
+        return {**self.source.facts(), **left_out}
+
+    def fragments(self) -> Iterator[Fragment]:
+        return self.source.fragments()
+
+    @cached_property
+    def found(self) -> Schema | None:
+        """The features of the records in the files, by their names there."""
+        return self.source.schema()
+
+    def schema(self) -> Schema | None:
+        return None if self.found is None else self.declared.stored(self.found)
+
+    def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
+        rename = self.declared.rename
+        in_files = {new: name for name, new in rename.items()}
+        found = schema and {in_files.get(name, name): each for name, each in schema.items()}
+        for batch in self.source.read(description, found):
+            columns = {
+                rename.get(name, name): self._converted(batch.file, name, each)
+                for name, each in batch.columns.items()
+            }
+            yield replace(batch, columns=columns)
+
+    def _converted(self, file: str, name: str, values: Any) -> Any:
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            return values
+        try:
+            return self.declared.converted(name, values)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SourceError(
+                f"{file}: the column {name!r} is not of the type {self.declared.types.get(name)!r} "
+                f"that 'types' declares: {error}"
+            ) from error

@@ -1,0 +1,88 @@
+"""What layers keep besides weights, under several replicas: statistics, and seeds.
+
+Keras gives each replica its own copy of both. Each one's moving averages would see only its part of
+each batch, and those of the first replica would be saved. All replicas would draw equal numbers, so
+that a dropout would drop the same units of several examples.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from aerotrain.training.internals import keras3, tensorflow2
+
+#: The distance between the seeds of two replicas.
+_BETWEEN_SEEDS = 1_000_003
+
+
+class MovingAverages:
+    """The moving averages of batch normalization, of which each replica has a copy.
+
+    They are linear in the statistics of the batches, so the mean of what all replicas have added
+    is what one variable of all replicas would be. Both methods are called by each replica.
+    """
+
+    def __init__(self, model: Any) -> None:
+        weights = [
+            weight for layer in _batch_norms(model) for weight in layer.non_trainable_weights
+        ]
+        self._own = [
+            each.value
+            for each in weights
+            if isinstance(each.value, tf.distribute.DistributedValues)
+        ]
+
+    def read(self) -> list[tf.Tensor]:
+        """The averages, when they are equal on all replicas."""
+        return [each.read_value() for each in self._own]
+
+    def join(self, before: Sequence[tf.Tensor]) -> None:
+        """Make the averages equal, where ``before`` is what ``read`` returned."""
+        if not self._own:
+            return
+        added = [each.read_value() - old for each, old in zip(self._own, before, strict=True)]
+        replica = tf.distribute.get_replica_context()
+        means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, added)
+        for variable, old, mean in zip(self._own, before, means, strict=True):
+            variable.assign(old + mean)
+
+
+def aggregate_in_center(model: Any) -> None:
+    """Set how values that several replicas assign to one central variable are aggregated.
+
+    Statistics become the mean of the replicas' values. Seed states, which all replicas advance
+    equally, are taken from the first replica.
+    """
+    for variable in [*model.non_trainable_variables, *model.optimizer.variables]:
+        central = variable.value
+        if central.aggregation == tf.VariableAggregation.NONE:
+            first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            mean = tf.VariableAggregation.MEAN
+            tensorflow2.aggregate_by(central, mean if central.dtype.is_floating else first)
+
+
+def synchronize_batch_norm(model: Any) -> None:
+    """Let every batch normalization use the statistics of the batches of all replicas."""
+    for layer in _batch_norms(model):
+        layer.synchronized = True
+
+
+def seed_by_replica(model: Any) -> None:
+    """Let the layers of each replica draw other random numbers."""
+    for generator in keras3.seed_generators(model):
+        keras3.change_seeds(generator, _of_replica)
+
+
+def _of_replica(seed: tf.Tensor) -> tf.Tensor:
+    replica = tf.distribute.get_replica_context()
+    if replica is None:
+        return seed
+    number = tf.cast(replica.replica_id_in_sync_group, seed.dtype) * _BETWEEN_SEEDS
+    return seed + tf.stack([number, tf.zeros_like(number)])
+
+
+def _batch_norms(model: Any) -> list[Any]:
+    layers = keras3.layers(model)
+    return [each for each in layers if isinstance(each, keras.layers.BatchNormalization)]

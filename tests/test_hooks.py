@@ -1,0 +1,203 @@
+"""The hooks of a training, called directly: what each does at which point of the loop."""
+
+import keras
+import numpy as np
+import pytest
+
+from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
+from aerotrain.replica import Preempted
+from aerotrain.training import chief
+from aerotrain.training.background.services import BackgroundServices
+from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
+from aerotrain.training.checkpoints.interval import Interval
+from aerotrain.training.hooks.checkpointing import Checkpointing
+from aerotrain.training.hooks.hooks import TrainState, UserCallbacks
+from aerotrain.training.hooks.validation import ValidationHook
+from aerotrain.training.step_runner import StepsRun
+from aerotrain.training.strategies import ENGINES
+
+pytestmark = pytest.mark.process
+
+EPOCHS, STEPS = 2, 40  # of one epoch
+EVERY = 20  # steps of one execution
+
+
+@pytest.fixture(scope="module")
+def context(digits):
+    """The parts of a training of two epochs, of which no step was run."""
+    replica = digits.replica(
+        "train",
+        "hooks",
+        model="calling",
+        data=digits.data,
+        epochs=EPOCHS,
+        hparams={"callbacks": {"Telling": {}, "EarlyStopping": {"monitor": "loss"}}},
+    )
+    pipeline = chief._input_pipeline(replica)
+    with BackgroundServices.of(replica, pipeline.arguments) as services:
+        yield chief._context(replica, pipeline, services, ENGINES["one_device"])
+
+
+class Recording(Checkpoints):
+    """Also keeps the steps at which it has saved, and what was saved last."""
+
+    def __init__(self, context):
+        super().__init__(context, None)
+        self.steps, self.last = [], SavedState()
+
+    def save(self, state):
+        self.steps.append(self._name().step)
+        self.last = state
+        super().save(state)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def checkpointing(context, seconds=0.0, clock=None, saved=()):
+    clock = clock or Clock()
+    checkpoints = Recording(context)
+    interval = Interval(seconds, clock)
+    hook = Checkpointing(context, checkpoints, interval, saved, lambda: None, clock)
+    return hook, checkpoints
+
+
+def begin(context, hook, step=0, **about):
+    context.counter.assign(step)
+    state = TrainState.at(step, context.schedule)
+    hook.on_start(state, SavedState(about=about))
+    return state
+
+
+def execute(context, hook, state, preempted=False):
+    step = state.step + EVERY
+    context.counter.assign(step)
+    state.advance(step, StepsRun(state.epoch_step + EVERY, context.step.metrics.zero, preempted))
+    hook.on_execution(state)
+
+
+def end_epoch(context, hook, state, *, best=False):
+    state.sums, state.is_best = None, best
+    hook.on_epoch_end(state)
+    state.move_to(context.steps_done(), context.schedule)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best", "steps"),
+    [
+        (0.0, False, [20, 40, 60, 80]),
+        (0.0, True, [20, 40, 60, 80]),
+        (1e9, True, [40, 80]),
+        (1e9, False, [80]),
+    ],
+)
+def test_no_step_is_saved_twice_whatever_is_due_with_it(context, seconds, best, steps):
+    hook, checkpoints = checkpointing(context, seconds)
+    state = begin(context, hook)
+    for _ in range(EPOCHS):
+        for _ in range(STEPS // EVERY):
+            execute(context, hook, state)
+        end_epoch(context, hook, state, best=best)
+    hook.on_end(state)
+    assert checkpoints.steps == steps
+    assert checkpoints.last.about["ended"] is True
+    assert hook.url.endswith("/checkpoints/0001-0000000080")
+
+
+def test_a_training_that_a_callback_stops_is_saved_once(context):
+    hook, checkpoints = checkpointing(context)
+    state = begin(context, hook)
+    state.stop = True
+    execute(context, hook, state)
+    end_epoch(context, hook, state, best=True)
+    hook.on_end(state)
+    assert checkpoints.steps == [20]
+
+
+def test_a_retry_of_a_training_that_has_ended_saves_nothing(context):
+    hook, checkpoints = checkpointing(context)
+    state = begin(context, hook, step=80, ended=True)
+    checkpoints.restored = checkpoints._name()
+    hook.on_start(state, SavedState(about={"ended": True, "step": 80}))
+    hook.on_end(state)
+    assert checkpoints.steps == []
+    assert hook.url.endswith("/checkpoints/0001-0000000080")
+
+
+def test_a_preempted_training_saves_at_once_and_ends(context):
+    hook, checkpoints = checkpointing(context, 1e9)
+    state = begin(context, hook)
+    with pytest.raises(Preempted, match="preempted after step 20, which is saved"):
+        execute(context, hook, state, preempted=True)
+    assert checkpoints.steps == [20]
+    content = context.services.store.get(CHIEF_LOG).decode().splitlines()
+    assert EventType.PREEMPTED in [each.event for each in read(content)]
+
+
+def test_an_interval_longer_than_the_training_is_warned_of_once(context, capsys):
+    clock = Clock()
+    hook, _ = checkpointing(context, 1e4, clock)
+    state = begin(context, hook)
+    for _ in range(3):
+        execute(context, hook, state)
+        clock.now += 60.0
+    said = capsys.readouterr().out
+    assert said.count("warning: checkpoint_interval is 10000, and this training takes about") == 1
+
+
+def test_validation_measures_the_current_weights_and_remembers_the_best(context):
+    hook = ValidationHook(context)
+    state = begin(context, hook)
+    weights = context.model.get_weights()
+    context.model.set_weights([np.zeros_like(each) for each in weights])
+    state.metrics = {"loss": 1.0}
+    hook.on_epoch_end(state)
+    assert state.metrics["val_loss"] == pytest.approx(np.log(10))  # all classes are equally likely
+    assert state.is_best
+    best = hook.to_save(state).about
+    assert best["val_loss"] == best["best_val_loss"] == state.metrics["val_loss"]
+    hook.on_execution(state)
+    assert hook.to_save(state).about["val_loss"] is None, "these weights were not measured"
+    context.model.set_weights([np.full_like(each, 9.0 * (each.ndim == 1)) for each in weights])
+    context.model.layers[-1].bias.assign(np.arange(10.0))
+    hook.on_epoch_end(state)
+    assert not state.is_best
+    later = ValidationHook(context)
+    later.on_start(state, SavedState(about=best))
+    later.on_epoch_end(state)
+    assert not state.is_best, "the best of the process before is better"
+    context.model.set_weights(weights)
+
+
+def test_callbacks_are_called_in_the_scope_of_the_loop_and_their_state_is_saved(context, capsys):
+    import calling
+
+    hook = UserCallbacks(context)
+    assert not hook.validates
+    calling.TOLD.clear()
+    state = begin(context, hook)
+    hook.on_epoch_begin(state)
+    state.sums, state.executed, state.epoch_step = context.step.metrics.zero, EVERY, EVERY
+    hook.on_execution(state)
+    state.metrics = {"loss": 2.0}
+    hook.on_epoch_end(state)
+    assert [each[:2] for each in calling.TOLD] == [("batch", 19), ("epoch", 0)]
+    assert not state.stop
+    kept = hook.to_save(state)
+    assert kept.about["callbacks"][0] == {"kind": "Telling", "state": {"epochs": 1}}
+    assert kept.about["callbacks"][1]["state"]["best"] == 2.0
+
+    state.epoch, state.metrics = 1, {"loss": 3.0}
+    hook.on_epoch_end(state)
+    assert state.stop, "EarlyStopping has found no improvement"
+
+    later = UserCallbacks(context)
+    state = begin(context, later, **kept.about)
+    assert not state.stop
+    later.on_epoch_end(state)
+    assert "told of 2 epochs" in capsys.readouterr().out
+    assert isinstance(context.model, keras.Model)

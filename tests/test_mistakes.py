@@ -1,0 +1,111 @@
+"""A mistake in the user's model is one sentence, with the line of their module."""
+
+import textwrap
+
+import pytest
+import tensorflow as tf
+
+from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.mistakes import explained
+from support.training_fixtures import read_until
+
+pytestmark = pytest.mark.process
+
+BATCH = (tf.TensorSpec([None, 8]), tf.TensorSpec([None], tf.int64))
+
+
+def module(name, layers, optimizer="'adam'", loss="'sparse_categorical_crossentropy'"):
+    return name, textwrap.dedent(
+        f"""\
+        import keras
+
+        class Failing(keras.layers.Layer):
+            def call(self, x):
+                return keras.ops.reshape(x, (-1, 7, 8)) @ keras.ops.ones((7, 8))
+
+        def build_model(hparams):
+            model = keras.Sequential({layers})
+            model.compile({optimizer},
+                          {loss})
+            return model
+        """
+    )
+
+
+DENSE = "[keras.layers.Dense(3)]"
+
+#: Modules with a mistake, and what is said of it.
+MISTAKES = {
+    "an optimizer": (
+        module("misspelt_optimizer", DENSE, optimizer="'adamm'"),
+        r"has a mistake \(line 9 of misspelt_optimizer.py, in build_model\): .*adamm, did you mean "
+        r"'adam'",
+    ),
+    "a loss": (
+        module("misspelt_loss", DENSE, loss="'sparse_categorical_crosentropy'"),
+        r"has a mistake \(compiled in line 9 of misspelt_loss.py\): Could not interpret loss "
+        r"identifier: sparse_categorical_crosentropy, did you mean 'sparse_categorical_cross",
+    ),
+    "a shape of inputs": (
+        module("wrong_inputs", "[keras.Input((9,)), keras.layers.Dense(3)]"),
+        r"compiled in line 9 of wrong_inputs.py\): .*9.*its batches are x float32 \(None, 8\), "
+        r"y int64 \(None,\)$",
+    ),
+    "a shape of outputs": (
+        module("wrong_outputs", DENSE, loss="'categorical_crossentropy'"),
+        r"line 9 of wrong_outputs.py\): .*shape.*; its batches are x float32",
+    ),
+    "a layer": (
+        module("wrong_layer", "[Failing()]"),
+        r"has a mistake \(line 5 of wrong_layer.py, in call\): [^\n]*$",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_in_a_model_is_one_sentence_with_its_line(what, tmp_path, monkeypatch):
+    (name, text), message = MISTAKES[what]
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(FinalError, match=message) as raised:
+        UserCode.load(name).build({}, BATCH)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_error_of_the_users_own_keeps_its_traceback(tmp_path, monkeypatch):
+    (tmp_path / "missing_key.py").write_text("def build_model(hparams):\n    hparams['units']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyError):
+        UserCode.load("missing_key").build({}, BATCH)
+
+
+def labels_out_of_range():
+    """The error of TensorFlow's kernel."""
+
+    @tf.function
+    def loss(labels):
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.zeros([2, 3]))
+
+    try:
+        loss(tf.constant([1, 7]))
+    except tf.errors.InvalidArgumentError as error:
+        return error
+
+
+def build_model(_hparams):
+    raise AssertionError
+
+
+def test_a_label_out_of_range_is_named_with_what_the_model_accepts():
+    said = str(explained(labels_out_of_range(), "mine", build_model))
+    assert said.startswith(
+        "a label is 7, and the model of 'mine' has outputs for the labels 0 to 2"
+    )
+
+
+def test_a_label_out_of_range_is_explained_on_parameter_servers(digits):
+    with digits.cluster("few-labels", model="few_labels", epochs=4) as processes:
+        said = read_until(processes["chief"], "error:")
+        assert processes["chief"].wait(60) == ExitCode.FINAL
+    assert "has outputs for the labels 0 to 4 (compiled in line" in said

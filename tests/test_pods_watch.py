@@ -1,0 +1,75 @@
+"""A watch tells a failure of the API from a stop of its own process: pure."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from aerotrain_airflow.backends.kubernetes import watch
+from aerotrain_airflow.backends.kubernetes.cluster import AwayError
+from aerotrain_airflow.backends.kubernetes.watch import STOPPED, PodWatch, Pulse
+
+
+class Away:
+    """An API whose first requests fail, each after ``meanwhile``."""
+
+    def __init__(self, meanwhile: Callable[[], None], times: int) -> None:
+        self._meanwhile = meanwhile
+        self._times = times
+
+    async def pages(self, _kind: str, *, labels: str) -> AsyncIterator[Any]:
+        if self._times:
+            self._times -= 1
+            self._meanwhile()
+            raise AwayError("TimeoutError")
+        yield [], "1"
+        raise asyncio.CancelledError  # the end of the test
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def goes_on(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def said_by_watch(meanwhile: Callable[[], None], pulse: Pulse, times: int = 1) -> list[str]:
+    said: list[str] = []
+    api: Any = Away(meanwhile, times)
+    pods = PodWatch(api, "job=job", lambda *_: None, lambda *_: None, said.append, pulse)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(pods.run())
+    return said
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_PAUSES", (0.0, 0.0))
+
+
+def test_a_stop_of_the_own_process_is_not_reported_as_an_unavailable_api() -> None:
+    clock = Clock()
+    [said] = said_by_watch(lambda: clock.goes_on(74), Pulse(clock))
+    assert said.startswith("this process was stopped for 74 s")
+
+
+def test_an_unavailable_api_is_reported_as_such_also_after_a_stop() -> None:
+    clock = Clock()
+    pulse = Pulse(clock)
+    clock.goes_on(STOPPED + 1)
+    assert pulse.stopped_since(0.0) == STOPPED + 1
+    clock.goes_on(1)
+    said = said_by_watch(lambda: None, pulse, times=3)
+    assert said == ["the Kubernetes API is away (TimeoutError); the replicas continue"]
+
+
+def test_a_process_that_is_only_slow_was_not_stopped() -> None:
+    clock = Clock()
+    pulse = Pulse(clock)
+    for _ in range(20):
+        clock.goes_on(STOPPED)
+        assert pulse.stopped_since(0.0) == 0.0
