@@ -114,8 +114,9 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 		cat benchmarks/results/$$name.md; \
 	done
 
-docs: $(READY) ## write docs/options.md from the options that the code declares
+docs: $(READY) ## write docs/options.md from the declared options, docs/inputs.md by running its cases
 	$(BIN)/python -m devtools.options_page > docs/options.md
+	PYTHONPATH=tests $(BIN)/python -m support.nasty_inputs > docs/inputs.md
 
 lock: | $(UV) ## write every requirements.lock, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \

@@ -143,7 +143,7 @@ def test_a_stratified_split_is_exact_for_each_class_in_parts_of_any_size() -> No
     )
     found = []
     for parts in (1, 13):
-        stratifier = Stratifier(Counter(strata.tolist()), SPLITS, "fingerprint")
+        stratifier = Stratifier(Counter(strata.tolist()), SPLITS)
         splits = np.empty(len(KEYS), np.int8)
         for rows in np.array_split(order, parts):
             splits[rows] = stratifier.splits_of(strata[rows], hashes[rows])

@@ -237,6 +237,37 @@ def test_equal_records_and_rare_classes_are_stratified_too(
     assert 0 < classes[1] < 10
 
 
+def test_stratified_splits_move_few_records_if_a_file_is_added(tmp_path: Path) -> None:
+    """300 rare classes of two records each, and a frequent one, of which a file adds a tenth."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def split() -> dict[str, list[int]]:
+        return by_split(
+            prepare(
+                (tmp_path / "store").as_uri(),
+                tmp_path,
+                source(folder),
+                splits={"train": 0.5, "test": 0.5},
+                split_by={"way": "stratified", "column": "label"},
+                key=["id"],
+                allow_drift=True,
+            )
+        )
+
+    ids = np.arange(3000)
+    labels = np.where(ids < 600, ids // 2, 1000)
+    pq.write_table(pa.table({"id": ids, "label": labels}), folder / "1.parquet")
+    before = split()
+    pq.write_table(pa.table({"id": 5000 + ids[:240], "label": [1000] * 240}), folder / "2.parquet")
+    moved = set(before["train"]) & set(split()["test"]) | set(before["test"]) & set(
+        split()["train"]
+    )
+    assert not {each for each in moved if each < 600}
+    assert len(moved) < 30
+    assert len(before["train"]) == pytest.approx(1500, abs=60)
+
+
 # --- what is rejected
 
 

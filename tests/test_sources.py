@@ -303,6 +303,20 @@ def test_a_line_of_csv_that_does_not_parse_is_rejected_with_its_offset(
         assert words in each.reason
 
 
+def test_a_quoted_line_break_at_the_edge_of_a_block_makes_no_false_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = 'n,t\n1,"a\n5,b"\n2,c\n3,"d\n\n6,e\n7,f"\n4,"g"\n8,"h\n9,i\n'
+    (tmp_path / "x.csv").write_text(content)
+    source = {"kind": "csv", "url": f"{tmp_path.as_uri()}/x.csv", "types": {"n": "int64"}}
+    expected = read(source)
+    assert expected[0] == {"n": [2, 4, 9], "t": ["c", "g", "i"]}
+    for module, name in ((lines, "BLOCK"), (text, "FRAGMENT_BYTES")):
+        for size in range(18, len(content)):
+            monkeypatch.setattr(module, name, size)
+            assert read(source) == expected, (name, size)
+
+
 def test_na_is_missing_in_a_column_of_numbers_and_a_text_in_one_of_texts(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('n,t\n1,NA\nNA,DE\nnan,null\n,\n3,""\n')
     source = {"kind": "csv", "url": tmp_path.as_uri()}

@@ -10,7 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.dataset import PAGE, SCHEMA, Feature, load_dataset, load_statistics
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import (
+    PAGE,
+    SCHEMA,
+    STATISTICS,
+    Feature,
+    load_dataset,
+    load_statistics,
+)
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Column, column_of
 from aerotrain.data.statistics.column import Statistics
@@ -151,6 +159,10 @@ NASTY: dict[str, Any] = {
 }
 
 
+def drift(limit: float) -> PlanArguments:
+    return PlanArguments(source={"kind": "python", "module": "x"}, drift=limit)
+
+
 def summed_up(values: Any) -> dict[str, Any]:
     """The summary of a column, merged from the files of two partitions."""
     dtype = "float32" if values.dtype.kind == "f" else values.dtype.name
@@ -175,7 +187,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
     assert column["missing"] == len(values) - len(known)
     assert column["distinct"] == len(np.unique(known))
     assert "1 columns" in page("file:///x", summary, {})
-    assert changes(summary, summary, 0.01) == []
+    assert changes(summary, summary, drift(0.01)) == []
     if not len(known):
         assert "min" not in column
         return
@@ -215,7 +227,7 @@ def test_each_value_is_counted_in_its_bin() -> None:
 )
 def test_a_shift_of_any_numbers_is_a_drift(before: Any, now: Any) -> None:
     for one, other in ((before, now), (now, before)):
-        [change] = changes(summed_up(one), summed_up(other), 0.25)
+        [change] = changes(summed_up(one), summed_up(other), drift(0.25))
         assert change.what.startswith("drift of")
 
 
@@ -270,7 +282,7 @@ def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> 
             {"price": np.arange(1000) * 0.5 + 200},
             r"price +drift of 0\.[34]\d +median 2.* median 4",
         ),
-        ({"label": [1] * 999 + [0]}, r"label +drift of 0\.50"),
+        ({"label": [1] * 999 + [0]}, r"label +drift of 0\.5\d +'1' 50\.0% +'1' 99\.9%"),
         ({"price": pa.array([None] * 400 + [5.0] * 600)}, r"price +missing +0\.0% +40\.0%"),
     ],
 )
@@ -287,6 +299,21 @@ def test_drift_stops_the_run_with_a_table(
     again = prepare(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
     assert open_store(again).exists(MANIFEST)
     assert again != accepted
+
+
+def test_infinity_and_nan_are_valid_json(tmp_path: Path) -> None:
+    price = np.array([-np.inf, np.nan, 1.5, np.inf] * 250)
+    store = (tmp_path / "store").as_uri()
+    url = prepare(store, tmp_path, write(tmp_path / "in", price=price))
+    documents = [each.key for each in open_store(store).list() if each.key.endswith(".json")]
+    assert any(each.endswith(STATISTICS) for each in documents)
+    for each in documents:
+        json.loads(open_store(store).get(each), parse_constant=pytest.fail)
+    column = load_statistics(url)["price"]
+    assert (column["min"], column["max"], column["missing"]) == (-np.inf, np.inf, 250)
+    assert column["quantiles"]["0.5"] == 1.5
+    assert np.isnan(column["mean"])
+    prepare(store, tmp_path, write(tmp_path / "in", price=price[::-1]))
 
 
 def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from aerotrain.contract.options import (
 
 #: The column that is the label unless another one is named.
 LABEL = "label"
+#: How the values of a column are compared with those of the last data set; keys and times are not.
+DRIFT_KINDS = ("number", "category", "key", "time")
 
 #: The ways to divide records into splits, and the options that each needs.
 SPLIT_WAYS: Mapping[str, frozenset[str]] = {
@@ -47,7 +49,10 @@ class PlanArguments(Arguments):
     entries of columns, ``ranges`` the least and the greatest accepted values. ``label`` is the
     column that a model is to predict, whose values are counted as classes and may not be missing;
     if no column is called ``label``, a transform has to make the target of others. ``seed``
-    decides the order of records. All other fields are options; their help texts describe them.
+    decides the order of records. ``drift_rules`` says how single columns are compared with the
+    last data set: ``{"price": {"limit": 0.4}, "zip": {"kind": "category"}, "batch": "off"}``, with
+    a limit other than ``drift``, or a kind of ``DRIFT_KINDS`` other than the one that is
+    recognized. All other fields are options; their help texts describe them.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -107,8 +112,9 @@ class PlanArguments(Arguments):
         in_form=False,
     )
     seed: int = 0
+    drift_rules: Mapping[str, Any] = field(default_factory=dict)
     drift: float = option(
-        0.25,
+        0.2,
         title="Drift limit",
         help="Greatest accepted distance of a column from that of the last data set.",
         section=Section.DATA,
@@ -125,7 +131,7 @@ class PlanArguments(Arguments):
     )
 
     def __post_init__(self) -> None:
-        objects = ("source", "splits", "split_by", "fill", "ranges")
+        objects = ("source", "splits", "split_by", "fill", "ranges", "drift_rules")
         check_types(self, **dict.fromkeys(objects, Mapping), name=str, seed=int)
         check_options(self)
         if "kind" not in self.source:
@@ -140,6 +146,7 @@ class PlanArguments(Arguments):
             )
         self._check_names()
         self._check_ranges()
+        self._check_drift_rules()
         self._check_split_by()
 
     def _check_names(self) -> None:
@@ -160,6 +167,14 @@ class PlanArguments(Arguments):
                 raise SpecError(
                     f"the range of {column!r} must be its least and its greatest value, got "
                     f"{limits!r}"
+                )
+
+    def _check_drift_rules(self) -> None:
+        for column, rule in self.drift_rules.items():
+            if not _is_drift_rule(rule):
+                raise SpecError(
+                    f"the drift rule of {column!r} must be 'off', or an object with a limit above "
+                    f"0 up to 1, a kind of {', '.join(DRIFT_KINDS)}, or both, got {rule!r}"
                 )
 
     def _check_split_by(self) -> None:
@@ -194,6 +209,18 @@ def _is_range(limits: object) -> bool:
         and len(limits) == 2
         and all(map(is_number, limits))
         and limits[0] <= limits[1]
+    )
+
+
+def _is_drift_rule(rule: object) -> bool:
+    if not isinstance(rule, Mapping):
+        return rule == "off"
+    limit = rule.get("limit", 1)
+    return (
+        {"limit", "kind"} >= rule.keys()
+        and rule.get("kind", "key") in DRIFT_KINDS
+        and is_number(limit)
+        and 0 < limit <= 1
     )
 
 

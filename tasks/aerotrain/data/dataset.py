@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
@@ -14,6 +15,9 @@ VERSION = 1
 STATISTICS = "statistics.json"
 PAGE = "statistics.html"
 SCHEMA = "schema.json"
+
+#: The statistics of a column that are numbers, perhaps infinite or NaN.
+_NUMBERS = ("min", "max", "mean", "std")
 
 
 @dataclass(frozen=True)
@@ -179,4 +183,36 @@ def load_statistics(url: str) -> dict[str, dict[str, Any]]:
         data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))
     except MissingError:
         return {}
+    for column in data.values():
+        column |= as_numbers({name: column[name] for name in _NUMBERS if name in column})
+        if "quantiles" in column:
+            column["quantiles"] = as_numbers(column["quantiles"])
     return data
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """A document as JSON, where infinity and NaN, which JSON lacks, are strings.
+
+    They are "Infinity", "-Infinity" and "NaN", as in the JSON of protocol buffers:
+    https://protobuf.dev/programming-guides/json/.
+    """
+    try:
+        return json.dumps(document, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_strings(document), indent=indent, allow_nan=False)
+
+
+def _with_strings(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_strings(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_strings(each) for each in value]
+    is_number = not isinstance(value, float) or isfinite(value)
+    return value if is_number else json.dumps(value)
+
+
+def as_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers by name that ``json_text`` wrote, infinity and NaN included."""
+    return {
+        name: float(value) if isinstance(value, str) else value for name, value in values.items()
+    }

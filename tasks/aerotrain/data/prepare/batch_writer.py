@@ -130,7 +130,7 @@ class BatchWriter:
             columns = {name: column.take(kept) for name, column in columns.items()}
         if len(attributes):
             self.shuffle.add(frames, attributes)
-            self.statistics.add(columns, fit.missing, sampled)
+            self.statistics.add(columns, fit.missing, sampled, _times_in(batch))
 
     def _why_rejected(self, length: np.int64) -> str:
         if length > self._rules.shard_bytes:
@@ -152,6 +152,15 @@ class BatchWriter:
         if self._rules.split_by["way"] != "stratified":
             return 0
         return strata_of(columns[self._rules.split_by["column"]])
+
+
+def _times_in(batch: Batch) -> set[str]:
+    """The columns that the source has as times, which become integers."""
+    return {
+        name
+        for name, values in batch.columns.items()
+        if isinstance(values, pa.Array | pa.ChunkedArray) and pa.types.is_temporal(values.type)
+    }
 
 
 def _encoded_sizes(batch: Batch, schema: Schema) -> Sizes:

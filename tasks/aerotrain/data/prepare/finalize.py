@@ -14,6 +14,7 @@ from aerotrain.data.dataset import (
     Dataset,
     Schema,
     Split,
+    json_text,
     load_statistics,
     schema_to_dict,
 )
@@ -86,11 +87,11 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
     summary = statistics.summary()
     before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
     if before and not plan.rules.allow_drift:
-        check_changes(changes(before, summary, plan.rules.drift), plan.rules.drift)
+        check_changes(changes(before, summary, plan.rules), plan.rules.drift)
     schema = schema_to_dict(dataset.schema)
     store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
     store.put(PAGE, page(store.url, summary, dataset.splits, plan.inferred).encode())
-    store.put(STATISTICS, (json.dumps(summary, indent=1) + "\n").encode())
+    store.put(STATISTICS, (json_text(summary, indent=1) + "\n").encode())
 
 
 def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:

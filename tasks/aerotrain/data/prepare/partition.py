@@ -183,7 +183,7 @@ def write_partition(
     if has_keys:
         check_unique(plan, planned, shuffle, folder / _KEYS)
     if rules.split_by["way"] == "stratified":
-        _stratify(plan, number, shuffle, writer)
+        _stratify(plan, shuffle, writer)
     splits = write_shards(shuffle, plan, number, folder, has_labels=writer.has_labels)
     (folder / STATISTICS).write_text(writer.statistics.to_json())
     return WrittenPartition(
@@ -196,7 +196,7 @@ def write_partition(
     )
 
 
-def _stratify(plan: Plan, number: int, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
+def _stratify(plan: Plan, shuffle: ExternalShuffle, writer: BatchWriter) -> None:
     """Set the splits of all records, of which each class is divided by the shares."""
     splits = plan.rules.splits
     if len(plan.partitions) > 1 and not writer.has_keys:
@@ -207,5 +207,5 @@ def _stratify(plan: Plan, number: int, shuffle: ExternalShuffle, writer: BatchWr
     for records in shuffle.attributes():
         strata, each = np.unique(records["stratum"], return_counts=True)
         counts.update(dict(zip(strata.tolist(), each.tolist(), strict=True)))
-    stratifier = Stratifier(counts, splits, plan.partitions[number])
+    stratifier = Stratifier(counts, splits)
     shuffle.assign(lambda records: stratifier.splits_of(records["stratum"], records["hash"]))

@@ -162,7 +162,17 @@ def check_rules(rules: PlanArguments, schema: Schema) -> None:
     Raises:
         SpecError: it does not; the message names the nearest column.
     """
-    named = {"key": rules.key, "fill": rules.fill, "ranges": rules.ranges}
+    named = {
+        "key": rules.key,
+        "fill": rules.fill,
+        "ranges": rules.ranges,
+        "drift_rules": rules.drift_rules,
+        "the drift rule of kind 'category'": [
+            column
+            for column, rule in rules.drift_rules.items()
+            if rule != "off" and rule.get("kind") == "category"
+        ],
+    }
     if rules.label != LABEL:  # data may have no label, and a transform make one
         named["label"] = [rules.label]
     if "column" in rules.split_by:
@@ -187,4 +197,6 @@ def _why_not(rule: str, feature: Feature) -> str:
         return "it takes one value of each record"
     if rule == "ranges" and feature.dtype == "string":
         return "it takes numbers"
+    if "'category'" in rule and feature.dtype != "string" and (feature.is_float or feature.shape):
+        return "it takes texts, or an integer of each record"
     return ""

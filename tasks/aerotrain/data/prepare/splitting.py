@@ -112,20 +112,16 @@ class Stratifier:
     """Divides each class by the shares, to one record, given its records in shuffle order.
 
     ``counts`` has the number of records of each class. Records of one hash stay together. Counts
-    are rounded at random, seeded by the fingerprint ``partition``, so that a class with few records
-    in each of many partitions is divided by the shares too.
+    are rounded at random, so that a class with few records in each of many partitions is divided by
+    the shares too. The first record of a class decides: further records of other classes move none
+    of its records, and of its own class few.
     """
 
-    def __init__(
-        self, counts: Mapping[int, int], splits: Mapping[str, float], partition: str
-    ) -> None:
+    def __init__(self, counts: Mapping[int, int], splits: Mapping[str, float]) -> None:
         ends = np.cumsum([splits[name] for name in sorted(splits)])
-        strata = np.array(list(counts), np.uint64)
-        rounding = uniform(mixed(strata ^ hashes_of([partition])))
         self._last = len(splits) - 1
         self._classes = {
-            stratum: _Class(np.floor(np.round(ends * count, 6) + rest))
-            for (stratum, count), rest in zip(counts.items(), rounding, strict=True)
+            stratum: _Class(np.round(ends * count, 6)) for stratum, count in counts.items()
         }
 
     def splits_of(self, strata: Hashes, hashes: Hashes) -> SplitNumbers:
@@ -135,13 +131,15 @@ class Stratifier:
         for rows in np.split(order, np.flatnonzero(np.diff(strata[order])) + 1):
             if len(rows):
                 each = self._classes[int(strata[rows[0]])]
+                if each.records == 0:
+                    each.cuts = np.floor(each.cuts + uniform(mixed(hashes[rows[:1]])))
                 numbers[rows] = np.searchsorted(each.cuts, each.ranks(hashes[rows]), "right")
         return np.minimum(numbers, self._last).astype(np.int8)
 
 
 @dataclass
 class _Class:
-    """The ranks at which the splits of one class end, and its records so far."""
+    """The ranks at which the splits of one class end, to be rounded, and its records so far."""
 
     cuts: NDArray[np.float64]
     records: int = 0

@@ -7,7 +7,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Self
 
 import pyarrow as pa
@@ -22,6 +22,9 @@ from aerotrain.data.sources.text import TextSource, Types
 
 #: How many lines are searched for the end of a quoted value.
 _MOST_LINES = 1000
+
+#: Bytes on both sides of a block's edge in which a value in quotes across it is recognized.
+_NEAR = 2**16
 
 #: Common delimiters other than the comma.
 _DELIMITERS = "\t;|"
@@ -168,12 +171,40 @@ class CsvSource(TextSource):
             check_columns(file.url, names, header)
 
     def blocks(self, file: InputFile, start: int, end: int) -> Iterator[Block]:
-        found = blocks(file, start, end)
-        if start == 0 and not self._names and (first := next(found, None)):
-            cut = first.content.find(b"\n") + 1
-            if 0 < cut < len(first.content):
-                yield Block(first.offset + cut, first.content[cut:])
-        yield from found
+        """The lines of records. All lines of a value in quotes are in the block of its first."""
+        held = before = b""
+        offset = start
+        for block in blocks(file, start, end):
+            if not held and not before and start:
+                before = file.read(max(0, block.offset - _NEAR), block.offset)
+            cut = self._bytes_of_last(file, before, block.content[:_NEAR])
+            if held:
+                yield Block(offset, held + block.content[:cut])
+            elif start == 0 and not before and not self._names:
+                cut = block.content.find(b"\n") + 1 or len(block.content)
+            before = (before + block.content[-_NEAR:])[-_NEAR:]
+            held, offset = block.content[cut:], block.offset + cut
+        if held:
+            after = (
+                b""
+                if file.compression
+                else file.read(offset + len(held), offset + len(held) + _NEAR)
+            )
+            yield Block(offset, held + after[: self._bytes_of_last(file, before, after)])
+
+    def _bytes_of_last(self, file: InputFile, before: bytes, after: bytes) -> int:
+        """How many bytes ``after`` an edge belong to the record on the last lines ``before`` it."""
+        if b'"' not in before:
+            return 0
+        lines, following = (re.findall(rb"[^\n]*\n|[^\n]+$", each) for each in (before, after))
+        place = int(len(before) == _NEAR)  # the first line may be incomplete
+        while place < len(lines):
+            if lines[place].count(b'"') % 2:
+                rest = chain(islice(lines, place, None), following)
+                place += self.lines_of_first(self.header(file), rest)
+            else:
+                place += 1
+        return sum(map(len, following[: place - len(lines)]))
 
     def why_other_format(self, beginning: bytes, first_lines: list[bytes]) -> str | None:
         if b"\r" in beginning.strip() and b"\n" not in beginning:

@@ -49,6 +49,9 @@ _MAGIC_NUMBERS = {
     b"PAR1": "is a Parquet file; read it as kind 'parquet'",
     b"\xff\xfe": "is in UTF-16; write it in UTF-8",
     b"\xfe\xff": "is in UTF-16; write it in UTF-8",
+    b"<!DOCTYPE": "is a page of HTML; check the address that it was downloaded from",
+    b"<html": "is a page of HTML; check the address that it was downloaded from",
+    b"<?xml": "is XML, which is not supported; write JSON lines or Parquet",
 }
 
 

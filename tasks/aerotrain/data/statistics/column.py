@@ -1,7 +1,7 @@
 """The statistics of columns: gathered from batches, merged over partitions, kept as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.data.dataset import Feature
+from aerotrain.data.dataset import Feature, as_numbers, json_text
 from aerotrain.data.hashing import Hashes, hashes_of, mixed
 from aerotrain.data.records import Column, Columns
 from aerotrain.data.statistics.sketches import (
@@ -23,7 +23,7 @@ from aerotrain.data.statistics.sketches import (
     histogram,
 )
 
-QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+QUANTILES = tuple(number / 100 for number in range(101))
 
 _BINS = 30
 
@@ -50,6 +50,7 @@ class ColumnStatistics:
     vocabulary: Vocabulary | None = field(default_factory=Vocabulary)
     examples: dict[int, str] = field(default_factory=dict)
     is_counted: bool = True
+    is_time: bool = False
 
     def __post_init__(self) -> None:
         if self.feature.shape and self.feature.dtype != "string":
@@ -136,6 +137,7 @@ class ColumnStatistics:
         self.distinct.add(other.distinct.hashes)
         self._keep_examples(other.examples)
         self.is_counted = self.is_counted and other.is_counted
+        self.is_time = self.is_time or other.is_time
         numbers = self.feature.dtype != "string"
         many = numbers and self.distinct.estimate > VOCABULARY
         if self.vocabulary is None or other.vocabulary is None or many:
@@ -153,6 +155,7 @@ class ColumnStatistics:
             "records": self.records,
             "missing": self.missing,
             "is_counted": self.is_counted,
+            "is_time": self.is_time,
             "examples": [[key, self.examples[key]] for key in sorted(self.examples)],
             "moments": vars(self.moments) if self.moments.count else None,
             "sample": [self.sample.hashes.tolist(), self.sample.values.tolist()],
@@ -169,12 +172,13 @@ class ColumnStatistics:
             feature=Feature.from_dict(data),
             records=data["records"],
             missing=data["missing"],
-            moments=Moments(**data["moments"]) if data["moments"] else Moments(),
+            moments=Moments(**as_numbers(data["moments"])) if data["moments"] else Moments(),
             sample=Sample(np.array(hashes, np.uint64), np.array(values, np.float64)),
             distinct=Distinct(np.array(data["distinct"], np.uint64)),
             vocabulary=None if words is None else Vocabulary(dict(words), data["lost"]),
             examples=dict(data["examples"]),
             is_counted=data["is_counted"],
+            is_time=data.get("is_time", False),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -185,6 +189,7 @@ class ColumnStatistics:
             "shape": list(self.feature.shape),
             "records": self.records,
             "missing": self.missing,
+            "is_time": self.is_time,
             "distinct": min(self.distinct.estimate, self.records) if self.is_counted else None,
             "examples": [self.examples[key] for key in sorted(self.examples)],
         }
@@ -213,9 +218,10 @@ class ColumnStatistics:
         values = self.sample.values
         with np.errstate(over="ignore", invalid="ignore"):
             between = np.quantile(values, QUANTILES)
-        # No interpolation is possible next to infinity.
-        lower = np.quantile(values, QUANTILES, method="lower")
-        found = np.where(np.isfinite(between), between, lower).tolist()
+        if not np.isfinite(between).all():  # no interpolation is possible next to infinity
+            lower = np.quantile(values, QUANTILES, method="lower")
+            between = np.where(np.isfinite(between), between, lower)
+        found = between.tolist()
         found[0], found[-1] = self.moments.least, self.moments.greatest
         return {str(name): value for name, value in zip(QUANTILES, found, strict=True)}
 
@@ -226,13 +232,21 @@ class Statistics:
     def __init__(self, columns: Mapping[str, ColumnStatistics] | None = None) -> None:
         self.columns = dict(columns or {})
 
-    def add(self, columns: Columns, missing: Mapping[str, int], hashes: Hashes) -> None:
+    def add(
+        self,
+        columns: Columns,
+        missing: Mapping[str, int],
+        hashes: Hashes,
+        times: Set[str] = frozenset(),
+    ) -> None:
         """Add records, each with its hash.
 
-        ``missing`` counts the filled values, by column.
+        ``missing`` counts the filled values, by column. ``times`` are the columns of integers that
+        the source has as times.
         """
         for name, column in columns.items():
             statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
+            statistics.is_time = statistics.is_time or name in times
             statistics.add(column, missing.get(name, 0), hashes)
 
     def merge(self, other: Self) -> None:
@@ -244,7 +258,7 @@ class Statistics:
 
     def to_json(self) -> str:
         document = {name: self.columns[name].to_dict() for name in sorted(self.columns)}
-        return json.dumps(document) + "\n"
+        return json_text(document) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

@@ -1,24 +1,45 @@
 """Schema changes and drift between a data set and the one that was finalized before."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.statistics.sketches import SAMPLE
+from aerotrain.data.statistics.two_samples import (
+    LEAST_SHARE,
+    category_drift,
+    new_categories,
+    number_drift,
+)
 
-#: A column with more distinct values is not categorical.
+#: Integers with more distinct values are compared as numbers, fewer as categories.
 _MAX_CATEGORIES = 200
 
-#: With fewer records, sampling noise hides drift.
-_MIN_RECORDS = 100
+#: A column of which so many values are distinct identifies its records.
+_DISTINCT = 0.9
 
-#: Replaces infinity, so that values can be interpolated.
-_INFINITE = 1e300
+#: How far the quantiles of an evenly growing column may be from a straight line.
+_UNEVEN = 0.1
 
-Summary = Mapping[str, Mapping[str, Any]]
+_ISO_TIME = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:.*)?)?")
+
+#: The years in which a number counts as a time, and the ways to write one.
+_YEARS = (2000, 2100)
+_SECONDS = tuple(datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in _YEARS)
+_TIMES = (
+    *(tuple(unit * second for second in _SECONDS) for unit in (1, 10**3, 10**6, 10**9)),
+    tuple(year * 10_000 + 101 for year in _YEARS),  # 20260131
+)
+
+Column = Mapping[str, Any]
+Summary = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
@@ -31,16 +52,16 @@ class Change:
     now: str
 
 
-def changes(before: Summary, now: Summary, drift: float) -> list[Change]:
-    """The changes from one data set to the next: columns, types, categories, and drift.
+def changes(before: Summary, now: Summary, rules: PlanArguments) -> list[Change]:
+    """The changes from one data set to the next: columns, types, missing values, and drift.
 
-    The drift of numbers is the Kolmogorov-Smirnov distance, estimated from quantiles; that of
-    categories is the total variation distance. Both are from 0 to 1.
+    ``two_samples.py`` describes the tests, and ``_kind`` which one a column gets.
     """
     schemas = [{name: Feature.from_dict(each[name]) for name in each} for each in (before, now)]
     found = schema_changes(*schemas)
     for name in before.keys() & now.keys() - {each.column for each in found}:
-        found += _column_changes(name, before[name], now[name], drift)
+        if rules.drift_rules.get(name) != "off":
+            found += _column_changes(name, (before[name], now[name]), rules)
     return sorted(found, key=lambda change: change.column)
 
 
@@ -58,52 +79,122 @@ def schema_changes(before: Schema, now: Schema) -> list[Change]:
 
 
 def _column_changes(
-    name: str, before: Mapping[str, Any], now: Mapping[str, Any], drift: float
+    name: str, columns: tuple[Column, Column], rules: PlanArguments
 ) -> Iterator[Change]:
-    shares = [each["missing"] / max(1, each["records"]) for each in (before, now)]
-    if abs(shares[1] - shares[0]) > drift:
+    """The changes of one column, given before and now."""
+    limit = _rule(name, rules).get("limit", rules.drift)
+    records = [each["records"] for each in columns]
+    missing = [{"missing": each["missing"]} for each in columns]
+    if min(records) and category_drift(missing, records, limit):
+        shares = (each["missing"] / each["records"] for each in columns)
         yield Change(name, "missing", *(f"{share:.1%}" for share in shares))
-    known, found = before.get("vocabulary"), now.get("vocabulary")
-    if known and found and len(known) <= _MAX_CATEGORIES:
-        new = [value for value in found if value not in known]
-        if new:
-            yield Change(name, "new category", f"{len(known)} known", ", ".join(new[:5]))
-    if min(before["records"], now["records"]) < _MIN_RECORDS:
+    kind = _kind(name, columns, rules)
+    if kind == "number":
+        yield from _number_changes(name, columns, limit)
+    elif kind == "category":
+        yield from _category_changes(name, columns, limit, is_label=name == rules.label)
+
+
+def _number_changes(name: str, columns: tuple[Column, Column], limit: float) -> Iterator[Change]:
+    if not all(each.get("quantiles") for each in columns):
         return
-    distance = (
-        _category_distance(known, found)
-        if known and found and len(known) <= _MAX_CATEGORIES
-        else _number_distance(before, now)
-    )
-    if distance > drift:
-        medians = (f"median {each['quantiles']['0.5']:.4g}" for each in (before, now))
+    sizes = [max(1, min(SAMPLE, each["records"] - each["missing"])) for each in columns]
+    distance = number_drift([each["quantiles"] for each in columns], sizes, limit)
+    if distance:
+        medians = (f"median {each['quantiles']['0.5']:.4g}" for each in columns)
         yield Change(name, f"drift of {distance:.2f}", *medians)
 
 
-def _category_distance(before: Mapping[str, int], now: Mapping[str, int]) -> float:
-    """The total variation distance: half the sum of the differences of the words' shares."""
-    totals = [max(1, sum(each.values())) for each in (before, now)]
-    words = before.keys() | now.keys()
-    return (
-        sum(abs(before.get(word, 0) / totals[0] - now.get(word, 0) / totals[1]) for word in words)
-        / 2
+def _category_changes(
+    name: str, columns: tuple[Column, Column], limit: float, *, is_label: bool
+) -> Iterator[Change]:
+    counts = [each["vocabulary"] for each in columns]
+    # The rarest words of a long tail have no count.
+    totals = [
+        sum(each["vocabulary"].values()) if each["shape"] else each["records"] for each in columns
+    ]
+    few = len(counts[0]) <= _MAX_CATEGORIES
+    new = new_categories(counts, totals, 0 if is_label and few else LEAST_SHARE)
+    if new:
+        yield Change(name, "new category", f"{len(counts[0])} known", ", ".join(new[:5]))
+    lost = new_categories(counts[::-1], totals[::-1], 0) if is_label and few else []
+    if lost:
+        yield Change(name, "category missing", ", ".join(lost[:5]), "-")
+    distance = category_drift(counts, totals, limit)
+    if distance:
+        shares = [
+            {word: count / total for word, count in each.items()}
+            for each, total in zip(counts, totals, strict=True)
+        ]
+        most = max(
+            shares[0].keys() | shares[1].keys(),
+            key=lambda word: (abs(shares[0].get(word, 0) - shares[1].get(word, 0)), word),
+        )
+        shown = (f"{most!r} {share.get(most, 0):.1%}" for share in shares)
+        yield Change(name, f"drift of {distance:.2f}", *shown)
+
+
+def _rule(name: str, rules: PlanArguments) -> Mapping[str, Any]:
+    rule = rules.drift_rules.get(name, {})
+    return {} if rule == "off" else rule
+
+
+def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> str:
+    """How the values of a column are compared: as numbers, as categories, or not at all.
+
+    Keys and times grow from day to day while nothing is wrong, so only their missing values are
+    compared. They are recognized by the rules of the data set, by their types, and by values that
+    grow evenly. The label is always compared.
+    """
+    before, now = columns
+    has_words = all(each.get("vocabulary") for each in columns)
+    is_few = max(each["distinct"] or 0 for each in columns) <= _MAX_CATEGORIES
+    kind = _rule(name, rules).get("kind")
+    if kind is None and name != rules.label:
+        if name in rules.key or _is_counter(before, now):
+            kind = "key"
+        elif all(map(_is_time, columns)) or (
+            rules.split_by["way"] == "time" and rules.split_by["column"] == name
+        ):
+            kind = "time"
+    if kind in ("key", "time", "number"):
+        return kind
+    as_words = kind == "category" or before["dtype"] == "string" or is_few
+    return "category" if has_words and as_words else "number"
+
+
+def _is_time(column: Column) -> bool:
+    """Whether all values are times: by the type of the source, or as they are written."""
+    if column.get("is_time") or column["shape"]:
+        return bool(column.get("is_time"))
+    if column["dtype"] == "string":
+        return bool(column["examples"]) and all(map(_ISO_TIME.fullmatch, column["examples"]))
+    return "min" in column and any(
+        least <= column["min"] and column["max"] < greatest for least, greatest in _TIMES
     )
 
 
-def _number_distance(before: Mapping[str, Any], now: Mapping[str, Any]) -> float:
-    if "quantiles" not in before or "quantiles" not in now:
-        return 0.0
-    shares = np.array([float(name) for name in before["quantiles"]])
-    values = [
-        np.clip(list(each["quantiles"].values()), -_INFINITE, _INFINITE) for each in (before, now)
-    ]
-    distance = 0.0
-    for one, other in (values, values[::-1]):
-        inside = np.interp(one, other, shares, left=0.0, right=1.0)
-        # Of equal quantiles only the last counts: the CDF includes the value itself.
-        is_last_of_equals = np.append(one[1:] > one[:-1], True) & (shares > 0)
-        distance = max(distance, float(np.abs(inside - shares)[is_last_of_equals].max(initial=0)))
-    return distance
+def _is_counter(before: Column, now: Column) -> bool:
+    """Whether an integer column counts its records, or stretches of them.
+
+    That is a constant that has grown, or values that are evenly spread over their range and
+    that either are distinct or begin where those before ended.
+    """
+    columns = (before, now)
+    if "int" not in before["dtype"] or before["shape"] or "min" not in before.keys() & now.keys():
+        return False
+    has_grown = now["min"] > before["max"]
+    if all(each["min"] == each["max"] for each in columns):
+        return has_grown
+    is_distinct = all(each["distinct"] >= _DISTINCT * each["records"] for each in columns)
+    return (has_grown or is_distinct) and all(map(_is_even, columns))
+
+
+def _is_even(column: Column) -> bool:
+    shares = np.array([float(name) for name in column["quantiles"]])
+    values = np.array(list(column["quantiles"].values()))
+    line = column["min"] + shares * (column["max"] - column["min"])
+    return bool((np.abs(values - line) <= _UNEVEN * (column["max"] - column["min"])).all())
 
 
 def check_changes(found: list[Change], drift: float) -> None:
@@ -120,5 +211,6 @@ def check_changes(found: list[Change], drift: float) -> None:
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise FinalError(
         f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
-        "correct the source, or run again with allow_drift=True to accept the data"
+        "correct the source, or run again with allow_drift=True to accept the data; drift_rules "
+        "sets the limit and the kind of a column, or turns it off"
     )
