@@ -47,7 +47,7 @@ class Settings:
     launcher: str = _setting(f"Where replicas run: {', '.join(LAUNCHERS)}.", LAUNCHERS[0])
     allowed_launchers: str = _setting(
         "Other launchers that a run may choose by its param `launcher`, separated by commas. "
-        "With `process`, whoever may trigger a run also runs its code on Airflow's worker."
+        "With `process`, all who may trigger a run choose that its code runs on Airflow's worker."
     )
     scratch: Path = _setting(  # noqa: RUF009 -- it returns a field
         "process: the folder of replica groups. Default: scratch next to the DAGs folder.",
