@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split
+from aerotrain.data.prepare.batch_writer import batches_of
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.plan import check_rules
+from aerotrain.data.prepare.layout import Plan, PlannedPartition
+from aerotrain.data.prepare.plan import make_plan
 from aerotrain.data.records import encoded_frames
-from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.store import MANIFEST
 
@@ -31,8 +32,8 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
     Raises:
         FinalError: the source cannot be read.
     """
-    source = open_source(arguments.source)
-    found = next(_valid(source, arguments), None)
+    plan, partitions = make_plan(arguments)
+    found = next(_valid(plan, partitions), None)
     if found is None:
         return None
     fit, schema = found
@@ -48,7 +49,7 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
     )
     dataset = Dataset(
         fingerprint="first-records",
-        source=source.described(),
+        source=plan.source,
         schema=schema,
         label=arguments.label,
         splits={name: Split(shards=(shard,)) for name in arguments.splits},
@@ -60,17 +61,12 @@ def write_first_records(arguments: PlanArguments, records: int, folder: Path) ->
     return folder.as_uri()
 
 
-def _valid(source: DeclaredSource, rules: PlanArguments) -> Iterator[tuple[CastBatch, Schema]]:
-    """The batches of the source that have a valid record, each with the schema."""
-    schema = source.schema()
-    for fragment in source.fragments():
-        for batch in source.read(fragment.description, schema):
-            if not len(batch):
-                continue
-            if not schema:
-                found = {name: column.feature for name, column in batch.columns.items()}
-                schema = source.declared.stored(found)
-            check_rules(rules, schema)
-            fit = cast_to_schema(batch, schema, rules)
+def _valid(
+    plan: Plan, partitions: Iterable[PlannedPartition]
+) -> Iterator[tuple[CastBatch, Schema]]:
+    """The batches that have a valid record, each with the schema."""
+    for planned in partitions:
+        for batch, schema in batches_of(plan, planned):
+            fit = cast_to_schema(batch, schema, plan.rules)
             if len(fit.rows):
                 yield fit, schema
