@@ -60,7 +60,7 @@ async def follow(
 
     ``until`` is a time of ``time.time()`` at which the task's own timeout ends.
     """
-    listener = _Listener(emit)
+    listener, is_said = _Listener(emit), False
     while True:
         try:
             async with backend.open(handle, listener.emit, say) as group:
@@ -70,7 +70,9 @@ async def follow(
         except NotNowError as error:  # the group cannot be read
             if until is not None and time.time() > until:
                 raise
-            say(f"{error}: it is followed once that is possible again")
+            if not is_said:
+                say(f"{error}: the job is followed once that is possible again")
+            is_said = True
         await asyncio.sleep(AGAIN_AFTER)
 
 

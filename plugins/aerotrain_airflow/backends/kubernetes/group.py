@@ -157,7 +157,7 @@ class PodGroup:
         was = before.reason if before is not None and not before.state.ended else ""
         if not now.state.ended and now.reason not in ("", was):
             self._say(f"{name} {now.reason}")
-        elif was and before and before.state is now.state is State.RUNNING:
+        elif was and not now.reason and before and before.state is now.state is State.RUNNING:
             self._say(f"{name} is on a node that is ready again")
 
     def _ignore(self, pod: str) -> None:

@@ -34,8 +34,10 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     is_being_deleted,
     is_owned_by,
     owned,
+    pod_name,
     restarts_of,
     uid_of,
+    without_restarts,
 )
 from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.backends.kubernetes.owner import (
@@ -270,11 +272,15 @@ async def _pods_of(
     cluster: Cluster, owner: Manifest, replica: ReplicaName | None = None
 ) -> list[dict[str, Any]]:
     """The pods of the owner's group, or of one replica of it, at every restart count."""
-    labels = f"{JOB_LABEL}={owner['metadata']['name']}"
+    job = owner["metadata"]["name"]
+    labels = f"{JOB_LABEL}={job}"
     if replica is not None:
         labels += f",{ROLE_LABEL}={replica.role.value},{INDEX_LABEL}={replica.index}"
     labelled = await cluster.list("Pod", labels=labels)
-    return [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
+    own = [pod for pod in labelled if is_owned_by(pod, uid_of(owner))]
+    if replica is None:
+        return own
+    return [pod for pod in own if without_restarts(pod) == pod_name(job, replica)]  # no copies
 
 
 async def restart_pod(
