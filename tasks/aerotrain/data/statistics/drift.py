@@ -135,8 +135,8 @@ def _category_changes(
 
 
 def _rule(name: str, rules: PlanArguments) -> Mapping[str, Any]:
-    rule = rules.drift_rules.get(name, {})
-    return {} if rule == "off" else rule
+    rule = rules.drift_rules.get(name)
+    return rule if isinstance(rule, Mapping) else {}
 
 
 def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> str:
@@ -149,7 +149,7 @@ def _kind(name: str, columns: tuple[Column, Column], rules: PlanArguments) -> st
     before, now = columns
     has_words = all(each.get("vocabulary") for each in columns)
     is_few = max(each["distinct"] or 0 for each in columns) <= _MAX_CATEGORIES
-    kind = _rule(name, rules).get("kind")
+    kind: str | None = _rule(name, rules).get("kind")
     if kind is None and name != rules.label:
         if name in rules.key or _is_counter(before, now):
             kind = "key"
