@@ -1,6 +1,14 @@
 """Loads the fixtures of all tests, and orders the test files."""
 
+import os
+import sys
+
 import pytest
+
+# Bytecode is kept for the other workers and for hundreds of child processes, even if the shell says
+# otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = [
     "support.airflow_fixtures",
