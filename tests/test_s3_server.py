@@ -23,6 +23,7 @@ from aerotrain.supervisor.ports import reserved_ports
 from devtools.s3_server import (
     CREDENTIALS,
     S3Server,
+    _credential,
     s3_server,
     weed_arguments,
 )
