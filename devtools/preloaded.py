@@ -37,7 +37,7 @@ def _serve(descriptor: int) -> dict[str, Any] | None:
                 gc.freeze()  # otherwise the first collection of each fork would copy all pages
                 answer = os.fork()
                 if answer == 0:
-                    return component  # type: ignore[no-any-return]
+                    return component
             else:
                 answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
             print(answer, file=stream, flush=True)
@@ -56,7 +56,7 @@ def _become(*, words: list[str], environment: dict[str, str], log: str) -> NoRet
     sys.argv = ["airflow", *words]
     from airflow.__main__ import main
 
-    sys.exit(main())
+    sys.exit(main())  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,14 @@
 """Loads the fixtures of all tests, and orders the test files."""
 
+import os
+import sys
+
 import pytest
+
+# Bytecode is kept for the other workers and for hundreds of child processes, even if the shell says
+# otherwise.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = [
     "support.airflow_fixtures",
@@ -21,14 +29,21 @@ LONGEST = [
     "test_resume.py",
     "test_compiled_models.py",
     "test_training.py",
+    "test_embeddings.py",
     "test_dtensor.py",
     "test_callbacks.py",
     "test_legacy_keras.py",
+    "test_cli.py",
     "test_lease.py",
-    "test_extras.py",
+    "test_store_failures.py",
     "test_kubernetes_launcher.py",
     "test_kubernetes_faults.py",
+    "test_kubernetes_recovery.py",
+    "test_metrics.py",
+    "test_extras.py",
+    "test_s3_server.py",
     "test_any_model.py",
+    "test_evaluate_export.py",
     "test_example_pipelines.py",
 ]
 

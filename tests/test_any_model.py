@@ -59,7 +59,9 @@ def test_a_text_classifier_trains_with_its_embedding_on_parameter_servers(pipeli
     result = pipeline.folder / "store/runs/text-servers/train/result.json"
     model = json.loads(result.read_text())["value"]
     assert ModelManifest.load(model).strategy == "parameter_server"
-    assert measured_and_served(pipeline, model)[0]["accuracy"] > 0.95
+    measured = {"model": model, "data": pipeline.data}
+    metrics = evaluate.run(pipeline.replica("evaluate", "of-servers", **measured))
+    assert metrics["accuracy"] > 0.95
 
 
 def test_a_tabular_model_with_several_inputs_and_two_outputs_is_served(pipeline_of):

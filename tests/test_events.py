@@ -1,9 +1,8 @@
 """TensorBoard curves: a training works without them."""
 
-import subprocess
-import sys
-
 import pytest
+
+from support.training_fixtures import start_python
 
 pytestmark = pytest.mark.process
 
@@ -24,8 +23,7 @@ print("the end")
 
 
 def test_a_full_disk_drops_tensorboard_curves_with_one_warning(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", WRITE, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.count("curves for TensorBoard are lost") == 1, done.stderr
-    assert done.stdout.endswith("the end\n")
+    with start_python(["-c", WRITE, str(tmp_path)], tmp_path) as process:
+        said = process.communicate(timeout=60)[0]
+    assert said.count("curves for TensorBoard are lost") == 1, said
+    assert said.endswith("the end\n")

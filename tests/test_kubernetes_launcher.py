@@ -234,7 +234,7 @@ class TestWhatCannotStart:
         launcher = world.launcher()
         job = world.job(
             replicas=[{**ALONE[0], "pod": image("registry.invalid/nothing:1")}],
-            deadlines={"start": 20},
+            deadlines={"start": 2 if world.double else 20},
         )
         ended = ended_by(launcher, launcher.start(launcher.plan(job, "try-1")))
         assert ended.state in (State.FAILED, State.LOST)

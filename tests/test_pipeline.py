@@ -16,7 +16,7 @@ from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
 from aerotrain.standalone import prepare
 from aerotrain.store import MANIFEST, Store, open_store
-from chaos.dag_runs import DagTraining, kill_all
+from chaos.dag_runs import SETTINGS, DagTraining, kill_all
 from devtools.home import Home
 from devtools.s3_server import S3Server
 from devtools.stack import Stack, marked, running_stack
@@ -26,7 +26,7 @@ from support.waiting import wait_for
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 #: Seconds between two polls of the store for a short-lived state.
-_MOMENT = 0.01
+_MOMENT = 0.05
 
 PROJECT = Path(__file__).parent.parent
 DAG = "digits"
@@ -52,8 +52,8 @@ def stack(home: Home) -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as patch:
         # Airflow rejects most characters in a run id unless it is configured to allow all.
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
-        # Seconds after which Airflow fails a task that was killed together with its worker.
-        patch.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "30")
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
         # No DAG file changes. Parsing all of them every 10 s takes a considerable part of a core.
         patch.setenv("AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL", "3600")
         with running_stack(home, PROJECT) as running:
@@ -190,7 +190,7 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process(
 def test_a_run_trains_once_although_scheduler_triggerer_and_task_are_killed_at_once(
     stack: Stack, home: Home
 ) -> None:
-    training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 300})
+    training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 150})
     outcome = training.inject(kill_all, lines=3)
     assert outcome.state is State.SUCCEEDED, training.tail()
     assert (outcome.sets, outcome.adoptions, outcome.back) == (1, 1, [])

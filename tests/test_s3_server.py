@@ -23,6 +23,7 @@ from aerotrain.supervisor.ports import reserved_ports
 from devtools.s3_server import (
     CREDENTIALS,
     S3Server,
+    _credential,
     s3_server,
     weed_arguments,
 )
@@ -207,9 +208,7 @@ def test_no_secret_of_a_server_is_on_its_command_line_or_for_other_users(
 
 
 def test_objects_from_before_the_signing_keys_can_be_read(tmp_path: Path) -> None:
-    with s3_server(tmp_path):
-        pass  # it creates the credential
-    (tmp_path / CERTIFICATE).unlink()
+    _credential(tmp_path)  # as at the first start
     with reserved_ports(len(PORT_FLAGS)) as held:
         ports = [each.number for each in held]
         words = weed_arguments(Path(sys.executable).with_name("weed"), tmp_path, ports)

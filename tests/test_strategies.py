@@ -58,22 +58,17 @@ ALONE = {
 #: Cases that compute the same as ``one_device``.
 SHARED = {
     "mirrored": case("mirrored"),
-    "mirrored, 4 devices": case("mirrored", devices=4),
     "central_storage": case("central_storage"),
     "multi_worker_mirrored": case("multi_worker_mirrored", workers=1),
-    "multi_worker_mirrored, ring of 2 devices each": case(
-        "multi_worker_mirrored", devices=2, workers=1, communication="ring"
+    "multi_worker_mirrored, ring of 2 devices each, small packs": case(
+        "multi_worker_mirrored", devices=2, workers=1, communication="ring", bytes_per_pack=4096
     ),
     "one_device, microbatches": case("one_device", gradient_accumulation_steps=4),
     "mirrored, microbatches": case("mirrored", gradient_accumulation_steps=2),
     "multi_worker_mirrored, microbatches": case(
         "multi_worker_mirrored", workers=1, gradient_accumulation_steps=4
     ),
-    "multi_worker_mirrored, small packs": case(
-        "multi_worker_mirrored", workers=1, bytes_per_pack=4096
-    ),
     "one_device, XLA": case("one_device", jit_compile=True),
-    "mirrored, XLA": case("mirrored", jit_compile=True),
     "multi_worker_mirrored, XLA": case("multi_worker_mirrored", workers=1, jit_compile=True),
 }
 
@@ -90,9 +85,6 @@ SHARED_OWN = {
 STATEFUL = {
     "central_storage, state": case("central_storage", model="small"),
     "mirrored, state and XLA": case("mirrored", model="small", jit_compile=True),
-    "multi_worker_mirrored, state and XLA": case(
-        "multi_worker_mirrored", workers=1, model="small", jit_compile=True
-    ),
 }
 
 #: Replicas that normalize with the statistics of the whole batch, and with those of their part.

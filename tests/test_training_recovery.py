@@ -82,7 +82,8 @@ def training(
 
     def start(strategy: str, replicas: tuple[ReplicaSpec, ...]) -> Training:
         stop_file = tmp_path / "enough"
-        started = Training(watched(_job(digits, strategy, replicas, stop_file)), stop_file)
+        live = watched(_job(digits, strategy, replicas, stop_file), warm=True)
+        started = Training(live, stop_file)
         started.until_it_trains()
         return started
 

@@ -2,8 +2,6 @@
 
 import os
 
-from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
-
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import Store, open_store
 from aerotrain_airflow.backends.process.passed_variables import passed
@@ -21,6 +19,9 @@ def store_environment(settings: Settings) -> dict[str, str]:
     """
     if not settings.store.startswith("s3://"):
         return {}
+    # Imported when needed: it takes longer than all else that the parsing of a DAG file imports.
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+
     hook: AwsBaseHook = AwsBaseHook(aws_conn_id=settings.store_conn_id, client_type="s3")
     try:
         credentials = hook.get_credentials()

@@ -1,7 +1,7 @@
 """The operator that runs any job through a launcher."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
@@ -56,7 +56,7 @@ class JobOperator(BaseOperator):
         AirflowSkipException: it was a dry run.
     """
 
-    template_fields = ("job", "arguments", "launcher", "is_dry_run")
+    template_fields: Sequence[str] = ("job", "arguments", "launcher", "is_dry_run")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json", "arguments": "json"}
     ui_color = "#e8f4ea"
 

@@ -39,7 +39,7 @@ class PreflightOperator(JobOperator):
             disk is full.
     """
 
-    template_fields = ("check_model", "launcher", "is_dry_run")
+    template_fields: Sequence[str] = ("check_model", "launcher", "is_dry_run")
 
     def __init__(self, *, check_model: Any = True, **kwargs: Any) -> None:
         super().__init__(job={}, **kwargs)
@@ -65,7 +65,8 @@ class PreflightOperator(JobOperator):
         for task_id, job in jobs.items():
             if job.module != _TRAIN:
                 continue
-            known, prepare = dict(job.arguments), {}
+            known = dict(job.arguments)
+            prepare: dict[str, Any] = {}
             if known["data"] == _PENDING:
                 plan = jobs.get(_plan_of(context["dag"].get_task(task_id)))
                 known["data"], prepare = "", dict(plan.arguments) if plan else {"of": _PENDING}

@@ -205,6 +205,11 @@ def _beat(heartbeat: Path | None) -> None:
         heartbeat.touch()
 
 
+#: The error that ends this process, kept until then. The destructors of what its frames hold may
+#: wait for lost replicas, as the one of MultiWorkerMirroredStrategy does, for more than a second.
+_kept: list[BaseException] = []
+
+
 def _work(replica: Replica, run: Run | None) -> ExitCode:
     code = ""
     try:
@@ -214,6 +219,7 @@ def _work(replica: Replica, run: Run | None) -> ExitCode:
         run = run or importlib.import_module(replica.job.module).run
         _run(replica, run)
     except BaseException as error:  # noqa: BLE001 -- any error must become an exit code
+        _kept.append(error)
         return _explain(replica, error, code)
     return ExitCode.OK
 

@@ -129,8 +129,8 @@ def _bind_to_loopback(thread: int, descriptor: int, address: int, length: int) -
 def _port_of_every_interface(address: bytes) -> int | None:
     """The port of a socket address (ip(7), ipv6(7)), if it is that of every interface."""
     family = int.from_bytes(address[:2], "little")
-    host = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}.get(family)
-    if host is None or len(address) < host.stop or address[host] not in _EVERY_INTERFACE:
+    begin, end = {int(socket.AF_INET): (4, 8), int(socket.AF_INET6): (8, 24)}.get(family, (0, 0))
+    if not end or len(address) < end or address[begin:end] not in _EVERY_INTERFACE:
         return None
     return int.from_bytes(address[2:4], "big")
 

@@ -50,12 +50,14 @@ class Logs:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._logs: dict[tuple[str, str], Log] = {}
+        self._ended: set[str] = set()
 
     def of(self, uid: str, container: str) -> Log:
-        return self._logs.setdefault((uid, container), Log())
+        return self._logs.setdefault((uid, container), Log(closed=uid in self._ended))
 
     def close(self, uid: str) -> None:
         """Close the logs of all containers of this pod: no more lines will come."""
+        self._ended.add(uid)
         for (owner, _), log in self._logs.items():
             if owner == uid:
                 log.close()

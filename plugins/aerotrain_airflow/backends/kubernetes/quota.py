@@ -29,7 +29,7 @@ def too_small(
         for quota in quotas
         if not (quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"))
         for key, hard in (quota["spec"].get("hard") or {}).items()
-        if (needed := sum(_use(spec, key) * count for spec, count in counted))
+        if (needed := sum((_use(spec, key) * count for spec, count in counted), Decimal(0)))
         > parse_quantity(hard)
     ]
 

@@ -118,7 +118,7 @@ class ProcessGroup:
         starts = [self._start_of(name, count) for name, count in sorted(counts.items())]
         warm = any(each.warm for each in starts)
         why_open = await self._supervisor.start_supervisor(warm=warm, wait=wait_for_imports)
-        if why_open and len(self.job.names()) > 1:
+        if why_open and len(list(self.job.names())) > 1:
             _LOG.warning(OPEN_SERVERS, why_open)
         self._supervisor.start(starts, [lock for port in ports for lock in port.locks])
 

@@ -49,7 +49,7 @@ _REDUNDANT: Mapping[type[keras.callbacks.Callback], str] = {
 _RATES = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
-class BestWeights(keras.callbacks.EarlyStopping):
+class BestWeights(keras.callbacks.EarlyStopping):  # type: ignore[misc]  # Keras has no types
     """Sets the weights of the best epoch when training ends, and never stops it.
 
     ``name`` is that of a logged metric; ``min:name`` and ``max:name`` say what is best where Keras
