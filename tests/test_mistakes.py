@@ -8,7 +8,6 @@ import tensorflow as tf
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained
-from support.training_fixtures import read_until
 
 pytestmark = pytest.mark.process
 
@@ -106,6 +105,6 @@ def test_a_label_out_of_range_is_named_with_what_the_model_accepts():
 
 def test_a_label_out_of_range_is_explained_on_parameter_servers(digits):
     with digits.cluster("few-labels", model="few_labels", epochs=4) as processes:
-        said = read_until(processes["chief"], "error:")
+        said, _ = processes["chief"].communicate(60)
         assert processes["chief"].wait(60) == ExitCode.FINAL
     assert "has outputs for the labels 0 to 4 (compiled in line" in said
