@@ -17,6 +17,9 @@ _MAX_DEPTH = 100
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')
 
+#: A line that is null, which Arrow takes as an object; where all are, its parser crashes.
+_NULL = re.compile(rb"^[ \t\r]*null\b", re.MULTILINE)
+
 #: The change of depth by each byte.
 _DEPTH_STEPS = np.zeros(256, np.int8)
 _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
@@ -30,6 +33,8 @@ class JsonLinesSource(TextSource):
 
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:
         _check_depth(content)
+        if _NULL.search(content):
+            raise pa.ArrowInvalid("it is null; write an object")
         if types and self.declared.columns is not None:
             return _parsed(content, types, others="ignore")
         try:
