@@ -204,6 +204,7 @@ def test_pods_meet_the_restricted_pod_standard_unless_a_template_says_otherwise(
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
+        "runAsGroup": 65532,
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
