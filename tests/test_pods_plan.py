@@ -208,7 +208,6 @@ def test_pods_meet_the_restricted_pod_standard_unless_a_template_says_otherwise(
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
-        "runAsGroup": 65532,
     }
     writable = {"spec": {"containers": [{"name": "replica", "securityContext": {}}]}}
     writable["spec"]["containers"][0]["securityContext"] = {"readOnlyRootFilesystem": False}
