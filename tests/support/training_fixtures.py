@@ -173,19 +173,26 @@ def models() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def prepared_digits(models: None, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """A pipeline whose data set of digits is prepared: 4 shards of each split."""
     empty = Pipeline(tmp_path_factory.mktemp("digits"), data="")
     data = prepare(empty.store, empty.folder / "scratch", "digits", shards=4)
     return Pipeline(empty.folder, data)
 
 
+@pytest.fixture(scope="module")
+def digits(prepared_digits: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """The prepared digits, with a store of each test file's own: names of runs may be the same."""
+    return Pipeline(tmp_path_factory.mktemp("store"), prepared_digits.data)
+
+
 @pytest.fixture(scope="session")
-def trained(digits: Pipeline) -> str:
+def trained(prepared_digits: Pipeline) -> str:
     """The URL of a small model that was trained on the digits in this process."""
     from aerotrain.train import run
 
-    url = run(digits.replica("train", "trained", model="small", data=digits.data, epochs=6))
+    data = prepared_digits.data
+    url = run(prepared_digits.replica("train", "trained", model="small", data=data, epochs=6))
     assert url is not None
     return url
 
