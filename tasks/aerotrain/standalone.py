@@ -27,7 +27,14 @@ from aerotrain.replica import GRACE, Replica, ignore_full_disk
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import reserved_ports
 from aerotrain.supervisor.preloading import may_fork, preload
-from aerotrain.supervisor.processes import end_with, reset_signals, send, umask, wait_until
+from aerotrain.supervisor.processes import (
+    end_with,
+    is_alive,
+    reset_signals,
+    send,
+    umask,
+    wait_until,
+)
 from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
 from aerotrain.supervisor.supervisor import supervise
 
@@ -305,30 +312,28 @@ def _supervised(folder: Path, preemption: _Preemption, *, warm: bool) -> Iterato
 
     A ``warm`` one imports what its replicas need, and forks them.
     """
-    parent = os.getpid()
-    if os.fork() == 0:
+    parent, supervisor = os.getpid(), os.fork()
+    if supervisor == 0:
         try:
             os.setsid()
             reset_signals()
             end_with(parent, signal.SIGTERM)
-            preloaded = None
-            if warm:
-                with suppress(Exception):  # without it, each replica reports what it lacks
-                    preloaded = preload()
-            supervise(folder, preloaded)
+            supervise(folder, preload if warm else None)
         finally:
             os._exit(1)
     requests, start_seconds = socket_of(folder), _IMPORT_SECONDS if warm else _ANSWER
 
-    def answers() -> bool:
+    def is_started() -> bool:
         if preemption.at is not None:  # before any replica runs
             sys.exit(ExitCode.TERMINATED)
         with suppress(OSError):
             return bool(ask(requests, {"do": "observe"}, seconds=_ANSWER))
+        if not is_alive(supervisor):
+            raise TemporaryError(f"the supervisor of {folder} ended while it started")
         return False
 
     try:
-        if not wait_until(answers, start_seconds):
+        if not wait_until(is_started, start_seconds):
             raise TemporaryError(
                 f"the supervisor of {folder} did not start within {start_seconds:g} s"
             )
