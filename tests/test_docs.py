@@ -5,6 +5,7 @@ Each test fails with the document and what is missing. ``docs/options.md`` is ge
 """
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -231,3 +232,31 @@ def test_every_setting_exists(page: Path) -> None:
     found += re.findall(r"\[aerotrain\] ([a-z]+_[a-z_]+|\w+(?= =))", page.read_text())
     missing = [each for each in found if each.lower() not in settings]
     assert not missing, f"{name_of(page)} names settings that do not exist: {missing}"
+
+
+def table_of_models() -> dict[str, dict[str, str]]:
+    """The cells of the table in docs/models.md, by row and strategy."""
+    lines = [line for line in (ROOT / "docs/models.md").read_text().splitlines() if "|" in line]
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    strategies = [name.strip("`") for name in header[1:]]
+    return {row: dict(zip(strategies, cells, strict=True)) for row, *cells in rows}
+
+
+def test_the_table_of_models_is_that_of_the_results() -> None:
+    results = json.loads((ROOT / "benchmarks/results/models.json").read_text())
+    cells = table_of_models()
+    shown = {
+        row: {name: cell.strip("¹²³⁴⁵⁶⁷⁸⁹ ") for name, cell in outcomes.items() if cell != "–"}
+        for row, outcomes in cells.items()
+    }
+    measured = {
+        row: {name: each["outcome"] for name, each in outcomes.items()}
+        for row, outcomes in results.items()
+        if row != "200 MB"
+    }
+    assert shown == measured, "write the results of benchmarks.model_table into docs/models.md"
+    notes = set(re.findall(r"^([¹²³⁴⁵⁶⁷⁸⁹]) ", (ROOT / "docs/models.md").read_text(), re.MULTILINE))
+    for row, outcomes in cells.items():
+        for strategy, cell in outcomes.items():
+            if not cell.startswith(("equal", "–")):
+                assert set(cell.split()[-1]) <= notes, f"{row}, {strategy}: {cell} is not explained"

@@ -53,6 +53,7 @@ ALONE = {
     "one_device, embedding": case("one_device", model="looking_up", steps_per_execution=STEPS),
     "one_device, normalized": case("one_device", model="normalized"),
     "one_device, its own train step": case("one_device", model="own_step", steps=30),
+    "one_device, Muon": case("one_device", steps=5, hparams={"optimizer": "Muon"}),
 }
 
 #: Cases that compute the same as ``one_device``.
@@ -80,6 +81,12 @@ SHARED_OWN = {
         "multi_worker_mirrored", workers=1, model="own_step", steps=30
     ),
 }
+
+#: Several steps in one execution, in which all replicas share the variables of metrics.
+AT_ONCE = "central_storage, its own train step, 10 at once"
+
+#: An optimizer that assigns weights itself, outside of TensorFlow's updates of a central variable.
+ASSIGNING = "central_storage, Muon"
 
 #: Layers whose state depends on a replica's part of the batch.
 STATEFUL = {
@@ -113,6 +120,8 @@ CASES = {
     **ALONE,
     **SHARED,
     **SHARED_OWN,
+    AT_ONCE: case("central_storage", model="own_step", steps=30, steps_per_execution=10),
+    ASSIGNING: case("central_storage", steps=5, hparams={"optimizer": "Muon"}),
     **STATEFUL,
     **SYNCHRONIZED,
     **UNSYNCHRONIZED,
@@ -171,6 +180,11 @@ def test_replicas_that_share_a_batch_train_the_same_model_as_one(steps_of, name)
     for replica in steps_of(name):
         assert replica["counter"] == replica["iterations"] == STEPS
         assert_same(replica, alone)
+
+
+def test_an_optimizer_that_assigns_weights_trains_in_central_storage_as_on_one_device(steps_of):
+    [alone], [central] = steps_of("one_device, Muon"), steps_of(ASSIGNING)
+    assert_same(central, alone)
 
 
 @pytest.mark.parametrize("name", SYNCHRONIZED)
@@ -320,6 +334,11 @@ def test_replicas_with_a_custom_train_step_train_the_same_model_as_one(steps_of,
         assert_same(doubled, one)
 
 
+def test_metrics_of_a_custom_train_step_count_each_step_of_an_execution_once(steps_of):
+    [one], [central] = steps_of("one_device, its own train step"), steps_of(AT_ONCE)
+    assert central["accuracy"][-1] == pytest.approx(one["accuracy"][-1], rel=1e-3)
+
+
 def test_an_optimizer_that_accumulates_gradients_is_refused_with_several_replicas():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
@@ -327,6 +346,16 @@ def test_an_optimizer_that_accumulates_gradients_is_refused_with_several_replica
     check_exchanged("one_device", model, arguments, records=64, replicas=1)
     with pytest.raises(FinalError, match=r"over 2 steps.*'mirrored'.*the option of that name"):
         check_exchanged("mirrored", model, arguments, records=64, replicas=2)
+
+
+def test_loss_scaling_in_central_storage_is_refused():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
+    arguments = TrainArguments(model="m", data="d", dtype_policy="mixed_float16")
+    for strategy, replicas in (("central_storage", 1), ("mirrored", 2)):
+        check_exchanged(strategy, model, arguments, records=64, replicas=replicas)
+    with pytest.raises(FinalError, match="use mixed_bfloat16, or choose 'mirrored'"):
+        check_exchanged("central_storage", model, arguments, records=64, replicas=2)
 
 
 def test_gradient_accumulation_with_a_custom_train_step_is_refused():

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 
-def build_model(_hparams):
+def build_model(hparams):
     model = keras.Sequential(
         [
             keras.layers.Flatten(),
@@ -17,8 +17,9 @@ def build_model(_hparams):
         ]
     )
     rate = keras.optimizers.schedules.ExponentialDecay(0.01, 20, 0.9)
+    optimizer = getattr(keras.optimizers, hparams.get("optimizer", "Adam"))
     model.compile(
-        keras.optimizers.Adam(rate, clipnorm=0.5, weight_decay=0.01),
+        optimizer(rate, clipnorm=0.5, weight_decay=0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
         weighted_metrics=["sparse_categorical_crossentropy"],

@@ -54,7 +54,7 @@ def run(job: Job, scratch: Path, steps: int) -> dict[str, np.ndarray]:
     with distribution.scope():
         KERAS.seed(arguments.seed)
         spec = batch_spec(dataset.schema, code.transform)
-        model = code.build({}, spec)
+        model = code.build(arguments.all_hparams, spec)
         counter = tf.Variable(
             0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
         )

@@ -65,11 +65,19 @@ class CustomStep(TrainStep):
         self._counter = counter
 
     def __call__(self, sums: MetricValues, batch: Any) -> list[tf.Tensor]:
-        for variable, value in zip(self.metrics.variables, sums, strict=False):
-            variable.assign(value)
+        metrics = list(zip(self.metrics.variables, sums, strict=False))
+        for variable, value in metrics:
+            # Keras reads, adds and assigns, so replicas that share a variable would each add the
+            # value that it has. It is 0 at the start of each step.
+            variable.assign(tf.zeros_like(value) if _is_shared(variable) else value)
         logs = flat(self.model.train_step(batch))
         done = self._counter.assign_add(1, read_value=True)
-        states = [tf.convert_to_tensor(variable.value) for variable in self.metrics.variables]
+        states = [
+            _added_once(value, variable)
+            if _is_shared(variable)
+            else tf.convert_to_tensor(variable.value)
+            for variable, value in metrics
+        ]
         losses = [tf.cast(logs[name], tf.float64) for name in self._losses]
         # Its gradients are not known here, so the whole weights are checked.
         weights = updated(self.weights, self.weights)
@@ -97,6 +105,21 @@ class ReplicatedCustomStep:
     ) -> list[tf.Tensor]:
         [(_, batch)] = microbatches
         return self._step(sums, batch)
+
+
+def _is_shared(variable: Any) -> bool:
+    """Whether several replicas update the same variable, instead of a copy each."""
+    replica = tf.distribute.get_replica_context()
+    has_copies = isinstance(variable.value, tf.distribute.DistributedValues)
+    return replica.num_replicas_in_sync > 1 and not has_copies
+
+
+def _added_once(before: tf.Tensor, metric: Any) -> tf.Tensor:
+    """``before`` of this replica, to which the first one adds what all did in this step."""
+    added = tf.convert_to_tensor(metric.value)
+    replica = tf.distribute.get_replica_context()
+    is_first = tf.equal(replica.replica_id_in_sync_group, 0)
+    return before + tf.where(is_first, added, tf.zeros_like(added))
 
 
 def _summed_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

@@ -52,10 +52,10 @@ class MovingAverages:
 def aggregate_in_center(model: Any) -> None:
     """Set how values that several replicas assign to one central variable are aggregated.
 
-    Statistics become the mean of the replicas' values. Seed states, which all replicas advance
-    equally, are taken from the first replica.
+    Statistics become the mean of the replicas' values, as weights do, which some optimizers assign
+    on each replica. Seed states, which all replicas advance equally, are taken from the first one.
     """
-    for variable in [*model.non_trainable_variables, *model.optimizer.variables]:
+    for variable in [*model.variables, *model.optimizer.variables]:
         central = variable.value
         if central.aggregation == tf.VariableAggregation.NONE:
             first = tf.VariableAggregation.ONLY_FIRST_REPLICA
