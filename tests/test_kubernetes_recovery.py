@@ -239,7 +239,7 @@ def test_a_pod_restarts_under_its_address_on_another_node_with_more_memory() -> 
         {"role": "ps"},
     ]
     job = described("s3://bucket", replicas=replicas, code="s3://bucket/code")
-    plan = plan_pods(job, "try-1", PodSettings(image="image:1"))
+    plan = plan_pods(job, "try-1", PodSettings(namespace="default", image="image:1"))
     pods = {pod["metadata"]["name"]: pod for pod in plan.others if pod["kind"] == "Pod"}
 
     def made(**how: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class PodSettings:
     ``queue`` is ``kueue:NAME``, ``volcano:NAME`` or empty.
     """
 
-    namespace: str = "default"
+    namespace: str
     image: str
     store_secret: str = ""
     pod_template: Template = field(default_factory=dict)
