@@ -14,9 +14,10 @@ import pytest
 
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.store import open_store
+from aerotrain.supervisor.preloading import NEVER_WITH, may_fork
 from aerotrain_airflow.backends.process.folder import JobFolder
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
-from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, ForkServer, may_fork
+from aerotrain_airflow.backends.process.warm_start import ForkServer
 from support.live_sets import end_fork_server, process_launcher, replica_environment
 from test_process_recovery import ALONE, job
 

@@ -12,12 +12,12 @@ from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import Port, hold, release
+from aerotrain.supervisor.preloading import may_fork
 from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import Start, observation_of
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
-from aerotrain_airflow.backends.process.warm_start import may_fork
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 #: Seconds between two observations: short compared to a replica's start, long compared to the
