@@ -24,9 +24,10 @@ from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import reserved_ports
-from aerotrain.supervisor.preloading import may_fork, preload
+from aerotrain.supervisor.preloading import preload
 from aerotrain.supervisor.processes import (
     end_with,
     is_alive,

@@ -1,9 +1,7 @@
 """Preloading: the imports of a training, in a process from which its replicas are forked.
 
-A fork shares all results of its parent's imports. So a replica whose imports could have other
-results is started by running the interpreter instead (``may_fork``). A process that has preloaded
-runs no TensorFlow operation and has a single Python thread; it holds about 500 MiB, which all
-processes forked from it share.
+A process that has preloaded runs no TensorFlow operation and has a single Python thread. It holds
+about 500 MiB, which all processes forked from it share. ``fork_rules`` says which replicas may be.
 """
 
 import gc
@@ -19,45 +17,8 @@ from types import ModuleType
 from typing import NoReturn
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import Job, ReplicaName
 from aerotrain.supervisor.processes import open_files
 from aerotrain.supervisor.replica_process import Preloaded
-
-#: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
-#: may do anything on import, so it is not forked.
-MODULES = frozenset(
-    {"aerotrain.check", "aerotrain.train", "aerotrain.evaluate", "aerotrain.export"}
-)
-
-#: Prefixes of variables that exclude a fork: they change the results of an import, or concern
-#: devices, whose drivers do not survive a fork.
-NEVER_WITH = (
-    "TF_USE_LEGACY_KERAS",
-    "TF_GPU_",
-    "TF_FORCE_GPU",
-    "TF_XLA_",
-    "XLA_",
-    "KERAS_BACKEND",
-    "CUDA",
-    "NVIDIA_",
-    "HIP_",
-    "HSA_",
-    "ROCR_",
-    "TPU_",
-    "LD_PRELOAD",
-    "LD_AUDIT",
-)
-
-#: Prefixes of other variables that an import may read: a replica is forked only from a process that
-#: has the same values.
-_READ_BY_IMPORTS = (
-    *("PYTHON", "VIRTUAL_ENV", "PATH", "HOME", "LANG", "LC_", "TZ", "LD_", "GLIBC_", "MALLOC_"),
-    *("TF_", "KERAS_", "ABSL_", "GRPC_", "ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
-    *("GOTO_", "BLIS_", "NUMEXPR_", "NPY_"),
-)
-
-#: Device files of accelerator drivers. If one exists, nothing is forked.
-_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/dxg")
 
 #: The imports of the steps that use TensorFlow, including Keras and the store's client.
 IMPORTED = (
@@ -76,21 +37,6 @@ IMPORTED = (
 
 #: Packages that make this process stale when another version of one is installed.
 _PACKAGES = ("aerotrain", "tensorflow", "keras", "numpy")
-
-
-def may_fork(job: Job, name: ReplicaName, environment: Mapping[str, str]) -> bool:
-    """Whether this replica of the job may be forked from a process with ``environment``."""
-    own = {**environment, **job.replica(name.role).environment}
-    return (
-        job.module in MODULES
-        and not any(variable.startswith(NEVER_WITH) for variable in own)
-        and not any(map(os.path.exists, _DEVICES))
-        and import_variables(own) == import_variables(environment)
-    )
-
-
-def import_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_BY_IMPORTS)}
 
 
 def preload() -> Preloaded:

@@ -10,9 +10,9 @@ from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import Port, hold, release
-from aerotrain.supervisor.preloading import may_fork
 from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import Start, observation_of
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine

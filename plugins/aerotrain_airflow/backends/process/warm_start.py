@@ -12,7 +12,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from aerotrain.supervisor.preloading import import_variables
+from aerotrain.supervisor.fork_rules import import_variables
 from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import ask, runtime_folder
 
