@@ -75,7 +75,7 @@ class PodGroup:
 
     async def __aenter__(self) -> Self:
         labels = f"{JOB_LABEL}={self._handle.name}"
-        pulse = Pulse()
+        pulse = Pulse(self._say)
         self._watch = PodWatch(self._cluster, labels, self._take, self._took_all, self._say, pulse)
         background = [self._watch.run(), pulse.run()]
         if self._workload:
