@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -28,18 +29,43 @@ def with_tf_keras(folder: Path) -> Path | str:
     return _created(folder, [*wanted, "--override", str(override), "--compile-bytecode"])
 
 
-def _created(folder: Path, install: Sequence[str]) -> Path | str:
+def add_keras_hub(folder: Path) -> None:
+    """Install KerasHub into ``folder``; without its requirements for texts and for downloads.
+
+    Raises:
+        RuntimeError: it cannot be installed.
+    """
+    # tensorflow-text, which it requires too, would replace tensorflow-cpu.
+    hub = ["keras-hub==0.32.*", "kagglehub", "kagglesdk"]
+    packages = [*hub, "regex", "sentencepiece", "tokenizers", "tqdm"]
+    words = ["pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
+    done = subprocess.run(
+        [_uv(), *words, "--target", str(folder), *packages],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"KerasHub cannot be installed: {done.stderr.strip()}")
+
+
+def _uv() -> str:
     uv = os.environ.get("UV") or shutil.which("uv")
     if not uv:
-        return "uv is not on the PATH, and UV does not name it"
+        raise RuntimeError("uv is not on the PATH, and UV does not name it")
+    return uv
+
+
+def _created(folder: Path, install: Sequence[str]) -> Path | str:
     python = folder / "bin" / "python"
     try:
+        uv = _uv()
         for words in (
             ["venv", "--quiet", "--allow-existing", "--python", "3.11", str(folder)],
             ["pip", "install", "--quiet", "--python", str(python), *install],
         ):
             subprocess.run([uv, *words], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         return f"uv could not create its environment: {said.strip().splitlines()[-1]}"
     return python
