@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from benchmarks.fault_injection import processes_of
 
@@ -293,17 +294,36 @@ def test_the_failure_of_a_replica_ends_the_others_and_is_named(tmp_path, digits)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_replicas_end_with_the_command(tmp_path, digits, number):
     where = ["--store", digits.store, "--data", digits.data, "--code", str(MODELS)]
     words = ["--model", "small", "--epochs", "2000", "--strategy", "parameter_server"]
     environment = {"TMPDIR": str(tmp_path)}  # of the command's scratch folder
     with start([*AEROTRAIN, "train", *where, *words], tmp_path, environment) as process:
         read_until(process, "[chief] epoch 1 of")
-        assert len(processes_of(f"{tmp_path}/")) >= 4
+        replicas = [psutil.Process(each) for each in processes_of(f"{tmp_path}/")]
+        assert len(replicas) >= 4
+        assert {" ".join(each.cmdline()) for each in replicas} == {
+            " ".join(psutil.Process(process.pid).cmdline())
+        }, "they are forked, so that TensorFlow is imported once"
         process.send_signal(number)
         assert process.wait(60) == (-number if number is signal.SIGKILL else ExitCode.TERMINATED)
     wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
+
+
+@pytest.mark.process
+def test_the_command_ends_at_once_while_it_still_imports(tmp_path):
+    words = ["--store", tmp_path.as_uri(), "--data", "file:///none", "--model", "small"]
+    more = ["--strategy", "parameter_server", "--code", str(MODELS)]
+    environment = {"TMPDIR": str(tmp_path)}
+    with start([*AEROTRAIN, "train", *words, *more], tmp_path, environment) as process:
+        read_until(process, "the output goes to")
+        command = psutil.Process(process.pid)
+        # One of them removes the scratch folder at the end, and the other is the supervisor.
+        children = wait_for("two", lambda: each if len(each := command.children()) > 1 else [], 60)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == ExitCode.TERMINATED
+    assert not psutil.wait_procs(children, 60)[1]
 
 
 @pytest.mark.process

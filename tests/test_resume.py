@@ -11,6 +11,7 @@ from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
 from aerotrain.contract.status import Progress
 from aerotrain.data.dataset import load_dataset
+from aerotrain.lease import KEY as LEASE
 from aerotrain.store import CorruptError, open_store, publish
 from aerotrain.train import run
 from aerotrain.training.checkpoints.checkpoints import restore_weights
@@ -88,6 +89,7 @@ def whole(digits):
 def by_hand(digits, name, strategy, **arguments):
     """The process of a manual run, on two devices if the strategy uses several."""
     given = {"checkpoint-interval": 0.05, "steps-per-execution": 7, "epochs": EPOCHS, **arguments}
+    given["hparams"] = '{"noise": 0.01}'
     words = ["train", "--run", name, "--strategy", strategy, "--model", "tallying"]
     words += ["--code", str(MODELS), "--data", digits.data, "--store", digits.store]
     words += [str(each) for key, value in given.items() for each in (f"--{key}", value)]
@@ -118,6 +120,7 @@ def test_a_training_killed_at_any_step_has_the_results_of_an_uninterrupted_one(
     with by_hand(digits, name, strategy) as process:
         saved_after(process, RANDOM.randrange(20, STEPS - 60))
         process.kill()
+    store_of(digits, name).delete(LEASE)  # other tests wait for its expiry
     with by_hand(digits, name, strategy) as process:
         said = read_until(process, "the trained model is")
     assert "resuming from the checkpoint of step" in said
@@ -256,7 +259,8 @@ def test_a_checkpoint_of_another_model_names_the_variable(digits, hparams, messa
 
 
 def test_a_training_may_resume_under_another_strategy_and_prints_what_changed(digits):
-    before = digits.replica("train", "elsewhere", model="tallying", data=digits.data, epochs=2)
+    common = {"model": "tallying", "data": digits.data, "hparams": {"noise": 0.01}}
+    before = digits.replica("train", "elsewhere", epochs=2, **common)
     run(before)
     before.lease.release()  # otherwise the next launch waits until it expires
     with by_hand(digits, "elsewhere", "mirrored") as process:

@@ -1,8 +1,10 @@
 """Warm start: what is forked from a process with imports, with no other difference."""
 
+import ast
 import asyncio
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,9 +16,10 @@ import pytest
 
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.store import open_store
+from aerotrain.supervisor.fork_rules import NEVER_WITH, may_fork
 from aerotrain_airflow.backends.process.folder import JobFolder
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
-from aerotrain_airflow.backends.process.warm_start import NEVER_WITH, ForkServer, may_fork
+from aerotrain_airflow.backends.process.warm_start import ForkServer
 from support.live_sets import end_fork_server, process_launcher, replica_environment
 from test_process_recovery import ALONE, job
 
@@ -51,6 +54,15 @@ def test_a_replica_with_another_number_of_threads_than_the_server_is_not_forked(
     assert not may_fork(threaded, CHIEF, {})
     assert may_fork(threaded, CHIEF, {"OMP_NUM_THREADS": "1"})
     assert may_fork(training(tmp_path, WORD="a"), CHIEF, {})
+
+
+def test_what_the_imports_set_themselves_does_not_prevent_forking(tmp_path: Path) -> None:
+    imported = "import os, keras, tensorflow; print([*os.environ])"
+    ran = subprocess.run([sys.executable, "-c", imported], env={}, capture_output=True, check=True)
+    names = ast.literal_eval(ran.stdout.decode())
+    assert "TPU_ML_PLATFORM" in names
+    assert may_fork(training(tmp_path), CHIEF, dict.fromkeys([*names, "KERAS_BACKEND"], "1"))
+    assert may_fork(training(tmp_path, KERAS_BACKEND="jax"), CHIEF, {})
 
 
 def test_each_folder_interpreter_and_environment_has_its_own_fork_server() -> None:

@@ -24,9 +24,18 @@ from aerotrain.contract.errors import ExitCode, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain.replica import GRACE, Replica, ignore_full_disk
+from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import reserved_ports
-from aerotrain.supervisor.processes import end_with, reset_signals, send, umask, wait_until
+from aerotrain.supervisor.preloading import preload
+from aerotrain.supervisor.processes import (
+    end_with,
+    is_alive,
+    reset_signals,
+    send,
+    umask,
+    wait_until,
+)
 from aerotrain.supervisor.protocol import LOG, Start, ask, observation_of, socket_of
 from aerotrain.supervisor.supervisor import supervise
 
@@ -38,6 +47,9 @@ CHIEF = ReplicaName(Role.CHIEF, 0)
 
 #: Seconds between two checks of the replicas, and until the supervisor answers.
 _CHECK_EVERY, _ANSWER = 0.2, 10.0
+
+#: Seconds for a supervisor's imports, on a busy machine.
+_IMPORT_SECONDS = 180.0
 
 #: Seconds in which a scratch folder must be removed, although killed processes may still write.
 _REMOVAL = 60.0
@@ -165,7 +177,11 @@ def run_replicas(job: Job, folder: Path, environment: Mapping[str, str]) -> int:
     """
     logs = _Logs(job, folder)
     preemption = _Preemption(job)
-    with reserved_addresses(job) as addresses, _supervised(folder) as requests:
+    warm = any(may_fork(job, name, environment) for name in job.names())
+    with (
+        reserved_addresses(job) as addresses,
+        _supervised(folder, preemption, warm=warm) as requests,
+    ):
         start = partial(_start, job, addresses, environment)
         request = start(dict.fromkeys(job.names(), 0))
         why_open = _ask(requests, {"do": "observe"})["open"]
@@ -206,7 +222,7 @@ def _start(
                 **replica_environment(job, name, addresses, ATTEMPT, count),
             },
             umask=umask(),
-            warm=False,
+            warm=may_fork(job, name, environment),
         )
         for name, count in restarts.items()
     ]
@@ -292,27 +308,36 @@ def reserved_addresses(job: Job) -> Iterator[dict[ReplicaName, str]]:
 
 
 @contextmanager
-def _supervised(folder: Path) -> Iterator[Path]:
-    """The socket of a supervisor in ``folder``, which ends its replicas when this scope ends."""
-    parent = os.getpid()
-    if os.fork() == 0:
+def _supervised(folder: Path, preemption: _Preemption, *, warm: bool) -> Iterator[Path]:
+    """The socket of a supervisor in ``folder``, which ends its replicas when this scope ends.
+
+    A ``warm`` one imports what its replicas need, and forks them.
+    """
+    parent, supervisor = os.getpid(), os.fork()
+    if supervisor == 0:
         try:
             os.setsid()
             reset_signals()
             end_with(parent, signal.SIGTERM)
-            supervise(folder)
+            supervise(folder, preload if warm else None)
         finally:
             os._exit(1)
-    requests = socket_of(folder)
+    requests, start_seconds = socket_of(folder), _IMPORT_SECONDS if warm else _ANSWER
 
-    def answers() -> bool:
+    def is_started() -> bool:
+        if preemption.at is not None:  # before any replica runs
+            sys.exit(ExitCode.TERMINATED)
         with suppress(OSError):
             return bool(ask(requests, {"do": "observe"}, seconds=_ANSWER))
+        if not is_alive(supervisor):
+            raise TemporaryError(f"the supervisor of {folder} ended while it started")
         return False
 
     try:
-        if not wait_until(answers, _ANSWER):
-            raise TemporaryError(f"the supervisor of {folder} did not start within {_ANSWER:g} s")
+        if not wait_until(is_started, start_seconds):
+            raise TemporaryError(
+                f"the supervisor of {folder} did not start within {start_seconds:g} s"
+            )
         yield requests
     finally:
         with suppress(OSError):

@@ -30,7 +30,7 @@ from unittest import mock
 import numpy as np
 
 from aerotrain import replica, training
-from aerotrain.supervisor.fork_server import IMPORTED
+from aerotrain.supervisor.preloading import IMPORTED
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
 _FORKS = multiprocessing.get_context("forkserver")

@@ -53,13 +53,14 @@ _CANNOT_START = 127
 class Preloaded:
     """The imports of a forked process.
 
-    ``become`` turns it into the replica with this environment and command, and does not return,
-    unless the imports are outdated and the interpreter must be run. ``files`` are the open files
-    that the imports need.
+    ``become`` turns it into the replica with this environment and command. ``files`` are the open
+    files that the imports need. ``is_stale`` returns whether a module has changed on disk since,
+    and the interpreter must be run instead.
     """
 
-    become: Callable[[Mapping[str, str], Sequence[str]], None]
+    become: Callable[[Mapping[str, str], Sequence[str]], NoReturn]
     files: Collection[int]
+    is_stale: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _become(start: Start, folder: ReplicaFolder, log: int, preloaded: Preloaded 
         os.umask(start.umask)
         name_process(start.name)
         environment = {**start.environment, **folder.environment()}
-        if preloaded is not None and start.warm:
+        if preloaded is not None and start.warm and not preloaded.is_stale():
             preloaded.become(environment, start.command)
         os.execvpe(start.command[0], list(start.command), environment)
     except BaseException:  # noqa: BLE001 -- whatever it is, the log is where it is looked for

@@ -10,6 +10,7 @@ from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
 from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import Port, hold, release
 from aerotrain.supervisor.processes import umask
@@ -17,7 +18,6 @@ from aerotrain.supervisor.protocol import Start, observation_of
 from aerotrain_airflow.backends.base import Emit, GoneError, LogLine
 from aerotrain_airflow.backends.process.folder import JobFolder, exclusive, explained_errors
 from aerotrain_airflow.backends.process.supervisor_client import SupervisorClient
-from aerotrain_airflow.backends.process.warm_start import may_fork
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 #: Seconds between two observations: short compared to a replica's start, long compared to the

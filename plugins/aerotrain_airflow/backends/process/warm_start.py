@@ -1,13 +1,8 @@
-"""Warm start: forks replicas from a process that has already imported TensorFlow.
-
-A fork shares all results of its parent's imports. So a replica whose imports could have other
-results is started by running the interpreter instead, as is every replica if the setting is off.
-"""
+"""Warm start: the client of a fork server, from which the supervisor of a job is forked."""
 
 import asyncio
 import hashlib
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -17,45 +12,9 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.supervisor.fork_rules import import_variables
 from aerotrain.supervisor.processes import umask
 from aerotrain.supervisor.protocol import ask, runtime_folder
-
-#: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
-#: may do anything on import, so it is not forked.
-MODULES = frozenset(
-    {"aerotrain.check", "aerotrain.train", "aerotrain.evaluate", "aerotrain.export"}
-)
-
-#: Prefixes of variables that exclude a fork: they change the results of an import, or concern
-#: devices, whose drivers do not survive a fork.
-NEVER_WITH = (
-    "TF_USE_LEGACY_KERAS",
-    "TF_GPU_",
-    "TF_FORCE_GPU",
-    "TF_XLA_",
-    "XLA_",
-    "KERAS_BACKEND",
-    "CUDA",
-    "NVIDIA_",
-    "HIP_",
-    "HSA_",
-    "ROCR_",
-    "TPU_",
-    "LD_PRELOAD",
-    "LD_AUDIT",
-)
-
-#: Prefixes of other variables that an import may read: a replica is forked only from a process that
-#: has the same values.
-_READ_BY_IMPORTS = (
-    *("PYTHON", "VIRTUAL_ENV", "PATH", "HOME", "LANG", "LC_", "TZ", "LD_", "GLIBC_", "MALLOC_"),
-    *("TF_", "KERAS_", "ABSL_", "GRPC_", "ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
-    *("GOTO_", "BLIS_", "NUMEXPR_", "NPY_"),
-)
-
-#: Device files of accelerator drivers. If one exists, nothing is forked.
-_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/dxg")
 
 #: Seconds without a request after which a fork server ends.
 IDLE = 600.0
@@ -67,21 +26,6 @@ _POLL_EVERY = 0.05
 _ANSWER_SECONDS = 10.0
 
 _LOG = getLogger(__name__)
-
-
-def may_fork(job: Job, name: ReplicaName, environment: Mapping[str, str]) -> bool:
-    """Whether this replica of the job may be forked from the server of ``environment``."""
-    own = {**environment, **job.replica(name.role).environment}
-    return (
-        job.module in MODULES
-        and not any(variable.startswith(NEVER_WITH) for variable in own)
-        and not any(map(os.path.exists, _DEVICES))
-        and _import_variables(own) == _import_variables(environment)
-    )
-
-
-def _import_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_BY_IMPORTS)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +41,7 @@ class ForkServer:
 
     @property
     def socket(self) -> Path:
-        of = [str(self.root), self.python, sorted(_import_variables(self.environment).items())]
+        of = [str(self.root), self.python, sorted(import_variables(self.environment).items())]
         return runtime_folder() / f"warm-{hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]}"
 
     async def fork_supervisor(self, folder: Path, *, wait: bool) -> bool:
