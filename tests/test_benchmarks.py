@@ -62,7 +62,7 @@ def test_two_models_with_different_data_are_trained_in_one_store(
 ):
     for name, column in (("squares", "image"), ("sentences", "words")):
         (tmp_path / f"{name}.py").write_text(
-            "def list_parts():\n    return [0]\n"
+            "def list_parts():\n    return [{}]\n"
             "def read_part(part):\n"
             f"    return ((str(n), {{'{column}': n, 'label': n % 2}}) for n in range(50))\n"
         )
