@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer records and trainings")
     quick = parser.parse_args().quick
     print_origin()
-    records, trainings = (20_000, 2) if quick else (100_000, 4)
+    records, readings, trainings = (10_000, 3, 2) if quick else (100_000, 5, 4)
     sys.path.insert(0, str(MODELS))
     with (
         tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name,
@@ -77,7 +77,7 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the server has its own by now
         server.make_bucket(BUCKET)
         data = Data.written(Path(name), records)
-        read = rates_of_reading(data, Path(name), 5)
+        read = rates_of_reading(data, Path(name), readings)
         trained = rates_of_training(data, Path(name), trainings)
         orders = rows_of_orders(Path(name) / "orders", records)
     rates = {**read, **trained}

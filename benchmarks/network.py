@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,8 @@ def main() -> None:
 def _digits(folder: Path) -> str:
     """The URL of the digits, prepared in ``folder``."""
     sys.path.insert(0, str(DIGITS))
-    return prepare((folder / "store").as_uri(), folder / "scratch", "digits", shards=2)
+    with redirect_stdout(sys.stderr):
+        return prepare((folder / "store").as_uri(), folder / "scratch", "digits", shards=2)
 
 
 def _job(folder: Path, module: str, run: str, arguments: Mapping[str, Any], **more: Any) -> Job:

@@ -38,7 +38,7 @@ ROUNDS = 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="128 MiB, and a plan of 20,000 files")
+    parser.add_argument("--quick", action="store_true", help="512 MiB, and a plan of 20,000 files")
     parser.add_argument("--folder", type=Path, help="folder for temporary data")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -46,9 +46,9 @@ def main() -> None:
         run_step(json.loads(arguments.step))
         return
     print_origin()
-    size, files = (GIB // 8, 20_000) if arguments.quick else (10 * GIB, 1_000_000)
+    size, files = (GIB // 2, 20_000) if arguments.quick else (10 * GIB, 1_000_000)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
-        report(Path(name), size, files, part_bytes=size // 4 if arguments.quick else GIB)
+        report(Path(name), size, files, part_bytes=size // 8 if arguments.quick else GIB)
 
 
 def report(folder: Path, size: int, files: int, part_bytes: int) -> None:
