@@ -27,7 +27,7 @@ from typing import Any, NoReturn, Self
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
 from aerotrain.contract.job import Job, Role
 from aerotrain.standalone import reserved_addresses
-from aerotrain.supervisor.fork_server import IMPORTED
+from aerotrain.supervisor.preloading import IMPORTED
 from aerotrain.supervisor.processes import end_with
 
 ROOT = Path(__file__).parent.parent
