@@ -8,7 +8,6 @@ copying a file of the same bytes with their CRC-32C, in pieces that stay in the 
 
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -30,6 +29,7 @@ from aerotrain.data.prepare.cast import cast_to_schema
 from aerotrain.data.prepare.partition import keep_freed_memory
 from aerotrain.data.records import encoded_frames
 from aerotrain.data.sources import open_source
+from benchmarks.environments import with_beam
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 
 PIXELS = 28 * 28
@@ -65,7 +65,7 @@ def main() -> None:
         in_turns(contestants, 1)  # not counted: the first ones also load modules
         try:
             contestants[BEAM] = stack.enter_context(Beam(folder)).write
-        except BeamError as error:
+        except RuntimeError as error:
             print(f"no figure write_over_beam: {error}\n")
         seconds = in_turns(contestants, rounds)
     report({name: [records / each for each in taken] for name, taken in seconds.items()})
@@ -161,15 +161,15 @@ def machine(folder: Path) -> float:
     return time.monotonic() - begin
 
 
-class BeamError(Exception):
-    """Beam cannot be installed or has failed; the message says why."""
-
-
 class Beam:
-    """A process of Apache Beam in its own environment; a context that ends it."""
+    """A process of Apache Beam in its own environment; a context that ends it.
+
+    Raises:
+        RuntimeError: Beam cannot be installed.
+    """
 
     def __init__(self, folder: Path) -> None:
-        python = _with_beam(folder / "beam")
+        python = with_beam(folder / "beam")
         self._process = subprocess.Popen(
             [python, WRITE_WITH_BEAM, folder / "ours.tfrecord"],
             cwd=folder,
@@ -190,29 +190,8 @@ class Beam:
         assert self._process.stdout
         print(file=self._process.stdin, flush=True)
         if not (seconds := self._process.stdout.readline()):
-            raise BeamError(f"Beam ended with exit code {self._process.wait()}: see its output")
+            raise RuntimeError(f"Beam ended with exit code {self._process.wait()}: see its output")
         return float(seconds)
-
-
-def _with_beam(folder: Path) -> Path:
-    """A Python in ``folder`` that has Apache Beam."""
-    uv = os.environ.get("UV") or shutil.which("uv")
-    if not uv:
-        raise BeamError("uv, which installs Beam, is not on the PATH, and UV does not name it")
-    python = folder / "bin" / "python"
-    # Without its C extension Beam computes each checksum in Python, which takes 20 times as long.
-    packages = ["apache-beam==2.77.*", "google-crc32c", "crcmod"]
-    try:
-        for words in (
-            ["venv", "--quiet", "--python", "3.11", str(folder)],
-            ["pip", "install", "--quiet", "--python", str(python), *packages],
-        ):
-            subprocess.run([uv, *words], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        last = said.strip().splitlines()[-1]
-        raise BeamError(f"uv could not create its environment: {last}") from error
-    return python
 
 
 if __name__ == "__main__":

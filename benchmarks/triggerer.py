@@ -133,7 +133,8 @@ def _plan(number: int) -> PodPlan:
             ],
         }
     )
-    return plan_pods(job, "try-1", PodSettings(image="aerotrain:1", store_secret="store"))
+    settings = PodSettings(namespace="default", image="aerotrain:1", store_secret="store")
+    return plan_pods(job, "try-1", settings)
 
 
 def _seconds_to_plan() -> float:
