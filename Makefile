@@ -113,6 +113,7 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 		mv benchmarks/results/$$name.md.new benchmarks/results/$$name.md; \
 		cat benchmarks/results/$$name.md; \
 	done
+	@$(BIN)/python -m benchmarks.stale
 
 docs: $(READY) ## write docs/options.md from the declared options, docs/inputs.md by running its cases
 	$(BIN)/python -m devtools.options_page > docs/options.md
