@@ -53,7 +53,8 @@ def plan(**settings: Any) -> list[dict[str, Any]]:
             "task": "train",
         }
     )
-    return list(plan_pods(job, "try-1", PodSettings(**{"image": "a:1", **settings})).others)
+    made = PodSettings(**{"namespace": "aerotrain", "image": "a:1", **settings})
+    return list(plan_pods(job, "try-1", made).others)
 
 
 @pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])

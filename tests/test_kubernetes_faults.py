@@ -170,7 +170,8 @@ def test_an_api_that_stays_unavailable_fails_the_start_with_a_temporary_error(
     own: KubernetesDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "RETRY_FOR", 0.5)
-    launcher = Launcher(KubernetesBackend(PodSettings(image="imagined:1"), CONN_ID, "try-1"))
+    settings = PodSettings(namespace="default", image="imagined:1")
+    launcher = Launcher(KubernetesBackend(settings, CONN_ID, "try-1"))
     plan = launcher.plan(described("s3://bucket", replicas=ALONE), "try-1")
     with own.away(), pytest.raises(TemporaryError, match="the Kubernetes API does not answer"):
         launcher.start(plan)

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends import driver
 from aerotrain_airflow.backends.kubernetes import backend as backend_module
+from aerotrain_airflow.backends.kubernetes import group as group_module
 from aerotrain_airflow.backends.kubernetes import lifecycle, trigger
 from aerotrain_airflow.backends.kubernetes.identity import restarts_of
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
@@ -196,6 +198,34 @@ def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
 
 
 @pytest.mark.process
+def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(group_module, "_ASK_KUEUE_EVERY", 0.1)
+    message = "insufficient unused quota for cpu in flavor default, 200m more needed"
+    pending = {"type": "QuotaReserved", "status": "False", "message": message}
+    with KubernetesDouble(tmp_path, kueue=True) as double:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
+        group = ImaginedGroup(double, {"chief": statuses.gated()}, queue="kueue:research")
+        with pytest.raises(FinalError, match="there is no LocalQueue research in namespace"):
+            group.launcher.check([group.launcher.plan(group.job, "try-1")])
+        workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        status = {"conditions": [pending]}
+        double.create(
+            {"kind": "Workload", "metadata": {"name": workload}, "status": status}, group.namespace
+        )
+        group.age(10_000)
+        group.followed()
+        double.wait_for(lambda: f"Kueue does not admit job: {message}" in caplog.text, "the reason")
+        assert not group.has_ended()
+        group.become(statuses.running())
+        group.become(statuses.exited(0))
+        assert group.end().state is State.SUCCEEDED
+    assert caplog.text.count(message) == 1
+
+
+@pytest.mark.process
 def test_a_follower_whose_task_has_a_later_try_ends_nothing(own: KubernetesDouble) -> None:
     group = ImaginedGroup(own)
     old = group.follow(until=time.time() + 2)
@@ -239,7 +269,7 @@ def test_a_pod_restarts_under_its_address_on_another_node_with_more_memory() -> 
         {"role": "ps"},
     ]
     job = described("s3://bucket", replicas=replicas, code="s3://bucket/code")
-    plan = plan_pods(job, "try-1", PodSettings(image="image:1"))
+    plan = plan_pods(job, "try-1", PodSettings(namespace="default", image="image:1"))
     pods = {pod["metadata"]["name"]: pod for pod in plan.others if pod["kind"] == "Pod"}
 
     def made(**how: Any) -> dict[str, Any]:

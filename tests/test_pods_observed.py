@@ -43,7 +43,8 @@ class Seen(ObservedGroup):
     def __init__(self) -> None:
         self.restarts = {CHIEF: 0, WORKER: 0}
         handle = Handle("default", "job", "try-1", OWNER)
-        super().__init__(self.restarts, handle, self.restarts.__getitem__)
+        self.now = CREATED
+        super().__init__(self.restarts, handle, self.restarts.__getitem__, lambda: self.now)
 
     def lists(self, began: float, *pods: dict[str, Any]) -> None:
         self.looked_at_all({name for each in pods if (name := self.take(each))}, began)
@@ -63,6 +64,24 @@ def test_before_the_first_list_no_pod_counts_as_missing(seen: Seen) -> None:
     assert (seen.states(), seen.looked) == (["running"], None)
     seen.lists(5.0, pod(CHIEF, statuses.running()))
     assert (seen.states(), seen.looked) == (["running", "lost"], 5.0)
+
+
+def queued(pod: dict[str, Any]) -> None:
+    pod["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}
+
+
+def test_the_time_in_a_queue_is_no_time_of_waiting_to_start(seen: Seen) -> None:
+    seen.take(pod(CHIEF, queued, statuses.gated()))
+    assert (seen.seen[CHIEF].state, seen.seen[CHIEF].waits_since) == (State.PENDING, None)
+    admitted = pod(CHIEF, queued, statuses.unschedulable())
+    for later in (5_000, 6_000):
+        seen.now = CREATED + later
+        seen.take(admitted)
+        assert seen.seen[CHIEF].waits_since == CREATED + 5_000
+    next_follower = Seen()
+    next_follower.now = CREATED + 7_000
+    next_follower.take(admitted)
+    assert next_follower.seen[CHIEF].waits_since == CREATED + 7_000
 
 
 def test_the_times_of_waiting_and_starting_are_those_of_the_pod(seen: Seen) -> None:

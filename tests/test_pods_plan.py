@@ -89,7 +89,8 @@ def job(strategy: str = "parameter_server", *replicas: dict[str, Any], **changes
 
 
 def plan(described: Job | None = None, attempt: str = "try-1", **settings: Any) -> PodPlan:
-    return plan_pods(described or job(), attempt, PodSettings(**{"image": IMAGE, **settings}))
+    made = PodSettings(**{"namespace": "aerotrain", "image": IMAGE, **settings})
+    return plan_pods(described or job(), attempt, made)
 
 
 def gpus() -> Job:
@@ -187,7 +188,7 @@ def test_launches_have_the_same_description_only_if_their_job_is_the_same() -> N
     ]
     assert len({described, *(each.description for each in others)}) == 5
     assert plan().owner["metadata"]["annotations"]["aerotrain/description"] == described
-    assert plan().handle == "default/train-digits-1a2b3c4d/try-1"
+    assert plan().handle == "aerotrain/train-digits-1a2b3c4d/try-1"
 
 
 def test_a_variable_reaches_its_replica_as_it_was_written() -> None:

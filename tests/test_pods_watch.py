@@ -37,13 +37,11 @@ class Clock:
         self.now += seconds
 
 
-def said_by_watch(meanwhile: Callable[[], None], pulse: Pulse, times: int = 1) -> list[str]:
-    said: list[str] = []
+def watched(meanwhile: Callable[[], None], pulse: Pulse, said: list[str], times: int = 1) -> None:
     api: Any = Away(meanwhile, times)
     pods = PodWatch(api, "job=job", lambda *_: None, lambda *_: None, said.append, pulse)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(pods.run())
-    return said
 
 
 @pytest.fixture(autouse=True)
@@ -51,25 +49,39 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_PAUSES", (0.0, 0.0))
 
 
-def test_a_stop_of_the_own_process_is_not_reported_as_an_unavailable_api() -> None:
-    clock = Clock()
-    [said] = said_by_watch(lambda: clock.goes_on(74), Pulse(clock))
-    assert said.startswith("this process was stopped for 74 s")
+@pytest.fixture
+def said() -> list[str]:
+    return []
 
 
-def test_an_unavailable_api_is_reported_as_such_also_after_a_stop() -> None:
+@pytest.mark.parametrize("loses_connection", [True, False])
+def test_a_stop_of_the_own_process_is_reported_once_and_not_as_an_unavailable_api(
+    said: list[str], loses_connection: bool
+) -> None:
     clock = Clock()
-    pulse = Pulse(clock)
+    pulse = Pulse(said.append, clock)
+    if loses_connection:
+        watched(lambda: clock.goes_on(74), pulse, said)
+    else:
+        clock.goes_on(74)
+    assert pulse.was_stopped_since(100.0)
+    assert [each.partition(",")[0] for each in said] == ["this process was stopped for 74 s"]
+
+
+def test_an_unavailable_api_is_reported_as_such_also_after_a_stop(said: list[str]) -> None:
+    clock = Clock()
+    pulse = Pulse(lambda _: None, clock)
     clock.goes_on(STOPPED + 1)
-    assert pulse.stopped_since(0.0) == STOPPED + 1
+    assert pulse.was_stopped_since(0.0)
     clock.goes_on(1)
-    said = said_by_watch(lambda: None, pulse, times=3)
+    watched(lambda: None, pulse, said, times=3)
     assert said == ["the Kubernetes API is away (TimeoutError); the replicas continue"]
 
 
-def test_a_process_that_is_only_slow_was_not_stopped() -> None:
+def test_a_process_that_is_only_slow_was_not_stopped(said: list[str]) -> None:
     clock = Clock()
-    pulse = Pulse(clock)
+    pulse = Pulse(said.append, clock)
     for _ in range(20):
         clock.goes_on(STOPPED)
-        assert pulse.stopped_since(0.0) == 0.0
+        assert not pulse.was_stopped_since(0.0)
+    assert not said

@@ -51,7 +51,7 @@ class Cluster:
         self._namespaces = namespaces
         self._environment = environment or {}
         self._tempo = tempo or Tempo()
-        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *([KUEUE] if kueue else []))
+        self._kinds = (*KINDS, *([VOLCANO] if volcano else []), *(KUEUE if kueue else ()))
         self._changed = threading.Condition()
         self._objects = Objects()
         self._logs = Logs(self._objects)

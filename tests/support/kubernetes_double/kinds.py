@@ -51,7 +51,10 @@ KINDS = (
 VOLCANO = Kind("podgroups", "PodGroup", group="scheduling.volcano.sh", version="v1beta1")
 
 #: Kinds that only clusters with Kueue have.
-KUEUE = Kind("workloads", "Workload", group="kueue.x-k8s.io", version="v1beta1")
+KUEUE = tuple(
+    Kind(f"{kind.lower()}s", kind, group="kueue.x-k8s.io", version="v1beta1")
+    for kind in ("Workload", "LocalQueue")
+)
 
 _REQUIREMENT = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)\s*")
 

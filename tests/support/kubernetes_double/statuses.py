@@ -103,6 +103,7 @@ def gated() -> Edit:
     """Kept from the scheduler by a scheduling gate, as Kueue does."""
 
     def edit(pod: Manifest) -> None:
+        pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
         message = "Scheduling is blocked due to non-empty scheduling gates"
         _condition(pod, "PodScheduled", "False", "SchedulingGated", message)
 
@@ -241,6 +242,7 @@ def _schedule(pod: Manifest) -> None:
     """What the kubelet shows first: the node, and containers that are being created."""
     status = pod["status"]
     pod["spec"]["nodeName"] = NODE
+    pod["spec"].pop("schedulingGates", None)
     if "containerStatuses" in status:
         return
     status |= {"hostIP": "127.0.0.1", "hostIPs": [{"ip": "127.0.0.1"}], "startTime": timestamp()}

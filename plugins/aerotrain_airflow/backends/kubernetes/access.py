@@ -21,6 +21,7 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     is_an_owner,
     is_of_a_job,
 )
+from aerotrain_airflow.backends.kubernetes.kueue import check_queue
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan
 from aerotrain_airflow.backends.kubernetes.quota import too_small
 
@@ -71,9 +72,11 @@ WITH_VOLCANO: tuple[Access, ...] = (
 )
 
 
-#: Additional permissions for a Kueue queue: to end the Workload of a group, so that Kueue frees its
-#: quota and its pods, and to free a pod on a node that does not respond.
+#: Additional permissions for a Kueue queue: to check that it exists, to say why a group waits, to
+#: end its Workload, so that Kueue frees its quota and its pods, and to free a pod on a node that
+#: does not respond.
 WITH_KUEUE: tuple[Access, ...] = (
+    Access("get", "kueue.x-k8s.io", "localqueues"),
     Access("get", "kueue.x-k8s.io", "workloads"),
     Access("delete", "kueue.x-k8s.io", "workloads"),
     Access("patch", "", "pods"),
@@ -103,7 +106,9 @@ async def check_cluster(cluster: Cluster, plans: Sequence[PodPlan]) -> None:
     quotas = await cluster.list("ResourceQuota") if may_list else []
     for plan in plans:
         made = [await _dry_run(cluster, manifest) for manifest in _one_of_each(plan)]
-        _check_quotas(plan, [each for each in made if each["kind"] == "Pod"], quotas)
+        pods = [each for each in made if each["kind"] == "Pod"]
+        _check_quotas(plan, pods, quotas)
+        await check_queue(cluster, pods)
 
 
 async def _dry_run(cluster: Cluster, manifest: Manifest) -> Manifest:

@@ -58,6 +58,7 @@ _PLACES = {
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "ResourceQuota": ("/api/v1", "resourcequotas"),
     "Workload": ("/apis/kueue.x-k8s.io/v1beta1", "workloads"),
+    "LocalQueue": ("/apis/kueue.x-k8s.io/v1beta1", "localqueues"),
     "PodGroup": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
 }
 

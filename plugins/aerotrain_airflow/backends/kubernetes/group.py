@@ -16,7 +16,15 @@ from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.backends.base import Emit, NotNowError, Say
 from aerotrain_airflow.backends.kubernetes.access import errors_translated
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster, together
-from aerotrain_airflow.backends.kubernetes.identity import CONTAINER, JOB_LABEL, Handle, uid_of
+from aerotrain_airflow.backends.kubernetes.identity import (
+    CONTAINER,
+    JOB_LABEL,
+    WORKLOAD,
+    Handle,
+    annotations,
+    uid_of,
+)
+from aerotrain_airflow.backends.kubernetes.kueue import why_not_admitted
 from aerotrain_airflow.backends.kubernetes.lifecycle import restart_pod
 from aerotrain_airflow.backends.kubernetes.logs import PodLogs
 from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
@@ -27,6 +35,9 @@ from aerotrain_airflow.controller.decision import Ended, Look, Restart
 from aerotrain_airflow.controller.history import History
 
 Manifest = Mapping[str, Any]
+
+#: Seconds between two questions to Kueue why it does not admit the group.
+_ASK_KUEUE_EVERY = 20.0
 
 #: The number of failed replicas to explain, and of lines of each failed side-car.
 _EXPLAINED, _LAST_LINES = 5, 20
@@ -43,6 +54,7 @@ class PodGroup:
         self.job = Job.from_json(owner["data"]["job.json"])
         self.created = created_at(owner)
         self._handle = Handle.of(owner)
+        self._workload = annotations(owner).get(WORKLOAD, "")
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._ignored: set[str] = set()  # pods of others
@@ -63,9 +75,12 @@ class PodGroup:
 
     async def __aenter__(self) -> Self:
         labels = f"{JOB_LABEL}={self._handle.name}"
-        pulse = Pulse()
+        pulse = Pulse(self._say)
         self._watch = PodWatch(self._cluster, labels, self._take, self._took_all, self._say, pulse)
-        self._watching = [self._spawn(self._watch.run()), self._spawn(pulse.run())]
+        background = [self._watch.run(), pulse.run()]
+        if self._workload:
+            background.append(self._say_why_it_is_queued())
+        self._watching = [self._spawn(each) for each in background]
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -159,6 +174,20 @@ class PodGroup:
             self._say(f"{name} {now.reason}")
         elif was and not now.reason and before and before.state is now.state is State.RUNNING:
             self._say(f"{name} is on a node that is ready again")
+
+    async def _say_why_it_is_queued(self) -> None:
+        """Say what Kueue says about this group while it does not admit it."""
+        said = ""
+        while True:
+            await asyncio.sleep(_ASK_KUEUE_EVERY)
+            if not self._observed.is_queued:
+                said = ""
+                continue
+            with suppress(ApiError, AwayError):
+                reason = await why_not_admitted(self._cluster, self._workload)
+                if reason not in ("", said):
+                    self._say(f"Kueue does not admit {self._handle.name}: {reason}")
+                    said = reason
 
     def _ignore(self, pod: str) -> None:
         if pod not in self._ignored:

@@ -32,8 +32,9 @@ WORKLOAD = "aerotrain/workload"
 #: An annotation of a restarted pod: the restart count.
 RESTARTS = "aerotrain/restarts"
 
-#: The finalizer of Kueue on every pod that it admits.
+#: The finalizer of Kueue on every pod that it admits, and the label with the pod's queue.
 KUEUE = "kueue.x-k8s.io/managed"
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 #: The container that runs the replica; templates may add side-cars.
 CONTAINER = "replica"

@@ -23,10 +23,8 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     HOLDER,
     INDEX_LABEL,
     JOB_LABEL,
-    KUEUE,
     ROLE_LABEL,
     STARTED,
-    WORKLOAD,
     Handle,
     annotations,
     in_the_way,
@@ -39,6 +37,7 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     uid_of,
     without_restarts,
 )
+from aerotrain_airflow.backends.kubernetes.kueue import delete_workload, release
 from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.backends.kubernetes.owner import (
     TEMPLATES,
@@ -145,7 +144,7 @@ class PodClaim:
         owner = await self._owner_of(found)
         if owner is None:
             return
-        await _delete_workload(self._cluster, owner)
+        await delete_workload(self._cluster, owner)
         await self._cluster.delete("ConfigMap", self._name, uid_of(owner))
         until = time.monotonic() + DELETED_WITHIN
         while True:
@@ -230,7 +229,7 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
         if owner is None or not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
             return
         version = owner["metadata"]["resourceVersion"]
-        await _delete_workload(cluster, owner)
+        await delete_workload(cluster, owner)
         try:
             await cluster.delete("ConfigMap", handle.name, uid_of(owner), version)
             return
@@ -246,7 +245,7 @@ async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
         return
     if Ended.recorded_in(events_of(owner)) is None:
         return  # its followers would restart the pods
-    await _delete_workload(cluster, owner)
+    await delete_workload(cluster, owner)
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def delete(pod: Manifest) -> None:
@@ -254,18 +253,6 @@ async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
             await _delete_pod(cluster, pod, force=False)
 
     await together(map(delete, await _pods_of(cluster, owner)))
-
-
-async def _delete_workload(cluster: Cluster, owner: Manifest) -> None:
-    """Delete the Workload in which Kueue has admitted the group, if it has.
-
-    Otherwise Kueue would wait for replacements of the pods that fail or are deleted: it would keep
-    their quota, and by its finalizer the pods.
-    """
-    name = annotations(owner).get(WORKLOAD)
-    there = await cluster.get("Workload", name) if name else None
-    if there is not None:
-        await cluster.delete("Workload", there["metadata"]["name"], uid_of(there))
 
 
 async def _pods_of(
@@ -329,14 +316,12 @@ async def restart_pod(
 async def _delete_pod(cluster: Cluster, pod: Manifest, *, force: bool) -> None:
     """Delete exactly this pod; another one that has its name meanwhile remains."""
     name, uid = pod["metadata"]["name"], uid_of(pod)
-    finalizers = pod["metadata"].get("finalizers") or []
     try:
         await cluster.delete("Pod", name, uid, force=force)
         # Kueue removes its finalizer once a failed pod is replaced, but counts one of another phase
         # as running, and deletes the pod that is created in its place.
-        if KUEUE in finalizers and (force or pod["status"].get("phase") == "Succeeded"):
-            others = [each for each in finalizers if each != KUEUE]
-            await cluster.patch("Pod", name, uid, metadata={"finalizers": others})
+        if force or pod["status"].get("phase") == "Succeeded":
+            await release(cluster, pod)
     except ApiError as error:
         if error.status not in (404, 409):
             raise

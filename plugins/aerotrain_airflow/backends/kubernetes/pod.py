@@ -13,6 +13,7 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,
     JOB_LABEL,
+    KUEUE_QUEUE,
     RESTARTS,
     ROLE_LABEL,
     pod_name,
@@ -74,7 +75,7 @@ class PodSettings:
     ``queue`` is ``kueue:NAME``, ``volcano:NAME`` or empty.
     """
 
-    namespace: str = "default"
+    namespace: str
     image: str
     store_secret: str = ""
     pod_template: Template = field(default_factory=dict)
@@ -337,7 +338,7 @@ def _admission(
     """
     if queue.system == "kueue":
         labels = {
-            "kueue.x-k8s.io/queue-name": queue.name,
+            KUEUE_QUEUE: queue.name,
             "kueue.x-k8s.io/pod-group-name": kueue_group(job, attempt),
         }
         # By default Kueue hashes resources and affinity, and so a restarted pod that has more

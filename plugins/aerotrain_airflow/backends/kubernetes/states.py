@@ -78,6 +78,11 @@ def has_ended(pod: Part) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def is_gated(pod: Part) -> bool:
+    """Whether the scheduler may not place the pod yet, as before its queue admits it."""
+    return bool(pod["spec"].get("schedulingGates"))
+
+
 def created_at(pod: Part) -> float:
     """When the pod was created, as a time of ``time.time()``."""
     return _time(pod["metadata"]["creationTimestamp"])

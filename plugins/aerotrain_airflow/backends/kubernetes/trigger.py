@@ -13,6 +13,7 @@ from aerotrain.contract.status import State
 from aerotrain_airflow.backends.base import log_line
 from aerotrain_airflow.backends.driver import follow
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
+from aerotrain_airflow.backends.kubernetes.identity import Handle
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.controller.decision import Ended
 
@@ -89,5 +90,6 @@ class JobTrigger(BaseTrigger):
         await self._backend(_RETRY_END_FOR).delete(self.handle)
 
     def _backend(self, retry_for: float | None = None) -> KubernetesBackend:
-        settings = PodSettings(image="")  # not used: it only follows and ends existing groups
+        # Without an image: it only follows and ends existing groups.
+        settings = PodSettings(namespace=Handle.parse(self.handle).namespace, image="")
         return KubernetesBackend(settings, self.conn_id, self.holder, retry_for)

@@ -27,15 +27,16 @@ _BEAT, STOPPED = 1.0, 10.0
 
 
 class Pulse:
-    """Notices whether this process was stopped: frozen, suspended, or without any share of a core.
+    """Says when this process was stopped: frozen, suspended, or without any share of a core.
 
     ``clock`` gives seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
+        self._say = say
         self._last = clock()
-        self._stopped = (0.0, 0.0)  # until when, and for how many seconds
+        self._stopped_until = float("-inf")
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -43,16 +44,19 @@ class Pulse:
             await asyncio.sleep(_BEAT)
             self._beat()
 
-    def stopped_since(self, since: float) -> float:
-        """For how many seconds this process was stopped, last after ``since``; 0 if it was not."""
+    def was_stopped_since(self, since: float) -> bool:
+        """Whether this process was stopped after ``since``."""
         self._beat()
-        until, seconds = self._stopped
-        return seconds if until >= since else 0.0
+        return self._stopped_until >= since
 
     def _beat(self) -> None:
         now = self.now()
         if now - self._last > STOPPED:
-            self._stopped = (now, now - self._last)
+            self._stopped_until = now
+            self._say(
+                f"this process was stopped for {now - self._last:.0f} s, as a frozen triggerer is; "
+                "the replicas have continued"
+            )
         self._last = now
 
 
@@ -107,16 +111,13 @@ class PodWatch:
                     await asyncio.sleep(_PAUSES[1])  # some proxies close every watch at once
             except (ApiError, AwayError) as error:
                 version = ""
-                if stopped := self._pulse.stopped_since(began):
-                    self._say(
-                        f"this process was stopped for {stopped:.0f} s, as a frozen triggerer is; "
-                        "the replicas have continued"
-                    )
-                elif not (isinstance(error, ApiError) and error.status == 410):
-                    if not away:
-                        away = time.monotonic()
-                        self._say(f"the Kubernetes API is away ({error}); the replicas continue")
-                    await asyncio.sleep(next(pauses))
+                has_expired = isinstance(error, ApiError) and error.status == 410
+                if has_expired or self._pulse.was_stopped_since(began):
+                    continue
+                if not away:
+                    away = time.monotonic()
+                    self._say(f"the Kubernetes API is away ({error}); the replicas continue")
+                await asyncio.sleep(next(pauses))
 
     def _is_list_due(self) -> bool:
         return self._listed < max(self._list_by, time.monotonic() - RESYNC_SECONDS)
