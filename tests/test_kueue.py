@@ -221,7 +221,9 @@ def test_a_lost_replica_is_restarted_within_the_admitted_group(
     eventually(queued.has_given_back_all)
 
 
-@pytest.mark.parametrize("end", ["success", "failure", "cancellation", "event of a trigger"])
+@pytest.mark.parametrize(
+    "end", ["success", "failure", "cancellation", "deletion by hand", "event of a trigger"]
+)
 def test_a_group_that_has_ended_in_any_way_leaves_no_pod_and_no_quota(
     queued: Queued, end: str
 ) -> None:
@@ -229,6 +231,9 @@ def test_a_group_that_has_ended_in_any_way_leaves_no_pod_and_no_quota(
     launcher, handle = queued.start(arguments={"chief": does}, deadlines={"run": 20})
     if end == "cancellation":
         eventually(lambda: queued.running(4))
+    elif end == "deletion by hand":
+        queued.world.core.delete_namespaced_config_map("job", queued.world.namespace)
+        assert queued.follow(launcher, handle).result(90).state is State.LOST
     else:
         queued.follow(launcher, handle).result(90)
     if end == "event of a trigger":
