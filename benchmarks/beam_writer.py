@@ -1,6 +1,6 @@
-"""Records a second that Beam writes: run in Beam's own environment, with a file and a number.
+"""Writes the records of a TFRecord file with Beam: run in Beam's own environment, with the file.
 
-Pipelines of the local runner write that number of records from the start of the TFRecord file.
+For each line of its input, it runs a pipeline of the local runner and prints the seconds.
 """
 
 import logging
@@ -14,20 +14,18 @@ from apache_beam.io.tfrecordio import WriteToTFRecord
 
 logging.disable(logging.WARNING)
 
-#: Number of timed pipelines: other load on the machine only slows them, so the fastest counts.
-ROUNDS = 3
-
 
 def main() -> None:
-    path, count = Path(sys.argv[1]), int(sys.argv[2])
+    path = Path(sys.argv[1])
     records = []
     with path.open("rb") as file:
-        while len(records) < count:
-            (length,) = struct.unpack("<Q", file.read(12)[:8])
+        while header := file.read(12):
+            (length,) = struct.unpack("<Q", header[:8])
             records.append(file.read(length))
             file.read(4)
-    write(records[:10], path)  # the first one also loads modules, and is not counted
-    print(len(records) / min(write(records, path) for _ in range(ROUNDS)))
+    write(records[:10], path)  # the first one also loads modules
+    for _ in sys.stdin:
+        print(write(records, path), flush=True)
 
 
 def write(records: list[bytes], path: Path) -> float:

@@ -1,45 +1,43 @@
-"""Temporary environments with packages that this project's environment does not contain."""
+"""Packages that this project's environment does not contain, installed into temporary folders."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from importlib.metadata import version
+import sys
 from pathlib import Path
 
 
-def with_beam(folder: Path) -> Path | str:
-    """A Python in ``folder`` that has Apache Beam, or why it cannot be installed."""
-    # Without its C extension Beam computes each checksum in Python, which takes 20 times as long.
-    return _created(folder, ["apache-beam==2.77.*", "google-crc32c", "crcmod"])
+def with_beam(folder: Path) -> Path:
+    """A Python in ``folder`` that has Apache Beam.
 
-
-def with_tf_keras(folder: Path) -> Path | str:
-    """A Python in ``folder`` that has tf_keras, or why it cannot be installed.
-
-    With the environment variable TF_USE_LEGACY_KERAS=1, ``tf.keras`` is tf_keras in it.
+    Raises:
+        RuntimeError: it cannot be installed.
     """
-    folder.mkdir()
-    override = folder / "override.txt"
-    # tf_keras requires the full TensorFlow in addition to tensorflow-cpu.
-    override.write_text("tensorflow ; sys_platform == 'never'\n")
-    wanted = ["tf_keras==2.21.*", f"tensorflow-cpu=={version('tensorflow-cpu')}"]
-    # Without bytecode TensorFlow takes 16 s to import instead of 6, in every replica.
-    return _created(folder, [*wanted, "--override", str(override), "--compile-bytecode"])
+    python = folder / "bin" / "python"
+    _uv("venv", "--quiet", "--python", "3.11", str(folder))
+    # Without its C extension Beam computes each checksum in Python, which takes 20 times as long.
+    packages = ["apache-beam==2.77.*", "google-crc32c", "crcmod"]
+    _uv("pip", "install", "--quiet", "--python", str(python), *packages)
+    return python
 
 
-def _created(folder: Path, install: Sequence[str]) -> Path | str:
+def add_keras_hub(folder: Path) -> None:
+    """Install KerasHub into ``folder``; without its requirements for texts and for downloads.
+
+    Raises:
+        RuntimeError: it cannot be installed.
+    """
+    # tensorflow-text, which it requires too, would replace tensorflow-cpu.
+    hub = ["keras-hub==0.32.*", "kagglehub", "kagglesdk"]
+    packages = [*hub, "regex", "sentencepiece", "tokenizers", "tqdm"]
+    words = ["pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
+    _uv(*words, "--target", str(folder), *packages)
+
+
+def _uv(*words: str) -> None:
     uv = os.environ.get("UV") or shutil.which("uv")
     if not uv:
-        return "uv is not on the PATH, and UV does not name it"
-    python = folder / "bin" / "python"
-    try:
-        for words in (
-            ["venv", "--quiet", "--allow-existing", "--python", "3.11", str(folder)],
-            ["pip", "install", "--quiet", "--python", str(python), *install],
-        ):
-            subprocess.run([uv, *words], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        return f"uv could not create its environment: {said.strip().splitlines()[-1]}"
-    return python
+        raise RuntimeError("uv is not on the PATH, and UV does not name it")
+    done = subprocess.run([uv, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"uv {words[0]} failed: {done.stderr.strip()}")

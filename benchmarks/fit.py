@@ -1,8 +1,8 @@
 """One replica of a job that ``fit`` trains, started by ``benchmarks.strategies``.
 
 It reads the same job, model and records as our replicas do, from the environment. The command line
-arguments are the numbers of steps per execution to train with, one after another. For each, the
-chief prints the steps a second of the second of two epochs.
+argument is the number of steps per execution. The chief prints the steps a second of the second of
+two epochs.
 """
 
 import importlib
@@ -84,9 +84,8 @@ def main() -> None:
         "parameter_server": lambda: tf.distribute.ParameterServerStrategy(resolver),
     }[job.strategy]()
     arguments = TrainArguments.of(job.arguments)
-    for steps_per_execution in map(int, sys.argv[1:]):
-        rate = steps_a_second(strategy, job.strategy, arguments, steps_per_execution)
-        print(f"steps_per_execution={steps_per_execution} steps_per_second={rate}", flush=True)
+    rate = steps_a_second(strategy, job.strategy, arguments, int(sys.argv[1]))
+    print(f"steps_per_second={rate}", flush=True)
 
 
 def steps_a_second(

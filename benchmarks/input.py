@@ -3,20 +3,25 @@
 Read: batches of 28 × 28 pixels and a label, 838 bytes each in a file, in file order as in an
 evaluation, and shuffled as in a training, over ``from_tensor_slices`` with the same batch, shuffle
 and prefetch. The unit is examples per second of this process's CPU time, which excludes other
-processes. Trained: a convolutional network, for the default number of epochs of a training, whose
-shards are downloaded from an S3 server meanwhile, over the same from memory. It is timed from the
-build of the model to the last step, in turn, after one uncounted round. Everything but the S3
-server runs on one core, and files are kept in memory. ``orders.py`` compares the order of records.
+processes, over whole epochs, each of which fills a shuffle buffer once. Trained: a convolutional
+network, for the default number of epochs of a training, whose shards are downloaded from an S3
+server meanwhile, over the same from memory. It is timed from the build of the model to the last
+step. All take turns in changing order after an uncounted round, and ratios are medians over the
+rounds. Everything but the S3 server runs on one core, and files are kept in memory. ``orders.py``
+compares the order of records.
 """
 
 import argparse
 import hashlib
 import os
+import shutil
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +41,13 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.step_runner import LocalStepRunner
 from aerotrain.training.strategies import ENGINES
 from benchmarks.orders import rows_of_orders
-from benchmarks.report import print_report, print_table
+from benchmarks.report import (
+    in_turns,
+    median_ratio,
+    print_origin,
+    print_report,
+    print_table,
+)
 from benchmarks.workloads import MODELS
 from devtools.s3_server import s3_server
 
@@ -45,8 +56,8 @@ BATCH = 128
 SHARDS = 8
 EPOCHS = TrainArguments(model="", data="").epochs
 
-#: Batches that one round of reading takes: many more than can have been prefetched.
-STEPS = 2000
+#: Examples that one round of reading takes, at least: many more than can have been prefetched.
+READ = 250_000
 BUCKET = "input"
 SCHEMA = {"image": Feature("uint8", (28, 28)), "label": Feature("int64")}
 
@@ -55,7 +66,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer records and trainings")
     quick = parser.parse_args().quick
-    records, trainings = (20_000, 1) if quick else (100_000, 3)
+    print_origin()
+    records, readings, trainings = (10_000, 3, 2) if quick else (100_000, 5, 4)
     sys.path.insert(0, str(MODELS))
     with (
         tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name,
@@ -65,18 +77,24 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the server has its own by now
         server.make_bucket(BUCKET)
         data = Data.written(Path(name), records)
-        read = rates_of_reading(data, Path(name), 5)
+        read = rates_of_reading(data, Path(name), readings)
         trained = rates_of_training(data, Path(name), trainings)
         orders = rows_of_orders(Path(name) / "orders", records)
-    best = {name: max(rates) for name, rates in {**read, **trained}.items()}
+    rates = {**read, **trained}
+    ratios = {
+        "read_over_memory": ("read", "in memory"),
+        "read_shuffled_over_memory": ("read, shuffled", "in memory, shuffled"),
+        "s3_training_over_memory": ("training from S3", "training from memory"),
+    }
     print_table(orders)
     print()
     print_report(
-        [{"": name, "examples/s": round(rate)} for name, rate in best.items()],
+        [{"": name, "examples/s": round(statistics.median(each))} for name, each in rates.items()],
         {
-            "read_over_memory": best["read"] / best["in memory"],
-            "read_shuffled_over_memory": best["read, shuffled"] / best["in memory, shuffled"],
-            "s3_training_over_memory": best["training from S3"] / best["training from memory"],
+            **{
+                name: median_ratio(rates[ours], rates[theirs])
+                for name, (ours, theirs) in ratios.items()
+            },
             "rank_correlation": orders[1]["rank correlation"],
             "tf_data_rank_correlation": orders[2]["rank correlation"],
         },
@@ -164,23 +182,21 @@ def rates_of_reading(data: Data, folder: Path, rounds: int) -> dict[str, list[fl
         ordered = every_record(
             data.files, SCHEMA, feed.code.transform, records=data.records, batch_size=BATCH
         )
-        contestants = {
+        ways = {
             "in memory": data.in_memory(shuffled=False).prefetch(tf.data.AUTOTUNE),
             "read": ordered.repeat(),
             "in memory, shuffled": data.in_memory(shuffled=True).prefetch(tf.data.AUTOTUNE),
             "read, shuffled": feed.local(0),
         }
-        rates: dict[str, list[float]] = {name: [] for name in contestants}
-        iterators = {name: iter(dataset) for name, dataset in contestants.items()}
-        takers = {name: taker() for name in contestants}
-        for name, batches in iterators.items():
-            takers[name](batches, tf.constant(data.records // BATCH))
-        for _ in range(rounds):
-            for name, batches in iterators.items():
-                begin = time.process_time()
-                taken = int(takers[name](batches, tf.constant(STEPS)))
-                rates[name].append(taken / (time.process_time() - begin))
-    return rates
+        steps = tf.constant(-(-READ // data.records) * data.records // BATCH)
+
+        def rate(take: Callable[..., tf.Tensor], batches: Any) -> float:
+            begin = time.process_time()
+            return int(take(batches, steps)) / (time.process_time() - begin)
+
+        contestants = {name: partial(rate, taker(), iter(way)) for name, way in ways.items()}
+        in_turns(contestants, 1)
+        return in_turns(contestants, rounds)
 
 
 def taker() -> Callable[..., tf.Tensor]:
@@ -198,17 +214,18 @@ def taker() -> Callable[..., tf.Tensor]:
 
 def rates_of_training(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
     """Examples a second of whole trainings; each from S3 begins with an empty disk."""
-    rates: dict[str, list[float]] = {"training from memory": [], "training from S3": []}
-    train(data, None, 1)  # the first one in a process pays one-time costs
-    for number in range(rounds):
-        for name, scratch in (
-            ("training from memory", None),
-            ("training from S3", folder / f"scratch-{number}"),
-        ):
-            begin = time.monotonic()
-            train(data, scratch, EPOCHS)
-            rates[name].append(EPOCHS * data.records / (time.monotonic() - begin))
-    return rates
+
+    def rate(scratch: Path | None, epochs: int) -> float:
+        begin = time.monotonic()
+        train(data, scratch, epochs)
+        seconds = time.monotonic() - begin
+        if scratch:
+            shutil.rmtree(scratch)
+        return epochs * data.records / seconds
+
+    ways = {"training from memory": None, "training from S3": folder / "scratch"}
+    in_turns({name: partial(rate, way, 1) for name, way in ways.items()}, 1)
+    return in_turns({name: partial(rate, way, EPOCHS) for name, way in ways.items()}, rounds)
 
 
 def train(data: Data, scratch: Path | None, epochs: int) -> None:

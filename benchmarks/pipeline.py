@@ -1,7 +1,7 @@
 """What Airflow costs: the whole DAG run, compared with the sum of the same steps without Airflow.
 
-The steps are the same jobs through the same launcher, one after another. Airflow is warm: one
-uncounted run goes first, unless ``--quick``.
+The steps are the same jobs through the same launcher, one after another. An uncounted run of both
+goes first, unless ``--quick``; then the order changes from pair to pair.
 """
 
 import argparse
@@ -9,17 +9,20 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result, State
+from aerotrain.contract.steps import check_of
 from aerotrain.store import open_store
 from aerotrain_airflow.backends.launcher import Launcher
 from aerotrain_airflow.backends.process.backend import ProcessBackend
-from benchmarks.report import print_report
+from benchmarks.report import in_turns, print_origin, print_report
 from devtools.home import Home
 from devtools.stack import Stack, running_stack
 
@@ -33,68 +36,67 @@ def main() -> None:
         "--quick", action="store_true", help="one pair of one epoch, without an uncounted run"
     )
     quick = parser.parse_args().quick
+    print_origin()
     conf = {"strategy": "one_device", "epochs": 1, "threshold": 0.0} if quick else {}
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "home")
         with running_stack(home, PROJECT) as stack:
             stack.wait_for_dag(DAG)
+            # Each run of a contestant has another number of shards, so another data set to prepare.
+            contestants = {
+                "dag": partial(_steps_in_airflow, stack, conf, count(5)),
+                "bare": partial(_steps_bare, stack, home, conf, count(5)),
+            }
             if not quick:
-                _seconds_in_airflow(stack, conf)
-            pairs = []
-            for pair in range(1 if quick else 3):
-                # A different number of shards makes a different data set, which both have to
-                # prepare.
-                own = {**conf, "shards": 5 + pair}
-                pairs.append((_seconds_in_airflow(stack, own), _steps_bare(stack, home, own)))
+                in_turns(contestants, 1)
+            results = in_turns(contestants, 1 if quick else 3)
     rows = [
         {
-            "DAG run, s": dag,
-            **{f"{step}, s": seconds for step, seconds in steps.items()},
-            "bare sum, s": sum(steps.values()),
-            "ratio": dag / sum(steps.values()),
+            **dag,
+            **{f"{step}, s": seconds for step, seconds in bare.items()},
+            "bare sum, s": sum(bare.values()),
+            "ratio": dag["DAG run, s"] / sum(bare.values()),
         }
-        for dag, steps in pairs
+        for dag, bare in zip(results["dag"], results["bare"], strict=True)
     ]
     print_report(rows, {"dag_over_bare": statistics.median(row["ratio"] for row in rows)})
 
 
-def _seconds_in_airflow(stack: Stack, conf: Mapping[str, Any]) -> float:
-    """From the start to the end of a DAG run, by Airflow's own timestamps."""
-    run = stack.api.trigger(DAG, conf)
+def _steps_in_airflow(
+    stack: Stack, conf: Mapping[str, Any], shards: Iterator[int]
+) -> dict[str, float]:
+    """Seconds from the start to the end of a DAG run, by Airflow's own timestamps."""
+    run = stack.api.trigger(DAG, {**conf, "shards": next(shards)})
     while (state := stack.api.run_state(DAG, run)) not in ("success", "failed"):
         time.sleep(1)  # each request slows down the measured Airflow a little
     if state == "failed":
         raise RuntimeError(f"{run} failed")
     tasks = stack.api.task_instances(DAG, run)
     end = max(_time(each["end_date"]) for each in tasks if each["end_date"])
-    return end - min(_time(each["queued_when"]) for each in tasks if each["queued_when"])
+    begin = min(_time(each["queued_when"]) for each in tasks if each["queued_when"])
+    return {"DAG run, s": end - begin}
 
 
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _steps_bare(stack: Stack, home: Home, conf: Mapping[str, Any]) -> dict[str, float]:
+def _steps_bare(
+    stack: Stack, home: Home, conf: Mapping[str, Any], shards: Iterator[int]
+) -> dict[str, float]:
     """Seconds of each step, by the same launcher and on the same store."""
-    bare = _Bare(stack, home, run=f"shards-{conf['shards']}")
-    parameter_server = conf.get("strategy") != "one_device"
-    source = {"kind": "python", "module": DAG}
-    plan = {"source": source, "shards": conf["shards"]}
+    number = next(shards)
+    bare = _Bare(stack, home, run=f"shards-{number}")
+    plan = {"source": {"kind": "python", "module": DAG}, "shards": number}
+    training = partial(bare.training, conf.get("strategy"), conf.get("epochs", 12))
+    bare.run(check_of(training(""), plan, name="check", task="check"))
     planned = bare.step("prepare.plan", "aerotrain.data.prepare.plan", plan)
     for partition in planned["partitions"]:
         bare.step("prepare.partition", "aerotrain.data.prepare.partition", partition)
     data = bare.step(
         "prepare.finalize", "aerotrain.data.prepare.finalize", {"dataset": planned["dataset"]}
     )
-    training = {"model": DAG, "data": data, "epochs": conf.get("epochs", 12)}
-    workers = [{"role": "worker", "count": 2}, {"role": "ps"}]
-    model = bare.step(
-        "train",
-        "aerotrain.train",
-        {**training, "hparams": {"learning_rate": 0.001}},
-        strategy="parameter_server" if parameter_server else "one_device",
-        replicas=[{"role": "chief"}, *(workers if parameter_server else [])],
-    )
+    model = bare.run(training(data))
     bare.step("evaluate", "aerotrain.evaluate", {"model": model, "data": data})
     bare.step("export", "aerotrain.export", {"model": model, "data": data})
     return bare.seconds
@@ -117,9 +119,23 @@ class _Bare:
             )
         )
 
-    def step(self, task: str, module: str, arguments: Mapping[str, Any], **more: Any) -> Any:
-        """Run one job to its end; returns its result."""
-        job = Job.from_dict(
+    def training(self, strategy: str | None, epochs: int, data: str) -> Job:
+        """The training of the DAG; ``parameter_server`` is its default strategy."""
+        workers = [{"role": "worker", "count": 2}, {"role": "ps"}]
+        return self._job(
+            "train",
+            "aerotrain.train",
+            {"model": DAG, "data": data, "epochs": epochs, "hparams": {"learning_rate": 0.001}},
+            strategy=strategy or "parameter_server",
+            replicas=[{"role": "chief"}, *([] if strategy == "one_device" else workers)],
+        )
+
+    def step(self, task: str, module: str, arguments: Mapping[str, Any]) -> Any:
+        """Run a job of one replica to its end; returns its result."""
+        return self.run(self._job(task, module, arguments))
+
+    def _job(self, task: str, module: str, arguments: Mapping[str, Any], **more: Any) -> Job:
+        return Job.from_dict(
             {
                 "name": task.replace(".", "-"),
                 "module": module,
@@ -131,6 +147,9 @@ class _Bare:
                 **more,
             }
         )
+
+    def run(self, job: Job) -> Any:
+        """Run a job to its end; returns its result."""
         begin = time.monotonic()
         address = self._launcher.start(self._launcher.plan(job, "bare"))
         try:
@@ -142,7 +161,7 @@ class _Bare:
                 raise RuntimeError("\n".join(lines))
         finally:
             self._launcher.stop(address)
-        self.seconds[task] = self.seconds.get(task, 0.0) + time.monotonic() - begin
+        self.seconds[job.task] = self.seconds.get(job.task, 0.0) + time.monotonic() - begin
         return Result.from_json(open_store(job.prefix, self._environment).get("result.json")).value
 
 

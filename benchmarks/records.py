@@ -1,19 +1,22 @@
 """How fast records are written, compared with TensorFlow's writer, Beam's, and the machine.
 
-Each writes the same records, 28 × 28 pixels and a label, 838 bytes each in a file, on one core.
-Ours and TensorFlow's read them from Parquet or from an array and encode them. Beam receives encoded
-records; the second pipeline of its process is timed. The machine's own speed is the time of copying
-the bytes once, of their CRC-32C, and of the file.
+Each writes the same records, 28 × 28 pixels and a label, 838 bytes each in a file, on one core, in
+turns, after an uncounted round. Ours and TensorFlow's read them from Parquet or from an array and
+encode them. Beam receives encoded records, in one process. The machine's own speed is that of
+copying a file of the same bytes with their CRC-32C, in pieces that stay in the cache.
 """
 
 import argparse
 import os
+import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import google_crc32c
 import numpy as np
@@ -27,54 +30,64 @@ from aerotrain.data.prepare.partition import keep_freed_memory
 from aerotrain.data.records import encoded_frames
 from aerotrain.data.sources import open_source
 from benchmarks.environments import with_beam
-from benchmarks.report import print_report
+from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 
 PIXELS = 28 * 28
+
+#: Bytes that the machine's own copy reads at once.
+PIECE = 2**18
 
 #: Files are kept in memory, so that the disk is not measured.
 MEMORY = Path("/dev/shm")
 WRITE_WITH_BEAM = Path(__file__).with_name("beam_writer.py")
+BEAM = "Beam's WriteToTFRecord, encoded"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer records and rounds")
     quick = parser.parse_args().quick
+    print_origin()
     keep_freed_memory()  # as a mapped task does, for all of them
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    records, rounds = (20_000, 3) if quick else (100_000, 7)
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+    records, rounds = (20_000, 2) if quick else (50_000, 7)
+    with (
+        tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name,
+        ExitStack() as stack,
+    ):
         folder = Path(name)
         sources = write_inputs(folder, records)
         contestants: dict[str, Callable[[], float]] = {}
         for kind in sources:
-            contestants[f"ours, {kind}"] = lambda kind=kind: ours(sources[kind], folder)
-            contestants[f"TFRecordWriter, {kind}"] = lambda kind=kind: theirs[kind](folder)
-        contestants["copy + CRC"] = lambda: machine(folder)
-        rates: dict[str, list[float]] = {name: [] for name in contestants}
-        for _ in range(rounds):
-            for name, run in contestants.items():
-                rates[name].append(records / run())
-        beam = beam_rate(folder, 5_000 if quick else 50_000)
-    report({name: max(each) for name, each in rates.items()}, beam)  # other load only slows
+            contestants[f"ours, {kind}"] = partial(ours, sources[kind], folder)
+            contestants[f"TFRecordWriter, {kind}"] = partial(with_tensorflow, ROWS[kind], folder)
+        contestants["copy + CRC"] = partial(machine, folder)
+        in_turns(contestants, 1)  # not counted: the first ones also load modules
+        try:
+            contestants[BEAM] = stack.enter_context(Beam(folder)).write
+        except RuntimeError as error:
+            print(f"no figure write_over_beam: {error}\n")
+        seconds = in_turns(contestants, rounds)
+    report({name: [records / each for each in taken] for name, taken in seconds.items()})
 
 
-def report(rates: dict[str, float], beam: float | str) -> None:
-    """Print the measurements; Beam's figure only if Beam is available."""
+def report(rates: Mapping[str, Sequence[float]]) -> None:
+    """Print the records per second of each round; Beam's figure only if Beam is available."""
     kinds = ("parquet", "npy")
-    over = [rates[f"ours, {kind}"] / rates[f"TFRecordWriter, {kind}"] for kind in kinds]
+    over = [
+        median_ratio(rates[f"ours, {kind}"], rates[f"TFRecordWriter, {kind}"]) for kind in kinds
+    ]
     figures = {
         "write_over_tf_writer": min(over),
-        "share_of_copy_and_crc": rates["ours, npy"] / rates["copy + CRC"],
+        "share_of_copy_and_crc": median_ratio(rates["ours, npy"], rates["copy + CRC"]),
     }
-    if isinstance(beam, str):
-        print(f"no figure write_over_beam: {beam}\n")
-    else:
-        rates["Beam's WriteToTFRecord, encoded"] = beam
-        figures["write_over_beam"] = rates["ours, parquet"] / beam
-    print_report(
-        [{"writer": name, "records/s": round(rate)} for name, rate in rates.items()], figures
-    )
+    if BEAM in rates:
+        figures["write_over_beam"] = median_ratio(rates["ours, parquet"], rates[BEAM])
+    rows = [
+        {"writer": name, "records/s": round(statistics.median(each))}
+        for name, each in rates.items()
+    ]
+    print_report(rows, figures)
 
 
 def write_inputs(folder: Path, records: int) -> dict[str, dict[str, object]]:
@@ -110,13 +123,9 @@ def ours(description: dict[str, object], folder: Path) -> float:
     return time.monotonic() - begin
 
 
-def from_parquet(folder: Path) -> float:
-    return with_tensorflow(folder, rows_of_parquet(folder))
-
-
-def from_arrays(folder: Path) -> float:
+def rows_of_arrays(folder: Path) -> Iterator[tuple[bytes, int]]:
     image, label = (np.load(folder / f"{name}.npy") for name in ("image", "label"))
-    return with_tensorflow(folder, zip(map(bytes, image), label.tolist(), strict=True))
+    yield from zip(map(bytes, image), label.tolist(), strict=True)
 
 
 def rows_of_parquet(folder: Path) -> Iterator[tuple[bytes, int]]:
@@ -125,14 +134,14 @@ def rows_of_parquet(folder: Path) -> Iterator[tuple[bytes, int]]:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-theirs = {"parquet": from_parquet, "npy": from_arrays}
+ROWS = {"parquet": rows_of_parquet, "npy": rows_of_arrays}
 
 
-def with_tensorflow(folder: Path, rows: Iterator[tuple[bytes, int]]) -> float:
+def with_tensorflow(rows: Callable[[Path], Iterator[tuple[bytes, int]]], folder: Path) -> float:
     """Seconds of TensorFlow's own way: one message per record, and its writer."""
     begin = time.monotonic()
     with tf.io.TFRecordWriter(str(folder / "theirs.tfrecord")) as writer:
-        for image, label in rows:
+        for image, label in rows(folder):
             features = {
                 "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
                 "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
@@ -143,26 +152,46 @@ def with_tensorflow(folder: Path, rows: Iterator[tuple[bytes, int]]) -> float:
 
 
 def machine(folder: Path) -> float:
-    """The least seconds for writing those bytes: one copy, one checksum."""
-    content = (folder / "ours.tfrecord").read_bytes()
+    """Seconds for copying a file of these records with their CRC-32C."""
     begin = time.monotonic()
-    copied = bytes(bytearray(content))
-    google_crc32c.value(copied)
-    (folder / "copy.tfrecord").write_bytes(copied)
+    with (folder / "ours.tfrecord").open("rb") as read, (folder / "copy").open("wb") as written:
+        while piece := read.read(PIECE):
+            google_crc32c.value(piece)
+            written.write(piece)
     return time.monotonic() - begin
 
 
-def beam_rate(folder: Path, records: int) -> float | str:
-    """Records a second of Beam, or a sentence that says why there is none."""
-    python = with_beam(folder / "beam")
-    if isinstance(python, str):
-        return python
-    words = [python, str(WRITE_WITH_BEAM), str(folder / "ours.tfrecord"), str(records)]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        return f"Beam failed: {done.stderr.strip().splitlines()[-1]}"
-    return float(done.stdout.split()[-1])
+class Beam:
+    """A process of Apache Beam in its own environment; a context that ends it.
+
+    Raises:
+        RuntimeError: Beam cannot be installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        python = with_beam(folder / "beam")
+        self._process = subprocess.Popen(
+            [python, WRITE_WITH_BEAM, folder / "ours.tfrecord"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.communicate()
+
+    def write(self) -> float:
+        """Seconds in which a pipeline writes all records."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(file=self._process.stdin, flush=True)
+        if not (seconds := self._process.stdout.readline()):
+            raise RuntimeError(f"Beam ended with exit code {self._process.wait()}: see its output")
+        return float(seconds)
 
 
 if __name__ == "__main__":

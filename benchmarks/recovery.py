@@ -19,7 +19,7 @@ from typing import Any
 
 from aerotrain.contract.status import State
 from benchmarks.fault_injection import Training, inject
-from benchmarks.report import print_report
+from benchmarks.report import print_origin, print_report
 from benchmarks.testbed import Testbed
 
 SERVED, GANG, ALONE = "parameter_server", "multi_worker_mirrored", "one_device"
@@ -46,6 +46,7 @@ def main() -> None:
     )
     parser.add_argument("--cold", action="store_true", help="no warm start")
     options = parser.parse_args()
+    print_origin()
     # Replica groups outlive the process that started them; on SIGTERM, this ends them first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:

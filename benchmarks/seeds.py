@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from aerotrain.contract.job import Job
-from benchmarks.replicas import run_job
-from benchmarks.report import print_report
+from benchmarks.replicas import Processes
+from benchmarks.report import print_origin, print_report
 from benchmarks.workloads import DENSE, Jobs
 
 SEEDS = (0, 1, 2)
@@ -27,16 +27,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed")
     seeds = SEEDS[:1] if parser.parse_args().quick else SEEDS
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        jobs = Jobs(folder, SPLITS)
+    print_origin()
+    with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
+        jobs = Jobs(Path(name), SPLITS)
         rows = [
             {"strategy": strategy, "seed": seed, "accuracy": f"{accuracy:.4f}"}
             for strategy in STRATEGIES
             for seed in seeds
             for accuracy in [
                 accuracy_of(
-                    jobs.train(DENSE, strategy, seed=seed, epochs=EPOCHS, validate=True), folder
+                    jobs.train(DENSE, strategy, seed=seed, epochs=EPOCHS, validate=True), processes
                 )
             ]
         ]
@@ -48,9 +48,9 @@ def main() -> None:
     print_report(rows, means | spreads)
 
 
-def accuracy_of(job: Job, folder: Path) -> float:
+def accuracy_of(job: Job, processes: Processes) -> float:
     """The accuracy on the validation split, once ``job`` has ended."""
-    said = "".join(each.line for each in run_job(job, folder).said)
+    said = "".join(each.line for each in processes.run(job).said)
     [accuracy] = _ACCURACY.findall(said)
     return float(accuracy)
 

@@ -1,8 +1,10 @@
 """Training by this project, compared with ``fit`` of Keras 3 and of tf_keras.
 
 The same job, model, batches and number of replicas, in real processes of this machine, one after
-another, each training in processes of its own: steps a second of the second of two epochs. ``fit``
-is run with one step per execution, which is its default, and with as many as ours.
+another in changing order, each training in its own processes: steps a second of the second of two
+epochs. ``fit`` is run with one step per execution, which is its default, and with as many as ours.
+``--quick`` trains the dense network on a tenth of the records, once for each strategy that ``fit``
+supports.
 """
 
 import argparse
@@ -11,17 +13,17 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.job import Job, Role
-from benchmarks.environments import with_tf_keras
 from benchmarks.models import fashion
-from benchmarks.replicas import Ended, run_job
-from benchmarks.report import print_report, print_table
+from benchmarks.replicas import REPLICA, Ended, Processes
+from benchmarks.report import in_turns, median_ratio, print_origin, print_report, print_table
 from benchmarks.workloads import (
     BATCH,
     CONVOLUTIONS,
@@ -31,11 +33,16 @@ from benchmarks.workloads import (
     FIT_WORKS,
     PER_EXECUTION,
     SHARDED,
+    SPLITS,
     Jobs,
     Workload,
 )
 
 SAME = "same_steps_per_execution"
+FIT = "benchmarks.fit"
+
+#: The steps per execution of ``fit``, and their titles.
+STEPS = {1: "fit", PER_EXECUTION: f"fit at {PER_EXECUTION}"}
 WORKLOADS = (DENSE, CONVOLUTIONS, EMBEDDING, SHARDED)
 
 #: Virtual CPU devices by strategy, 1 by default: there are no other devices here to mirror on.
@@ -49,8 +56,14 @@ PARAMS: Sequence[Mapping[str, Any]] = (
     {"dtype_policy": "mixed_bfloat16"},
 )
 
-#: Rounds of measurement by strategy: trainings in more than one process are measured once.
-ROUNDS = {"one_device": 2}
+#: Rounds of measurement.
+ROUNDS = 2
+
+#: The splits of ``--quick``, for fewer steps.
+FEW = {"train": 0.1, "test": 0.9}
+
+#: The variables that select the Keras of ``fit``.
+KERAS: Mapping[str, Mapping[str, str]] = {"keras3": {}, "tf_keras": {"TF_USE_LEGACY_KERAS": "1"}}
 
 #: Seconds for which simultaneous processes are timed.
 ALONE_SECONDS = 10
@@ -62,7 +75,7 @@ _RATE = re.compile(r"steps_per_second=(\S+)")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="only one_device, compared with Keras 3"
+        "--quick", action="store_true", help="only the dense network, and fewer steps"
     )
     parser.add_argument(
         "--only", nargs="+", metavar="MODEL/STRATEGY", help="these rows, such as dense/mirrored"
@@ -73,17 +86,20 @@ def main() -> None:
     every = {f"{each.name}/{name}": (each, name) for each in WORKLOADS for name in each.strategies}
     if unknown := set(asked.only or ()) - every.keys():
         sys.exit(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(every)}")
-    with tempfile.TemporaryDirectory() as name:
-        bench = Bench(Path(name))
+    print_origin()
+    with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
+        bench = Bench(processes, Jobs(Path(name), FEW if asked.quick else SPLITS))
         if asked.quick:
-            rows = bench.compared(DENSE, "one_device", ["keras3"], rounds=1)
+            rows = [
+                row
+                for strategy in FIT_WORKS["tf_keras"]
+                for row in bench.compared(DENSE, strategy, flavours(strategy)[:1], rounds=1)
+            ]
         else:
             rows = [
                 row
                 for workload, strategy in map(every.__getitem__, asked.only or every)
-                for row in bench.compared(
-                    workload, strategy, bench.flavours(strategy), ROUNDS.get(strategy, 1)
-                )
+                for row in bench.compared(workload, strategy, flavours(strategy), ROUNDS)
             ]
         if not asked.quick and not asked.only:
             for table in (
@@ -111,43 +127,38 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: ratio for name, ratio in named.items() if isinstance(ratio, float)}
 
 
+def flavours(strategy: str) -> list[str]:
+    """The installed Keras versions whose ``fit`` supports ``strategy``."""
+    installed = ["keras3", *(["tf_keras"] if find_spec("tf_keras") else [])]
+    return [each for each in installed if strategy in FIT_WORKS[each]]
+
+
 class Bench:
-    """Runs jobs on data sets that it prepares in ``folder``."""
+    """Runs jobs in ``processes``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, processes: Processes, jobs: Jobs) -> None:
         self.memory: list[dict[str, Any]] = []
-        self._folder = folder
-        self._jobs = Jobs(folder)
-
-    def flavours(self, strategy: str) -> list[str]:
-        """The Keras versions whose ``fit`` supports ``strategy``."""
-        known = [each for each in FIT_WORKS if strategy in FIT_WORKS[each]]
-        return [each for each in known if each == "keras3" or self._tf_keras]
-
-    @cached_property
-    def _tf_keras(self) -> dict[str, Any] | None:
-        python = with_tf_keras(self._folder / "tf_keras")
-        if isinstance(python, str):
-            print(f"tf_keras is omitted, because its environment cannot be created: {python}\n")
-            return None
-        return {"python": str(python), "environment": {"TF_USE_LEGACY_KERAS": "1"}}
+        self._processes = processes
+        self._jobs = jobs
+        processes.start((REPLICA, {}), *((FIT, KERAS[each]) for each in flavours("one_device")))
 
     def compared(
         self, workload: Workload, strategy: str, flavours: Sequence[str], rounds: int
     ) -> list[dict[str, Any]]:
         """A row for each Keras, of medians over ``rounds``, in which all take turns."""
-        ours: list[float] = []
-        theirs: dict[str, list[tuple[float, ...]]] = {flavour: [] for flavour in flavours}
-        for _ in range(rounds):
-            ours.append(self._ours(workload, strategy))
-            for flavour, rates in theirs.items():
-                rates.append(self._fit(workload, strategy, flavour))
-        common = {"model": workload.name, "strategy": strategy}
+        run = partial(self._fit, workload, strategy)
+        contestants: dict[tuple[str, int], Callable[[], float]] = {
+            ("ours", PER_EXECUTION): lambda: self._ours(workload, strategy),
+            **{(each, many): partial(run, each, many) for each in flavours for many in STEPS},
+        }
+        rates = in_turns(contestants, rounds)
+        ours = rates["ours", PER_EXECUTION]
         rows = []
-        for flavour, rates in (theirs or {"–": [(0.0, 0.0)] * rounds}).items():
-            row = {**common, "ours, steps/s": statistics.median(ours), "fit of": flavour}
-            titles = ("fit", f"fit at {PER_EXECUTION}")
-            for title, of_fit in zip(titles, zip(*rates, strict=True), strict=True):
+        for flavour in flavours or ["–"]:
+            row = {"model": workload.name, "strategy": strategy}
+            row |= {"ours, steps/s": statistics.median(ours), "fit of": flavour}
+            for many, title in STEPS.items():
+                of_fit = rates.get((flavour, many), [0.0] * rounds)
                 row[f"{title}, steps/s"], row[f"ours / {title}"] = _medians(ours, of_fit)
             print(row, file=sys.stderr)
             rows.append(row)
@@ -155,48 +166,47 @@ class Bench:
 
     def params(self, workload: Workload) -> list[dict[str, Any]]:
         """Steps a second on one device with each of ``PARAMS``, over those without."""
-        rows = []
-        plain = self._ours(workload, "one_device")
-        for arguments in PARAMS:
-            [(name, value)] = arguments.items()
-            ratio = self._ours(workload, "one_device", **arguments) / plain
-            rows.append({"model": workload.name, "param": f"{name}={value}", "over without": ratio})
-            print(rows[-1], file=sys.stderr)
-        return rows
+        run = partial(self._ours, workload, "one_device")
+        with_each = {
+            f"{name}={value}": partial(run, **{name: value})
+            for arguments in PARAMS
+            for name, value in arguments.items()
+        }
+        rates = in_turns({"": run, **with_each}, ROUNDS)
+        return [
+            {"model": workload.name, "param": name, "over without": median_ratio(each, rates[""])}
+            for name, each in rates.items()
+            if name
+        ]
 
     def _ours(self, workload: Workload, strategy: str, **arguments: Any) -> float:
         job = self._jobs.train(workload, strategy, **arguments)
-        ended = run_job(job, self._folder, devices=DEVICES.get(strategy, 1))
+        ended = self._processes.run(job, devices=DEVICES.get(strategy, 1))
         self._remember(job, "ours", workload, ended)
         [begin, end] = [each.seconds for each in ended.said if each.line.startswith("epoch ")]
         [steps] = {each[1] for said in ended.said if (each := _PLANNED.search(said.line))}
         return int(steps) / EPOCHS / (end - begin)
 
-    def _fit(self, workload: Workload, strategy: str, flavour: str) -> tuple[float, float]:
-        """Steps a second with one step per execution, and with as many as ours; 0 if it fails."""
-
-        def rate(per_execution: int) -> float:
-            job = self._jobs.train(workload, strategy)
-            ended = run_job(
-                job,
-                self._folder,
-                "benchmarks.fit",
-                [str(per_execution)],
-                devices=DEVICES.get(strategy, 1),
-                may_fail=True,
-                **((self._tf_keras or {}) if flavour == "tf_keras" else {}),
-            )
-            self._remember(job, f"fit of {flavour}", workload, ended)
-            rates = [float(each[1]) for said in ended.said if (each := _RATE.search(said.line))]
-            if not rates:
-                print(*(each.line for each in ended.said[-20:]), file=sys.stderr)
-            return sum(rates)
-
-        return rate(1), rate(PER_EXECUTION)
+    def _fit(self, workload: Workload, strategy: str, flavour: str, per_execution: int) -> float:
+        """Steps a second; 0 if it fails."""
+        job = self._jobs.train(workload, strategy)
+        ended = self._processes.run(
+            job,
+            FIT,
+            [str(per_execution)],
+            devices=DEVICES.get(strategy, 1),
+            environment=KERAS[flavour],
+            may_fail=True,
+        )
+        self._remember(job, f"fit of {flavour}", workload, ended)
+        rates = [float(each[1]) for said in ended.said if (each := _RATE.search(said.line))]
+        if not rates:
+            print(*(each.line for each in ended.said[-20:]), file=sys.stderr)
+        return sum(rates)
 
     def shares(self, workload: Workload) -> dict[str, Any]:
         """The composition of a step on one device: compute, input and Python."""
-        ended = run_job(self._jobs.train(workload, "one_device"), self._folder, "benchmarks.shares")
+        ended = self._processes.run(self._jobs.train(workload, "one_device"), "benchmarks.shares")
         taken = json.loads(ended.said[-1].line)
         each = (taken["one_by_one"] - taken["at_hand"]) / (1 - 1 / PER_EXECUTION)
         python = each / PER_EXECUTION
@@ -224,7 +234,7 @@ class Bench:
         jobs = [self._jobs.train(workload, "one_device", batch_size=size) for _ in range(processes)]
 
         def alone(job: Job) -> float:
-            ended = run_job(job, self._folder, "benchmarks.shares", [str(ALONE_SECONDS)])
+            ended = self._processes.run(job, "benchmarks.shares", [str(ALONE_SECONDS)])
             return float(json.loads(ended.said[-1].line)["read"])
 
         with ThreadPoolExecutor(processes) as pool:
@@ -250,8 +260,8 @@ def _medians(ours: Sequence[float], of_fit: Sequence[float]) -> tuple[Any, Any]:
     pairs = [(one, other) for one, other in zip(ours, of_fit, strict=True) if other]
     if not pairs:
         return "–", "–"
-    ratios = [one / other for one, other in pairs]
-    return statistics.median(other for _, other in pairs), statistics.median(ratios)
+    ours, of_fit = zip(*pairs, strict=True)
+    return statistics.median(of_fit), median_ratio(ours, of_fit)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import psutil
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.kubernetes.owner import owner_of
 from aerotrain_airflow.backends.kubernetes.plan import PodPlan, PodSettings, plan_pods
-from benchmarks.report import print_report
+from benchmarks.report import print_origin, print_report
 
 PROJECT = Path(__file__).parent.parent
 CONN_ID = "triggerer_benchmark"
@@ -88,6 +88,7 @@ def main() -> None:
         "--rest", type=float, default=330.0, help="seconds in which nothing happens"
     )
     given = parser.parse_args()
+    print_origin()
     jobs, rest = (10, 10.0) if given.quick else (given.jobs, given.rest)
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as other, _double() as double:

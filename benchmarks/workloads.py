@@ -100,4 +100,5 @@ class Jobs:
         """The URL of the data set whose source is ``module``."""
         store, scratch = (self._folder / "store").as_uri(), self._folder / "scratch"
         with redirect_stdout(sys.stderr):
-            return prepare(store, scratch, module, splits=self._splits, shards=4)
+            # Under one name, the second data set would be compared with the first, for drift.
+            return prepare(store, scratch, module, name=module, splits=self._splits, shards=4)

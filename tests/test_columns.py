@@ -32,7 +32,7 @@ def read_part(part):
     yield "a", {"x": 1e300, "y": 1.5}
 """
 
-KINDS = {".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet"}
+KINDS = {".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".tfrecord": "tfrecord"}
 
 
 def written(folder: Path, files: Mapping[str, Content]) -> dict[str, Any]:

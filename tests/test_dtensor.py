@@ -151,6 +151,7 @@ REFUSED = [
     ),
     ({"model": "accumulating"}, "gradient_accumulation_steps acts in some steps only"),
     ({"model": "own_step"}, "OwnStep has a train_step of its own"),
+    ({"model": "depthwise"}, "BackpropInput, an operation that 'dtensor' cannot compute; replace"),
 ]
 
 

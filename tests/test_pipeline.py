@@ -144,7 +144,8 @@ def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manife
     whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, DAG, shards=shards))
     before = {stored.key for stored in store.list("datasets")}
 
-    run = pipeline.trigger({"shards": shards, "strategy": "one_device"})
+    conf = {"shards": shards, "strategy": "one_device", "check_model": False}
+    run = pipeline.trigger(conf)
     until("the end of plan", lambda: pipeline.states(run)["prepare.plan"] == "success")
     wait_for("a first shard", lambda: shards_but(before, store), seconds=300, every=_MOMENT)
     with _stopped(pipeline.stack.s3):
@@ -176,7 +177,7 @@ def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manife
 def test_a_training_task_that_is_marked_failed_leaves_no_process(
     pipeline: Runs, home: Home
 ) -> None:
-    run = pipeline.trigger({"epochs": 100_000})
+    run = pipeline.trigger({"epochs": 100_000, "check_model": False})
     until("progress", lambda: "progress step=" in pipeline.log(run, "train"))
     training = [psutil.Process(pid) for pid in processes_of(str(home.scratch))]
     assert len(training) >= 4
@@ -190,7 +191,8 @@ def test_a_training_task_that_is_marked_failed_leaves_no_process(
 def test_a_run_trains_once_although_scheduler_triggerer_and_task_are_killed_at_once(
     stack: Stack, home: Home
 ) -> None:
-    training = DagTraining(stack, home.scratch, {"strategy": "one_device", "epochs": 150})
+    conf = {"strategy": "one_device", "epochs": 120, "check_model": False}
+    training = DagTraining(stack, home.scratch, conf)
     outcome = training.inject(kill_all, lines=3)
     assert outcome.state is State.SUCCEEDED, training.tail()
     assert (outcome.sets, outcome.adoptions, outcome.back) == (1, 1, [])

@@ -401,13 +401,13 @@ def test_a_column_that_changes_its_type_between_files_is_refused(tmp_path: Path)
         (
             [[1, 2], [3]],
             [[1, 2]],
-            "the column 'n' holds lists of 2 and of 1 values; give all of them",
+            "the column 'n' holds lists of 2 and of 1 values; pad them",
         ),
         ([[1, 2]], [[1, 2], [3]], r"2\.parquet: column 'n' .* holds lists of 2 and of 1 values"),
         (
             [[1, 2]],
             [[3]],
-            r"2\.parquet: column 'n' cannot be cast to int64 of shape \(2,\).*\(1,\)",
+            r"2\.parquet: column 'n' cannot be cast to int64 of shape \(2,\).*\(1,\); pad them",
         ),
     ],
 )

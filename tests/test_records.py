@@ -294,7 +294,7 @@ def test_a_feature_that_no_record_can_hold_is_refused_by_its_name(
 def test_a_record_unlike_the_first_is_refused(record: Mapping[str, Any], words: str) -> None:
     schema = schema_of({"x": np.zeros(3), "label": 0})
     with pytest.raises(RecordError, match=words):
-        check_fits(record, schema)
+        check_fits(schema_of(record), schema)
 
 
 @pytest.mark.process

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.supervisor.fork_rules import _READ_BY_IMPORTS, NEVER_WITH
 from aerotrain_airflow.backends.process.passed_variables import passed
-from aerotrain_airflow.backends.process.warm_start import _READ_BY_IMPORTS, NEVER_WITH
 from aerotrain_airflow.credentials import replica_base_environment
 from aerotrain_airflow.settings import Settings
 

@@ -58,11 +58,22 @@ class Tokens(layers.Layer):
         return ops.cast(ops.reshape(x, (-1, SIDE * SIDE)) * 16, "int32")
 
 
+class TokensAndPositions(layers.Layer):
+    """The sum of the embeddings of tokens and of their positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = layers.Embedding(17, 16)
+        self.positions = layers.Embedding(SIDE * SIDE, 16)
+
+    def call(self, x):
+        return self.tokens(x) + self.positions(ops.arange(SIDE * SIDE))
+
+
 def transformer():
     """One block of self-attention over the pixels, with learned positions."""
     image = keras.Input((SIDE, SIDE))
-    x = layers.Embedding(17, 16)(Tokens()(image))
-    x = x + layers.Embedding(SIDE * SIDE, 16)(ops.arange(SIDE * SIDE))
+    x = TokensAndPositions()(Tokens()(image))
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 8)(x, x))
     x = layers.LayerNormalization()(x + layers.Dense(16)(layers.Dense(32, "gelu")(x)))
     logits = layers.Dense(CLASSES)(layers.GlobalAveragePooling1D()(x))

@@ -65,7 +65,7 @@ def await_return(replica: Replica) -> int:
     """Succeed once the replicas that the argument ``awaited`` names have said hello so often."""
     for name, times in replica.job.arguments["awaited"].items():
         log = replica.scratch.parent.parent / name / "log"
-        while log.read_text().count(f"hello from {name}") < times:
+        while not log.exists() or log.read_text().count(f"hello from {name}") < times:
             time.sleep(0.01)
     return int(os.environ["AEROTRAIN_RESTARTS"])
 

@@ -176,6 +176,7 @@ def _deep(depth: int) -> bytes:
 
 
 _NUMBERS = {"types": {"n": "int64"}}
+_LISTS = b'{"n": [1, 2]}\n{"n": [3]}\n{}\n'
 _LINES = b"".join(b"%d,a\n" % number for number in range(9))
 
 # --- the cases
@@ -244,7 +245,9 @@ CASES = [
     Case("half of a surrogate pair", "jsonl", b'{"t": "a"}\n{"t": "\\ud800"}\n'),
     Case("an integer beyond 64 bits", "jsonl", b'{"n": 1}\n{"n": 99999999999999999999}\n'),
     Case("numbers and texts in one field", "jsonl", b'{"n": 1}\n{"n": "a"}\n{"n": 2}\n'),
-    Case("lists of different lengths", "jsonl", b'{"n": [1, 2]}\n{"n": [3]}\n'),
+    Case("lists of different lengths", "jsonl", _LISTS),
+    Case("lists of different lengths, with `pad`", "jsonl", _LISTS, {"pad": {"n": 2}}),
+    Case("a list longer than `pad`", "jsonl", _LISTS, {"pad": {"n": 1}}),
     Case("objects in objects", "jsonl", b'{"n": {"a": 1}}\n'),
     # Parquet
     Case("an empty file", "parquet", b""),

@@ -1,5 +1,6 @@
 """Translation of TensorFlow's errors for the readers of the log."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ _ABORTED = "Collective ops is aborted"
 #: Errors of a reader whose shards' process, or dispatcher, has ended.
 _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 
+#: An operation for which DTensor has no rule.
+_NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
+
 #: TensorFlow's file system has no error type for a full disk.
 _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
 
@@ -41,7 +45,8 @@ def errors_translated(
 
     Raises:
         FinalError: the user's transform fails on a record, and the message names it and its shard;
-            the model does not fit the records; or a step has too many slices of gradients.
+            the model does not fit the records, or the mesh; or a step has too many slices of
+            gradients.
         TemporaryError: another process of the cluster failed, or the disk is full.
     """
     try:
@@ -56,6 +61,12 @@ def errors_translated(
             raise TemporaryError(
                 f"the disk that holds {scratch} is full ({_first_line(error)}); free some of it, "
                 "or use another"
+            ) from error
+        if operation := _NOT_ON_MESH.search(str(error.message)):
+            raise FinalError(
+                f"the model of {code.name!r} needs {operation[1]}, an operation that 'dtensor' "
+                "cannot compute; replace the layer that uses it, or choose 'mirrored' or "
+                "'multi_worker_mirrored'"
             ) from error
         _, found, rest = str(error.message).partition(TOO_MANY)
         if found:

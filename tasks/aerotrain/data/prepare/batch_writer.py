@@ -39,8 +39,7 @@ def batches_of(plan: Plan, planned: PlannedPartition) -> Iterator[tuple[Batch, S
     for fragment in planned.fragments:
         for batch in source.read(fragment, schema):
             if not schema and len(batch):
-                found = {name: column.feature for name, column in batch.columns.items()}
-                schema = source.declared.stored(found)
+                schema = source.declared.stored(source.declared.features_of(batch.columns))
                 check_rules(plan.rules, schema)
             yield batch, schema or {}
 
@@ -52,6 +51,7 @@ _ENCODED_BYTES = 8 * 2**20
 _FEATURE_BYTES = 20
 _VALUE_BYTES = {"float64": 8, "float32": 4, "uint8": 1}
 _VARINT_BYTES = 10
+_STRING_BYTES = 8  # besides its content
 
 
 class BatchWriter:
@@ -76,9 +76,8 @@ class BatchWriter:
         """
         self.has_keys = self.has_keys or batch.keys is not None
         self._quarantine.add(batch.rejected)
-        batch = replace(batch, rejected=())
-        for part in parts_of(_encoded_sizes(batch, schema), _ENCODED_BYTES):
-            self._write(batch[part], schema)
+        for part in in_parts(replace(batch, rejected=()), schema):
+            self._write(part, schema)
 
     def _write(self, batch: Batch, schema: Schema) -> None:
         fit = cast_to_schema(batch, schema, self._rules)
@@ -163,6 +162,12 @@ def _times_in(batch: Batch) -> set[str]:
     }
 
 
+def in_parts(batch: Batch, schema: Schema) -> Iterator[Batch]:
+    """The rows of a batch in parts that are cast and encoded at once, and stay small by that."""
+    for part in parts_of(_encoded_sizes(batch, schema), _ENCODED_BYTES):
+        yield batch[part]
+
+
 def _encoded_sizes(batch: Batch, schema: Schema) -> Sizes:
     """At least the bytes of each row as a serialized record."""
     sizes = np.zeros(len(batch), np.int64)
@@ -171,7 +176,7 @@ def _encoded_sizes(batch: Batch, schema: Schema) -> Sizes:
         if feature.dtype != "string":
             sizes += _VALUE_BYTES.get(feature.dtype, _VARINT_BYTES) * prod(feature.shape)
         elif name in batch.columns:
-            sizes += bytes_of_rows(batch.columns[name])
+            sizes += bytes_of_rows(batch.columns[name]) + _STRING_BYTES * prod(feature.shape)
     return sizes
 
 

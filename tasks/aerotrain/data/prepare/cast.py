@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Column, Columns, RecordError, column_of
+from aerotrain.data.prepare.padding import longer_than, padded
+from aerotrain.data.records import Column, Columns, RecordError, column_of, to_pad
 from aerotrain.data.sources import Batch, Rejected, SourceError
 
 Mask = NDArray[np.bool_]
@@ -53,8 +54,9 @@ class CastBatch:
 def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBatch:
     """The records of ``batch`` that fit ``schema`` and the rules.
 
-    A missing float becomes NaN and a missing string becomes empty; a missing integer is rejected
-    unless ``rules.fill`` has a value for it. A missing label is always rejected.
+    A missing float becomes NaN, a missing string becomes empty, and a missing list that is padded
+    counts as empty; a missing integer is rejected unless ``rules.fill`` has a value for it. A
+    missing label is always rejected.
 
     Raises:
         SourceError: a column is missing, or its type is not the schema's.
@@ -65,14 +67,17 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
     rejections = _Rejections(batch)
     nulls = {name: mask for name, each in values.items() if (mask := _nulls(each)) is not None}
     for name, mask in nulls.items():
-        rejections.add(mask, _why_no_null(name, schema[name], rules))
+        if name not in batch.padding or name == rules.label:
+            rejections.add(mask, _why_no_null(name, schema[name], rules))
+    for name in batch.padding.keys() & schema.keys():
+        rejections.add(*longer_than(batch.padding[name], name, values[name]))
     rows = rejections.accepted()
     columns: dict[str, Column] = {}
     keys: dict[str, Column] = {}
     rounded: dict[str, int] = {}
     for name, each in values.items():
         kept = each if len(rows) == len(batch) else _take(each, rows)
-        exact, columns[name] = _cast(name, kept, schema[name], rules.fill.get(name), batch.file)
+        exact, columns[name] = _cast(name, kept, schema[name], rules.fill.get(name), batch)
         if len(exact) and exact.feature.dtype == "float64" and schema[name].dtype == "float32":
             rejections.add_among(rows, _overflows(exact, columns[name]), _TOO_LARGE.format(name))
             rounded[name] = _rounded(exact, columns[name])
@@ -93,7 +98,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         missing={
             name: int(mask[accepted].sum())
             for name, mask in nulls.items()
-            if name in rules.fill or not schema[name].is_float
+            if name in rules.fill or name in batch.padding or not schema[name].is_float
         },
         rounded={name: count for name, count in rounded.items() if count},
         rejected=[*batch.rejected, *rejections.rejected()],
@@ -159,14 +164,21 @@ def _take(values: Any, rows: NDArray[np.int64]) -> Any:
     return values.take(pa.array(rows)) if isinstance(values, pa.Array) else values[rows]
 
 
-def _cast(name: str, values: Any, feature: Feature, fill: Any, file: str) -> tuple[Column, Column]:
-    """The column as it was read, and cast to ``feature``."""
+def _cast(
+    name: str, values: Any, feature: Feature, fill: Any, batch: Batch
+) -> tuple[Column, Column]:
+    """The column as it was read, padded if it is to be, and cast to ``feature``."""
     try:
-        exact = values if isinstance(values, Column) else column_of(name, _fill_nulls(values, fill))
-        return exact, _cast_column(feature, exact)
+        if name in batch.padding:
+            exact = padded(name, values, feature, batch.padding[name])
+        elif isinstance(values, Column):
+            exact = values
+        else:
+            exact = column_of(name, _fill_nulls(values, fill))
+        return exact, _cast_column(name, feature, exact)
     except (RecordError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SourceError(
-            f"{file}: column {name!r} cannot be cast to {feature}, its type in the schema: "
+            f"{batch.file}: column {name!r} cannot be cast to {feature}, its type in the schema: "
             f"{error}; give all files the same types, or leave the column out"
         ) from error
 
@@ -187,7 +199,7 @@ def _fill_nulls(values: Any, fill: Any) -> Any:
     return values.cast(pa.large_binary()).fill_null(b"")
 
 
-def _cast_column(feature: Feature, column: Column) -> Column:
+def _cast_column(name: str, feature: Feature, column: Column) -> Column:
     """The column cast to ``feature``, if only rounding to float32 changes a value.
 
     Raises:
@@ -195,7 +207,10 @@ def _cast_column(feature: Feature, column: Column) -> Column:
     """
     found = column.feature
     if found == feature or not len(column):
-        return column if found == feature else _empty(feature)
+        return column if found == feature else Column.empty(feature)
+    if len(found.shape) == len(feature.shape) > 0 and found.shape[0] != feature.shape[0]:
+        advice = to_pad(name, max(found.shape[0], feature.shape[0]))
+        raise TypeError(f"it is {found}; {advice}")
     if found.shape != feature.shape or {found.dtype, feature.dtype} & {"string", "bool"}:
         raise TypeError(f"it is {found}")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -233,12 +248,6 @@ def _key_column(values: Any, exact: Column) -> Column:
     ):
         return column_of("key", values.cast(pa.string()))
     return exact
-
-
-def _empty(feature: Feature) -> Column:
-    if feature.dtype == "string":
-        return Column(feature, pa.array([], pa.large_binary()))
-    return Column(feature, np.zeros((0, *feature.shape), feature.dtype))
 
 
 def _outside(column: Column, least: float, greatest: float) -> Mask:

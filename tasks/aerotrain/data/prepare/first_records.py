@@ -9,7 +9,7 @@ import numpy as np
 
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import STATISTICS, Dataset, Schema, Shard, Split
-from aerotrain.data.prepare.batch_writer import batches_of
+from aerotrain.data.prepare.batch_writer import batches_of, in_parts
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
 from aerotrain.data.prepare.layout import Plan, PlannedPartition
 from aerotrain.data.prepare.plan import make_plan
@@ -67,6 +67,7 @@ def _valid(
     """The batches that have a valid record, each with the schema."""
     for planned in partitions:
         for batch, schema in batches_of(plan, planned):
-            fit = cast_to_schema(batch, schema, plan.rules)
-            if len(fit.rows):
-                yield fit, schema
+            for part in in_parts(batch, schema):
+                fit = cast_to_schema(part, schema, plan.rules)
+                if len(fit.rows):
+                    yield fit, schema

@@ -32,6 +32,8 @@ def _columns(source: DeclaredSource, schema: Schema) -> Iterator[tuple[str, str]
     for new, feature in schema.items():
         name = in_files.get(new, new)
         notes = [_type(feature)]
+        if name in declared.pad:
+            notes.append("lists, padded")
         if name in declared.types:
             words = declared.types[name]
             notes.append("as 'types' declares" if isinstance(words, str) else ", ".join(words))

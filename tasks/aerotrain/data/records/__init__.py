@@ -12,8 +12,11 @@ from aerotrain.data.records.columns import (
     RecordError,
     check_fits,
     column_of,
+    is_list_type,
+    lists_of,
     schema_of,
     stacked,
+    to_pad,
 )
 from aerotrain.data.records.encoding import encode
 from aerotrain.data.records.framing import (
@@ -37,7 +40,10 @@ __all__ = [
     "encode",
     "encoded_frames",
     "framed",
+    "is_list_type",
+    "lists_of",
     "read_frames",
     "schema_of",
     "stacked",
+    "to_pad",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,13 @@ class Column:
 
     feature: Feature
     values: Any
+
+    @classmethod
+    def empty(cls, feature: Feature) -> Self:
+        """The column of no record."""
+        if feature.dtype == "string":
+            return cls(feature, pa.array([], pa.large_binary()))
+        return cls(feature, np.zeros((0, *feature.shape), feature.dtype))
 
     def __len__(self) -> int:
         size = prod(self.feature.shape)
@@ -103,7 +110,7 @@ def _of_arrow(name: str, values: pa.Array) -> Column:
         return column_of(name, values.to_numpy(zero_copy_only=False))
     if _is_text(kind):
         return Column(Feature("string"), values.cast(pa.large_binary()))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list_type(kind):
         return _of_lists(name, values)
     if types.is_dictionary(kind):
         return column_of(name, values.dictionary_decode())
@@ -129,7 +136,7 @@ def _of_lists(name: str, values: pa.Array) -> Column:
         row = int(np.argmax(lengths != lengths[0]))
         raise RecordError(
             f"the column {name!r} holds lists of {lengths[0]} and of {lengths[row]} values; "
-            "give all of them the same length"
+            f"{to_pad(name, int(lengths.max()))}"
         )
     if pa.types.is_fixed_size_list(values.type):
         length = values.type.list_size
@@ -139,6 +146,26 @@ def _of_lists(name: str, values: pa.Array) -> Column:
     shape = (length, *inner.feature.shape)
     held = inner.values if inner.is_text else inner.values.reshape(len(values), *shape)
     return Column(Feature(inner.feature.dtype, shape), held)
+
+
+def to_pad(name: str, longest: int) -> str:
+    """What to do with lists of different lengths, of which one has ``longest`` values."""
+    return f"pad them to one length with 'pad' of the source, such as {{{name!r}: {longest}}}"
+
+
+def is_list_type(kind: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def lists_of(values: Sequence[Any], feature: Feature) -> pa.Array:
+    """Lists, perhaps None, as an Arrow array with the type of ``feature``; lengths may differ."""
+    kind = pa.large_binary() if feature.dtype == "string" else pa.float64()
+    if feature.dtype in _INTEGERS:
+        kind = pa.from_numpy_dtype(np.dtype(feature.dtype))
+    for _ in feature.shape:
+        kind = pa.list_(kind)
+    return pa.array([None if each is None else _array(each).tolist() for each in values], kind)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -162,27 +189,28 @@ def schema_of(record: Mapping[str, Any]) -> dict[str, Feature]:
     return {name: _feature_of(name, value) for name, value in record.items()}
 
 
-def check_fits(record: Mapping[str, Any], schema: Schema) -> None:
-    """Check that the record has exactly the features of ``schema``.
+def check_fits(found: Schema, schema: Schema) -> None:
+    """Check that a record with the features ``found`` has exactly those of ``schema``.
 
     Raises:
         RecordError: a name, dtype or shape differs; the message names the feature.
     """
-    found = schema_of(record)
     if found.keys() != schema.keys():
         raise RecordError(
             f"its features are {', '.join(sorted(found))}, where the first record has "
             f"{', '.join(sorted(schema))}; give all records the same features"
         )
     for name, feature in found.items():
-        both_floats = feature.is_float and schema[name].is_float
-        if feature.shape != schema[name].shape or (
-            feature.dtype != schema[name].dtype and not both_floats
-        ):
-            raise RecordError(
-                f"its feature {name!r} is {feature}, where the first record's is "
-                f"{schema[name]}; give all records the same dtype and shape"
-            )
+        first = schema[name]
+        are_alike = feature.dtype == first.dtype or (feature.is_float and first.is_float)
+        if are_alike and feature.shape == first.shape:
+            continue
+        advice = "give all records the same dtype and shape"
+        if are_alike and feature.shape[1:] == first.shape[1:] and feature.shape and first.shape:
+            advice = to_pad(name, max(feature.shape[0], first.shape[0]))
+        raise RecordError(
+            f"its feature {name!r} is {feature}, where the first record's is {first}; {advice}"
+        )
 
 
 def stacked(records: Sequence[Mapping[str, Any]], schema: Schema) -> Columns:

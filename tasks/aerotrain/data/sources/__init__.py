@@ -13,7 +13,14 @@ from aerotrain.data.sources.declared import Declared, DeclaredSource
 from aerotrain.data.sources.images import ImageSource
 from aerotrain.data.sources.jsonl import JsonLinesSource
 from aerotrain.data.sources.parquet import ParquetSource
-from aerotrain.data.sources.protocol import Batch, Fragment, Rejected, Source, SourceError
+from aerotrain.data.sources.protocol import (
+    Batch,
+    Fragment,
+    Padding,
+    Rejected,
+    Source,
+    SourceError,
+)
 from aerotrain.data.sources.python import PythonSource
 from aerotrain.data.sources.tfrecord import ExampleSource
 
@@ -22,6 +29,7 @@ __all__ = [
     "Batch",
     "DeclaredSource",
     "Fragment",
+    "Padding",
     "Rejected",
     "Source",
     "SourceError",

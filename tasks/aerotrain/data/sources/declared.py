@@ -4,19 +4,22 @@
 set.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.records import Column, column_of, is_list_type
 from aerotrain.data.sources.protocol import (
     Batch,
     Fragment,
+    Padding,
     Source,
     SourceError,
     check_names,
@@ -46,14 +49,18 @@ _STORED = {"date": "int32", "timestamp": "int64"}
 #: The options of a kind whose files have columns.
 COLUMN_OPTIONS = frozenset({"columns", "skip", "rename", "types"})
 
+#: What happens to a list that is longer than its padding.
+LONGER = ("reject", "truncate")
+
 
 @dataclass(frozen=True)
 class Declared:
     """The columns of a source; those that ``columns`` names, or all without those of ``skip``.
 
     ``types`` are names of ``TYPES``, for dates and timestamps with an optional format, such as
-    ``"date %d.%m.%Y"``, or a list of words, of which the number in the list is stored. ``nulls``
-    are the words that mean a missing value.
+    ``"date %d.%m.%Y"``, or a list of words, of which the number in the list is stored; of a column
+    of lists, that of their values. ``nulls`` are the words that mean a missing value. ``pad`` has
+    the length of arrays, or the fields of a ``Padding``, for columns of lists of different lengths.
     """
 
     columns: Sequence[str] | None = None
@@ -61,6 +68,7 @@ class Declared:
     rename: Mapping[str, str] = field(default_factory=dict)
     types: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     nulls: Sequence[str] = ()
+    pad: Mapping[str, int | Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
@@ -72,17 +80,23 @@ class Declared:
         given = {name: description[name] for name in vars(cls()) if name in description}
         for option in given.keys() & {"columns", "skip", "nulls"}:
             check_names(option, given[option])
-        for option in given.keys() & {"rename", "types"}:
-            if not isinstance(given[option], Mapping):
+        for option, example in {"rename": "cost", "types": "float64", "pad": 128}.items():
+            if not isinstance(given.get(option, {}), Mapping):
                 raise SpecError(
-                    f"{option!r} must be an object by columns, such as "
-                    f"{{'price': {'cost' if option == 'rename' else 'float64'!r}}}, got "
-                    f"{given[option]!r}"
+                    f"{option!r} must be an object by columns, such as {{'price': {example!r}}}, "
+                    f"got {given[option]!r}"
                 )
         for name, declared in given.get("types", {}).items():
             _check_type(name, declared)
         check_names("rename", list(given.get("rename", {}).values()))
-        return cls(**given)
+        declared = cls(**given)
+        _ = declared.padding  # checks it
+        return declared
+
+    @cached_property
+    def padding(self) -> Mapping[str, Padding]:
+        """How columns of lists are padded. Raises ``SpecError``."""
+        return {name: _padding_of(name, given) for name, given in self.pad.items()}
 
     def selected(self, url: str, found: Sequence[str]) -> list[str]:
         """The columns to read of a file that has the columns ``found``.
@@ -90,7 +104,7 @@ class Declared:
         Raises:
             SpecError: a declared column is not among them.
         """
-        check_selected(url, [*(self.columns or ()), *self.rename, *self.types], found)
+        check_selected(url, [*(self.columns or ()), *self.rename, *self.types, *self.pad], found)
         columns = found if self.columns is None else self.columns
         return [name for name in columns if name not in self.skip]
 
@@ -120,6 +134,8 @@ class Declared:
         """
         if not self.nulls and name not in self.types:
             return values
+        if is_list_type(values.type):
+            return _with_values(values, lambda inner: self.converted(name, inner))
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         is_text = is_text_type(values.type)
@@ -146,12 +162,44 @@ class Declared:
             return declared and declared.partition(" ")[0]
         return "int64"
 
+    def feature_of(self, name: str, values: Any) -> Feature:
+        """The feature of Arrow values without nulls; that of lists that are padded as they will be.
+
+        Raises:
+            RecordError: no record can hold such values.
+            SpecError: values that are no lists are to be padded.
+        """
+        padding = self.padding.get(name)
+        if padding is None:
+            return column_of(name, values).feature
+        if not is_list_type(values.type):
+            raise SpecError(
+                f"the column {name!r} has no lists, which 'pad' takes, but {values.type}; leave it "
+                "out of 'pad'"
+            )
+        flat = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        return padding.feature(column_of(name, flat.flatten()).feature)
+
+    def features_of(self, columns: Mapping[str, Any]) -> Schema:
+        """The features of a batch's columns."""
+        return {
+            name: each.feature if isinstance(each, Column) else self.feature_of(name, each)
+            for name, each in columns.items()
+        }
+
+    def unseen(self, name: str) -> Feature | None:
+        """The feature of a column without a value so far, if its type is declared."""
+        if name not in self.types:
+            return None
+        text = Feature("string")  # the declared type replaces it
+        return self.padding[name].feature(text) if name in self.padding else text
+
     def parsed_as(self, name: str, feature: Feature) -> pa.DataType:
         """The type as which the text of a column is parsed, before ``converted``."""
+        kind = pa.float64() if feature.is_float else TYPES[feature.dtype]
         declared = self.types.get(name)
         if not isinstance(declared, str | None) or self.kind_of(name) in _STORED:
-            return pa.string()
-        kind = pa.float64() if feature.is_float else TYPES[feature.dtype]
+            kind = pa.string()
         for _ in feature.shape:
             kind = pa.list_(kind)
         return kind
@@ -162,7 +210,7 @@ class Declared:
         float64 is stored as float32, the type of most models, unless it is declared.
 
         Raises:
-            SpecError: two columns have one name.
+            SpecError: two columns have one name, or a column cannot hold its padding.
         """
         features: dict[str, Feature] = {}
         for name, feature in found.items():
@@ -174,6 +222,12 @@ class Declared:
                     "leave one out with 'skip'"
                 )
             features[new] = Feature(_STORED.get(kind, kind), feature.shape)
+            value = self.padding[name].value if name in self.padding else None
+            if value is not None and not _holds(features[new], value):
+                raise SpecError(
+                    f"the padding of {name!r} cannot be {value!r}, because its values are of type "
+                    f"{features[new].dtype}; give one of that type"
+                )
         return features
 
 
@@ -190,6 +244,30 @@ def _check_type(name: str, declared: Any) -> None:
         )
 
 
+def _padding_of(name: str, given: Any) -> Padding:
+    options = given if isinstance(given, Mapping) else {"length": given}
+    length, longer = options.get("length"), options.get("longer", "reject")
+    is_length = type(length) is int and length > 0
+    if not is_length or longer not in LONGER or options.keys() - {"length", "value", "longer"}:
+        raise SpecError(
+            f"the padding of {name!r} must be a length of at least 1, or an object such as "
+            f"{{'length': 128, 'value': -1, 'longer': 'truncate'}}, got {given!r}; 'longer' is "
+            f"{' or '.join(LONGER)}"
+        )
+    return Padding(**options)
+
+
+def _holds(feature: Feature, value: Any) -> bool:
+    """Whether a column of that feature can hold the value."""
+    if feature.dtype == "string" or isinstance(value, str):
+        return feature.dtype == "string" and isinstance(value, str)
+    if isinstance(value, bool) or feature.dtype == "bool":
+        return feature.dtype == "bool" and isinstance(value, bool)
+    if not isinstance(value, int | float):
+        return False
+    return feature.is_float or bool(np.array(value).astype(feature.dtype) == value)
+
+
 def is_text_type(kind: pa.DataType) -> bool:
     """Whether Arrow values of that type are strings or bytes."""
     types = pa.types
@@ -199,6 +277,15 @@ def is_text_type(kind: pa.DataType) -> bool:
         or types.is_binary(kind)
         or types.is_large_binary(kind)
     )
+
+
+def _with_values(lists: Any, convert: Callable[[Any], Any]) -> Any:
+    """Lists whose values are converted."""
+    if isinstance(lists, pa.ChunkedArray):
+        lists = lists.combine_chunks()
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    ends = pa.array(np.append(0, np.cumsum(lengths, dtype=np.int64)))
+    return pa.LargeListArray.from_arrays(ends, convert(lists.flatten()), mask=lists.is_null())
 
 
 def _numbers_of(texts: Any, words: Sequence[str]) -> Any:
@@ -249,6 +336,7 @@ class DeclaredSource:
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:
         rename = self.declared.rename
+        padding = {rename.get(name, name): each for name, each in self.declared.padding.items()}
         in_files = {new: name for name, new in rename.items()}
         found = schema and {in_files.get(name, name): each for name, each in schema.items()}
         for batch in self.source.read(description, found):
@@ -256,7 +344,7 @@ class DeclaredSource:
                 rename.get(name, name): self._converted(batch.file, name, each)
                 for name, each in batch.columns.items()
             }
-            yield replace(batch, columns=columns)
+            yield replace(batch, columns=columns, padding=padding)
 
     def _converted(self, file: str, name: str, values: Any) -> Any:
         if not isinstance(values, pa.Array | pa.ChunkedArray):

@@ -29,6 +29,8 @@ _DEPTH_STEPS[list(b"[{")], _DEPTH_STEPS[list(b"]}")] = 1, -1
 class JsonLinesSource(TextSource):
     """Files of JSON lines below a URL."""
 
+    options = TextSource.options | {"pad"}
+
     is_typed = True
 
     def parse(self, header: list[str], content: bytes, types: Types) -> pa.Table:

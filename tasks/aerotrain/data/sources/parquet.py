@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import RecordError, column_of
+from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import (
@@ -63,7 +63,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 class ParquetSource(FileSource):
     """Parquet files below a URL."""
 
-    options = COLUMN_OPTIONS | {"nulls"}
+    options = COLUMN_OPTIONS | {"nulls", "pad"}
 
     def fragments(self) -> Iterator[Fragment]:
         ratio = self._ratio
@@ -145,14 +145,15 @@ class ParquetSource(FileSource):
 
     def _feature(self, name: str, batch: pa.RecordBatch, file: InputFile) -> Feature:
         values = batch.column(name).drop_null()
-        if name in self.declared.types and not pa.types.is_nested(values.type):
-            return Feature("string")  # the declared type replaces it
+        unseen = self.declared.unseen(name)
+        if unseen is not None and not pa.types.is_nested(values.type):
+            return unseen
         if not len(values) and (pa.types.is_nested(values.type) or pa.types.is_null(values.type)):
             raise RecordError(
                 f"the column {name!r} is null in the first rows of {file.url}, so its type is "
                 "unknown; set its type in 'types', or leave it out with 'skip'"
             )
-        return column_of(name, values).feature
+        return self.declared.feature_of(name, values)
 
 
 def _batches(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, SpecError, nearest
-from aerotrain.data.dataset import Schema
+from aerotrain.data.dataset import Feature, Schema
 
 
 class SourceError(FinalError):
@@ -44,11 +44,29 @@ class Rejected:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Padding:
+    """How lists of different lengths become arrays of ``length`` values.
+
+    ``value`` follows the values of shorter lists, by default 0, or an empty string. Records with
+    longer lists are rejected, or lose the values at the end if ``longer`` is ``"truncate"``.
+    """
+
+    length: int
+    value: Any = None
+    longer: str = "reject"
+
+    def feature(self, value: Feature) -> Feature:
+        """The feature of the arrays of such values."""
+        return Feature(value.dtype, (self.length, *value.shape))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """Some records of one file as columns, NumPy's or Arrow's, in which values may be null.
 
     ``offsets`` are the records' positions in the file, in ``unit``. ``keys`` are their keys, if
     the source has them. ``rejected`` are the records of the same range that do not parse.
+    ``padding`` is that of columns of lists, which the cast to the schema applies.
     """
 
     columns: Mapping[str, Any]
@@ -57,6 +75,7 @@ class Batch:
     unit: str
     keys: Sequence[str] | None = None
     rejected: Sequence[Rejected] = field(default=())
+    padding: Mapping[str, Padding] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.offsets)

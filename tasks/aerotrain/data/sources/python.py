@@ -4,16 +4,24 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError, nearest
-from aerotrain.data.dataset import Schema
+from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
-from aerotrain.data.records import RecordError, check_fits, schema_of, stacked
-from aerotrain.data.sources.protocol import Batch, BatchBuilder, Fragment, check_options
+from aerotrain.data.records import RecordError, check_fits, lists_of, schema_of, stacked
+from aerotrain.data.sources.declared import Declared
+from aerotrain.data.sources.protocol import (
+    Batch,
+    BatchBuilder,
+    Fragment,
+    check_options,
+    check_selected,
+)
 from aerotrain.user_code import user_module
 
 #: A record's stable key, and its features by name.
@@ -35,7 +43,7 @@ class PythonSource:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """The source that ``{"kind": "python", "module": ...}`` describes."""
-        check_options(description, {"module"}, {"types"})
+        check_options(description, {"module"}, {"types", "pad"})
         name = description["module"]
         module = user_module(name, "to read the data")
         for function in ("list_parts", "read_part"):
@@ -80,17 +88,47 @@ class PythonSource:
         builder = BatchBuilder(f"part {number}", "position")
         for position, (key, record) in enumerate(self._records(description["part"], number)):
             try:
-                schema = schema or schema_of(record)
-                check_fits(record, schema)
+                found = self._features_of(record, schema)
+                schema = schema or found
+                check_fits(found, schema)
             except RecordError as error:
                 builder.reject(position, f"record {key!r}: {error}")
             else:
                 builder.add(position, record, sum(map(_size_of, record.values())))
                 builder.keys.append(key)
             if builder.is_full:
-                yield builder.batch(stacked(builder.records, schema or {}))
+                yield self._batch(builder, schema or {})
                 builder = BatchBuilder(builder.file, builder.unit)
-        yield builder.batch(stacked(builder.records, schema or {}))
+        yield self._batch(builder, schema or {})
+
+    @cached_property
+    def _declared(self) -> Declared:
+        return Declared.of(self.description)
+
+    def _features_of(self, record: Mapping[str, Any], schema: Schema | None) -> Schema:
+        """The features of a record, with lists that are padded as they will be."""
+        found = schema_of(record)
+        check_selected("the record", list(self._declared.pad), list(found))
+        for name, padding in self._declared.padding.items():
+            feature = found[name]
+            if not feature.shape:
+                raise RecordError(
+                    f"its feature {name!r} is no list, which 'pad' takes, but {feature}; leave it "
+                    "out of 'pad'"
+                )
+            is_empty = 0 in feature.shape  # and so may be of another type
+            value = Feature(feature.dtype, feature.shape[1:])
+            found[name] = schema[name] if schema and is_empty else padding.feature(value)
+        return found
+
+    def _batch(self, builder: BatchBuilder, schema: Schema) -> Batch:
+        padding = self._declared.padding
+        plain = {name: each for name, each in schema.items() if name not in padding}
+        lists = {
+            name: lists_of([each[name] for each in builder.records], schema[name])
+            for name in padding.keys() & schema.keys()
+        }
+        return builder.batch({**stacked(builder.records, plain), **lists})
 
     def _records(self, part: Mapping[str, Any], number: int) -> Iterator[Record]:
         """The records of one part; exceptions of the user's code become our errors."""

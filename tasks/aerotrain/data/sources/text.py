@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import column_of
+from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import (
@@ -133,7 +133,7 @@ class TextSource(FileSource, ABC):
             raise self._no_record(rejected)
         if self.is_typed:
             late = self.declared.types.keys() - counts.keys()
-            counts |= {name: Counter([Feature("string")]) for name in sorted(late)}
+            counts |= {name: Counter([self.declared.unseen(name)]) for name in sorted(late)}
         columns = self.declared.selected(self.files[0].url, list(counts))
         return {name: self._most_frequent(name, counts[name]) for name in columns}
 
@@ -202,12 +202,13 @@ class TextSource(FileSource, ABC):
 
     def _inferred(self, name: str, values: pa.ChunkedArray) -> Feature | None:
         kind, values = values.type, values.drop_null()
-        if pa.types.is_list(kind) or pa.types.is_struct(kind):
-            return column_of(name, values).feature
+        is_list = is_list_type(kind)
+        if pa.types.is_null(kind.value_type if is_list else kind):
+            return self.declared.unseen(name)
+        if is_list or pa.types.is_struct(kind) or name in self.declared.padding:
+            return self.declared.feature_of(name, values)
         if name in self.declared.types:
             return Feature("string")
-        if pa.types.is_null(kind):
-            return None
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
             return column_of(name, values).feature
         return Feature("string")

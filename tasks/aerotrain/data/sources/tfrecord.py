@@ -17,7 +17,14 @@ from google.protobuf import (
 )
 
 from aerotrain.data.dataset import Feature, Schema
-from aerotrain.data.records import Damage, FramingError, RecordError, read_frames
+from aerotrain.data.records import (
+    Damage,
+    FramingError,
+    RecordError,
+    lists_of,
+    read_frames,
+    to_pad,
+)
 from aerotrain.data.sources.declared import COLUMN_OPTIONS
 from aerotrain.data.sources.files import FileSource, InputFile, checked_beginning, file_and_span
 from aerotrain.data.sources.protocol import Batch, BatchBuilder, SourceError
@@ -53,7 +60,7 @@ message_type { name: "Example"
 class ExampleSource(FileSource):
     """TFRecord files below a URL, each a fragment. A list of one value is read as a scalar."""
 
-    options = COLUMN_OPTIONS
+    options = COLUMN_OPTIONS | {"pad"}
 
     def schema(self) -> Schema:
         """The schema of the first record that ``read`` does not reject."""
@@ -64,7 +71,7 @@ class ExampleSource(FileSource):
                 with suppress(RecordError):
                     features = features_of(record)
                     names = self.declared.selected(file.url, list(features))
-                    return {name: _feature_of(*features[name]) for name in names}
+                    return {name: self._feature_of(name, *features[name]) for name in names}
         raise SourceError(
             f"the source is empty: its {len(self.files)} files have no tf.train.Example; check "
             "that the input is where the source looks for it"
@@ -85,27 +92,50 @@ class ExampleSource(FileSource):
             except RecordError as error:
                 builder.reject(offset, str(error))
             if builder.is_full:
-                yield _batch(builder, schema)
+                yield self._batch(builder, schema)
                 builder = BatchBuilder(file.url, "byte")
-        yield _batch(builder, schema)
+        yield self._batch(builder, schema)
 
     def _held(self, name: str, feature: Feature) -> Feature:
         is_text = self.declared.parsed_as(name, Feature(feature.dtype)) == pa.string()
         numbers = "float32" if feature.is_float else "int64"
         return Feature("string" if is_text else numbers, feature.shape)
 
-    def _values(self, record: bytes, schema: Schema) -> dict[str, Sequence[Any]]:
-        """The values of an Example. Raises ``RecordError`` if they do not fit the schema."""
+    def _feature_of(self, name: str, kind: str, values: Sequence[Any]) -> Feature:
+        if name in self.declared.padding:
+            return self.declared.padding[name].feature(Feature(_DTYPES[kind]))
+        return Feature(_DTYPES[kind], () if len(values) == 1 else (len(values),))
+
+    def _values(self, record: bytes, schema: Schema) -> dict[str, Sequence[Any] | None]:
+        """The values of an Example; None for a padded feature that it does not have.
+
+        Raises:
+            RecordError: they do not fit the schema.
+        """
         features = features_of(record)
         for name, feature in schema.items():
-            found = _feature_of(*features[name]) if name in features else None
+            kind, values = features.get(name, ("", None))
+            if name in self.declared.padding and not values:
+                continue  # without a value it has no type
+            found = None if values is None else self._feature_of(name, kind, values)
             if found != feature:
-                raise RecordError(f"its feature {name!r} is {found or 'missing'}, not {feature}")
+                raise RecordError(
+                    f"its feature {name!r} is {found or 'missing'}, not {feature}"
+                    f"{_advice(name, values, found, feature)}"
+                )
         try:
             self.declared.check_others("it", list(features), schema)
         except SourceError as error:
             raise RecordError(str(error)) from error
-        return {name: features[name][1] for name in schema}
+        return {name: features[name][1] if name in features else None for name in schema}
+
+    def _batch(self, builder: BatchBuilder, schema: Schema) -> Batch:
+        columns = {}
+        for name, feature in schema.items():
+            values = [each[name] for each in builder.records]
+            is_padded = name in self.declared.padding
+            columns[name] = lists_of(values, feature) if is_padded else _column(values, feature)
+        return builder.batch(columns)
 
 
 def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
@@ -118,13 +148,6 @@ def _frames(file: InputFile) -> Iterator[tuple[int, bytes | Damage]]:
             raise SourceError(f"{file.url} is not a TFRecord file: {error}") from error
 
 
-def _batch(builder: BatchBuilder, schema: Schema) -> Batch:
-    columns = {}
-    for name, feature in schema.items():
-        columns[name] = _column([values[name] for values in builder.records], feature)
-    return builder.batch(columns)
-
-
 def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
     if feature.dtype == "string":
         flat = pa.array([each for value in values for each in value], pa.large_binary())
@@ -134,8 +157,13 @@ def _column(values: list[Sequence[Any]], feature: Feature) -> Any:
     return np.array(values, feature.dtype).reshape(len(values), *feature.shape)
 
 
-def _feature_of(kind: str, values: Sequence[Any]) -> Feature:
-    return Feature(_DTYPES[kind], () if len(values) == 1 else (len(values),))
+def _advice(
+    name: str, values: Sequence[Any] | None, found: Feature | None, expected: Feature
+) -> str:
+    """What to do if a feature has another number of values."""
+    if values is None or found is None or found.dtype != expected.dtype:
+        return ""
+    return f"; {to_pad(name, max(len(values), *expected.shape, 1))}"
 
 
 def features_of(record: bytes) -> dict[str, tuple[str, Sequence[Any]]]:

@@ -156,6 +156,12 @@ def check_exchanged(
         FinalError: the model computes its own gradients, its optimizer acts in some steps only, or
             it sums its loss over examples while the last batch is uneven.
     """
+    scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    if scales and replicas > 1 and strategy == "central_storage":
+        raise FinalError(
+            "the optimizer scales the loss, as mixed_float16 needs, and so skips some steps, which "
+            "'central_storage' cannot; use mixed_bfloat16, or choose 'mirrored'"
+        )
     steps = getattr(inner(model.optimizer), "gradient_accumulation_steps", None)  # not tf_keras
     if steps and replicas > 1:
         raise FinalError(

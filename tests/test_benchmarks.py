@@ -1,0 +1,75 @@
+"""Benchmarks compare in turns, name the commit of their tables, and know which are stale."""
+
+import re
+from pathlib import Path
+
+import pytest
+from benchmarks import stale, workloads
+from benchmarks.report import ROOT, in_turns, median_ratio
+
+BENCHMARKS = re.search(r"^BENCHMARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[
+    1
+].split()
+
+
+def test_contestants_take_turns_in_changing_order():
+    order = []
+    results = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert results == {"a": [None] * 3, "b": [None] * 3}
+
+
+def test_a_ratio_is_the_median_of_those_of_the_rounds():
+    # In the last round the machine was half as fast, for both.
+    assert median_ratio([4.0, 4.4, 2.0], [2.0, 2.0, 1.0]) == 2.0
+
+
+def test_a_table_is_stale_after_a_change_of_what_it_measures():
+    changes = {"benchmarks/records.py": ["3333333 Copy once"], "tasks/aerotrain/training": ["4 x"]}
+
+    def later(commit, paths):
+        assert commit == "2222222"
+        return [change for path in paths for change in changes.get(path, [])]
+
+    tables = {"records": "Of commit 2222222; 2 cores", "prepare": "of commit 2222222", "seeds": "|"}
+    rows = {row["table"]: row for row in stale.rows(tables, later)}
+    assert rows["records"]["later commits"] == 1
+    assert rows["records"]["newest of them"] == "3333333 Copy once"
+    assert rows["prepare"]["later commits"] == 0
+    assert rows["seeds"]["newest of them"] == "its commit is not named"
+
+
+@pytest.mark.parametrize("name", sorted({*BENCHMARKS, *stale.MEASURED}))
+def test_the_code_that_a_table_measures_exists(name):
+    missing = [path for path in stale.paths(name) if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_every_table_in_results_can_be_checked():
+    assert {path.stem for path in stale.RESULTS.glob("*.md")} <= stale.MEASURED.keys()
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_has_a_short_run_names_its_commit_and_ends_with_figures(name):
+    source = (ROOT / "benchmarks" / f"{name}.py").read_text()
+    assert '"--quick"' in source
+    assert "print_origin()" in source
+    assert "print_report(" in source
+
+
+def test_two_models_with_different_data_are_trained_in_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, column in (("squares", "image"), ("sentences", "words")):
+        (tmp_path / f"{name}.py").write_text(
+            "def list_parts():\n    return [{}]\n"
+            "def read_part(part):\n"
+            f"    return ((str(n), {{'{column}': n, 'label': n % 2}}) for n in range(50))\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    jobs = workloads.Jobs(tmp_path)
+    data = {
+        jobs.train(workloads.Workload(name, name, "", ()), "one_device").arguments["data"]
+        for name in ("squares", "sentences")
+    }
+    assert len(data) == 2
