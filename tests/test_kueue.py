@@ -156,7 +156,10 @@ def queued(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         custom.delete_cluster_custom_object(*QUEUES, plural, world.namespace)
 
 
-def test_a_group_waits_as_a_whole_until_the_quota_is_free(queued: Queued) -> None:
+def test_a_group_waits_as_a_whole_until_the_quota_is_free(
+    queued: Queued, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     first, running = queued.start("first")
     eventually(lambda: queued.running(4, "first"))
     [admitted] = queued.workloads()
@@ -164,7 +167,7 @@ def test_a_group_waits_as_a_whole_until_the_quota_is_free(queued: Queued) -> Non
     # Shorter than its time in the queue, which does not count.
     second, waiting = queued.start("second", arguments={"chief": "meet"}, deadlines={"start": 5})
     end = queued.follow(second, waiting)
-    time.sleep(10)
+    eventually(lambda: "does not admit second: couldn't assign flavors" in caplog.text)
     assert not end.done()
     assert {each.status.phase for each in queued.world.pods("second").values()} == {"Pending"}
     first.stop(running)
