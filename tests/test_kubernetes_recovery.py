@@ -198,6 +198,21 @@ def test_kueue_keeps_no_restart_from_starting_and_no_group_after_its_end(
 
 
 @pytest.mark.process
+def test_kueue_keeps_no_quota_of_a_group_whose_owner_was_deleted_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KubernetesDouble(tmp_path, kueue=True) as double:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection(Path(double.kubeconfig)))
+        group = ImaginedGroup(double, queue="kueue:research")
+        workload = group.pod()["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        double.create({"kind": "Workload", "metadata": {"name": workload}}, group.namespace)
+        double.delete("configmaps", "job", group.namespace)
+        assert group.followed().end().state is State.LOST
+        group.launcher.stop(group.handle)
+        assert not double.find("workloads", workload, group.namespace)
+
+
+@pytest.mark.process
 def test_a_job_may_wait_in_a_queue_for_hours_and_the_log_has_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -156,7 +156,10 @@ def queued(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         custom.delete_cluster_custom_object(*QUEUES, plural, world.namespace)
 
 
-def test_a_group_waits_as_a_whole_until_the_quota_is_free(queued: Queued) -> None:
+def test_a_group_waits_as_a_whole_until_the_quota_is_free(
+    queued: Queued, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     first, running = queued.start("first")
     eventually(lambda: queued.running(4, "first"))
     [admitted] = queued.workloads()
@@ -164,7 +167,7 @@ def test_a_group_waits_as_a_whole_until_the_quota_is_free(queued: Queued) -> Non
     # Shorter than its time in the queue, which does not count.
     second, waiting = queued.start("second", arguments={"chief": "meet"}, deadlines={"start": 5})
     end = queued.follow(second, waiting)
-    time.sleep(10)
+    eventually(lambda: "does not admit second: couldn't assign flavors" in caplog.text)
     assert not end.done()
     assert {each.status.phase for each in queued.world.pods("second").values()} == {"Pending"}
     first.stop(running)
@@ -221,7 +224,9 @@ def test_a_lost_replica_is_restarted_within_the_admitted_group(
     eventually(queued.has_given_back_all)
 
 
-@pytest.mark.parametrize("end", ["success", "failure", "cancellation", "event of a trigger"])
+@pytest.mark.parametrize(
+    "end", ["success", "failure", "cancellation", "deletion by hand", "event of a trigger"]
+)
 def test_a_group_that_has_ended_in_any_way_leaves_no_pod_and_no_quota(
     queued: Queued, end: str
 ) -> None:
@@ -229,6 +234,9 @@ def test_a_group_that_has_ended_in_any_way_leaves_no_pod_and_no_quota(
     launcher, handle = queued.start(arguments={"chief": does}, deadlines={"run": 20})
     if end == "cancellation":
         eventually(lambda: queued.running(4))
+    elif end == "deletion by hand":
+        queued.world.core.delete_namespaced_config_map("job", queued.world.namespace)
+        assert queued.follow(launcher, handle).result(90).state is State.LOST
     else:
         queued.follow(launcher, handle).result(90)
     if end == "event of a trigger":

@@ -5,6 +5,7 @@ uid is unique. So a group is identified by its owner's uid, its objects have tha
 references, and no other object is used, changed or deleted.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -75,6 +76,16 @@ class Handle:
             and annotations(owner)[ATTEMPT] == self.attempt
             and self.uid in ("", uid_of(owner))
         )
+
+
+def kueue_group(job: str, attempt: str) -> str:
+    """The name of the group that Kueue admits, which is also that of its Workload.
+
+    It is for this launch only: otherwise Kueue would count its pods as part of the previous group,
+    while it remembers that as finished.
+    """
+    launch = hashlib.sha256(attempt.encode()).hexdigest()[:8]
+    return f"{job[:54]}-{launch}"
 
 
 def pod_name(job: str, replica: ReplicaName, restarts: int = 0) -> str:

@@ -5,15 +5,18 @@ pod by a finalizer, until it has failed and another one has replaced it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.backends.kubernetes.cluster import Cluster
+from aerotrain_airflow.backends.kubernetes.cluster import ApiError, Cluster
 from aerotrain_airflow.backends.kubernetes.identity import (
     KUEUE,
     KUEUE_QUEUE,
     WORKLOAD,
+    Handle,
     annotations,
+    kueue_group,
     uid_of,
 )
 
@@ -51,10 +54,20 @@ async def delete_workload(cluster: Cluster, owner: Manifest) -> None:
     Otherwise Kueue would wait for replacements of the pods that fail or are deleted: it would keep
     their quota, and by its finalizer the pods.
     """
-    name = annotations(owner).get(WORKLOAD)
-    there = await cluster.get("Workload", name) if name else None
-    if name and there is not None:
-        await cluster.delete("Workload", name, uid_of(there))
+    if name := annotations(owner).get(WORKLOAD):
+        await _delete(cluster, name)
+
+
+async def delete_workload_without_owner(cluster: Cluster, handle: Handle) -> None:
+    """Delete the Workload of a group, if it has one, after its owner was deleted by hand."""
+    with suppress(ApiError):  # such as for lack of permission, where there is no Kueue
+        await _delete(cluster, kueue_group(handle.name, handle.attempt))
+
+
+async def _delete(cluster: Cluster, workload: str) -> None:
+    there = await cluster.get("Workload", workload)
+    if there is not None:
+        await cluster.delete("Workload", workload, uid_of(there))
 
 
 async def release(cluster: Cluster, pod: Manifest) -> None:

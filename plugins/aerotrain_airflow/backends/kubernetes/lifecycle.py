@@ -37,7 +37,11 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     uid_of,
     without_restarts,
 )
-from aerotrain_airflow.backends.kubernetes.kueue import delete_workload, release
+from aerotrain_airflow.backends.kubernetes.kueue import (
+    delete_workload,
+    delete_workload_without_owner,
+    release,
+)
 from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup
 from aerotrain_airflow.backends.kubernetes.owner import (
     TEMPLATES,
@@ -226,7 +230,10 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
     """Delete the group with this handle, if it exists and ``holder`` still holds it."""
     while True:
         owner = await cluster.get("ConfigMap", handle.name)
-        if owner is None or not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
+        if owner is None:
+            await delete_workload_without_owner(cluster, handle)
+            return
+        if not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
             return
         version = owner["metadata"]["resourceVersion"]
         await delete_workload(cluster, owner)
@@ -241,7 +248,10 @@ async def end(cluster: Cluster, handle: Handle, holder: str) -> None:
 async def end_pods(cluster: Cluster, handle: Handle, holder: str) -> None:
     """Delete the pods of the group, if its end is recorded and ``holder`` holds it."""
     owner = await cluster.get("ConfigMap", handle.name)
-    if owner is None or not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
+    if owner is None:
+        await delete_workload_without_owner(cluster, handle)
+        return
+    if not handle.is_of(owner) or annotations(owner)[HOLDER] != holder:
         return
     if Ended.recorded_in(events_of(owner)) is None:
         return  # its followers would restart the pods

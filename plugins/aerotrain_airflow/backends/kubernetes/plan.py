@@ -21,6 +21,7 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     JOB_LABEL,
     WORKLOAD,
     Handle,
+    kueue_group,
     pod_name,
 )
 from aerotrain_airflow.backends.kubernetes.pod import (
@@ -28,7 +29,6 @@ from aerotrain_airflow.backends.kubernetes.pod import (
     Manifest,
     PodSettings,
     Queue,
-    kueue_group,
     replica_pod,
     role_pod,
 )
@@ -81,7 +81,7 @@ def plan_pods(job: Job, attempt: str, settings: PodSettings) -> PodPlan:
     owner, *others = _manifests(job, attempt, settings)
     owner["metadata"]["annotations"] = {ATTEMPT: attempt, DESCRIPTION: description}
     if Queue.parse(settings.queue).system == "kueue":
-        owner["metadata"]["annotations"][WORKLOAD] = kueue_group(job, attempt)
+        owner["metadata"]["annotations"][WORKLOAD] = kueue_group(job.name, attempt)
     return PodPlan(
         job=job,
         attempt=attempt,

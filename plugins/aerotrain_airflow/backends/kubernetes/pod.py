@@ -1,6 +1,5 @@
 """The pod of a replica: defaults, the templates on top of them, and then the reserved fields."""
 
-import hashlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from aerotrain_airflow.backends.kubernetes.identity import (
     KUEUE_QUEUE,
     RESTARTS,
     ROLE_LABEL,
+    kueue_group,
     pod_name,
 )
 from aerotrain_airflow.backends.kubernetes.template import Template, checked, merge
@@ -319,16 +319,6 @@ def _resources(resources: Resources) -> dict[str, Any]:
     return {"requests": {"cpu": cpu, "memory": resources.memory}, "limits": limits}
 
 
-def kueue_group(job: Job, attempt: str) -> str:
-    """The name of the group that Kueue admits, which is also that of its Workload.
-
-    It is for this launch only: otherwise Kueue would count its pods as part of the previous group,
-    while it remembers that as finished.
-    """
-    launch = hashlib.sha256(attempt.encode()).hexdigest()[:8]
-    return f"{job.name[:54]}-{launch}"
-
-
 def _admission(
     job: Job, replica: ReplicaSpec, attempt: str, queue: Queue
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -339,7 +329,7 @@ def _admission(
     if queue.system == "kueue":
         labels = {
             KUEUE_QUEUE: queue.name,
-            "kueue.x-k8s.io/pod-group-name": kueue_group(job, attempt),
+            "kueue.x-k8s.io/pod-group-name": kueue_group(job.name, attempt),
         }
         # By default Kueue hashes resources and affinity, and so a restarted pod that has more
         # memory or avoids a node would replace none of its role.
