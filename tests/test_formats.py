@@ -1,0 +1,68 @@
+"""What another version of aerotrain has written: refused with a sentence, never misread."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import Dataset
+from aerotrain.data.prepare.layout import PLAN, Plan
+from aerotrain.store import open_store
+from aerotrain.store.manifest import Manifest, StoredFile
+
+DATASET = Dataset(fingerprint="f", source={"kind": "csv"}, schema={}, splits={})
+PUBLICATION = Manifest(files={"data": StoredFile(4, "digest")})
+PLANNED = Plan(
+    source={"kind": "csv"},
+    schema=None,
+    rules=PlanArguments.of({"source": {"kind": "csv", "url": "file:///data"}}),
+    partitions=(),
+    shards_per_partition=1,
+)
+
+
+def of_version(text: str, version: int) -> str:
+    return json.dumps({**json.loads(text), "version": version})
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_data_set_of_another_version_is_refused(other: int) -> None:
+    text = DATASET.to_json()
+    assert Dataset.from_json(text) == DATASET
+    with pytest.raises(FinalError, match=r"the data set is in version .*; prepare it again"):
+        Dataset.from_json(of_version(text, DATASET.version + other))
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_publication_of_another_version_is_refused(other: int) -> None:
+    text = PUBLICATION.to_json()
+    assert Manifest.from_json(text) == PUBLICATION
+    with pytest.raises(FinalError, match=r"the manifest has version .*; use the aerotrain that"):
+        Manifest.from_json(of_version(text, PUBLICATION.version + other))
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_plan_of_another_version_is_refused(tmp_path: Path, other: int) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.put(PLAN, PLANNED.to_json().encode())
+    assert Plan.read(store).fingerprint == PLANNED.fingerprint
+    store.put(PLAN, of_version(PLANNED.to_json(), PLANNED.version + other).encode())
+    with pytest.raises(FinalError, match=r"was planned for version .*; plan it again"):
+        Plan.read(store)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_trained_model_of_another_version_is_refused(tmp_path: Path, other: int) -> None:
+    from aerotrain.training.model_manifest import ModelManifest
+
+    names = ("module", "code", "data", "strategy", "checkpoint")
+    trained = ModelManifest(**dict.fromkeys(names, "x"), hparams={}, step=1, metrics={})
+    store = open_store(tmp_path.as_uri())
+    store.put("model.json", trained.to_json().encode())
+    assert ModelManifest.load(f"{store.url}/model.json") == trained
+    store.put("model.json", of_version(trained.to_json(), trained.version + other).encode())
+    with pytest.raises(FinalError, match=r"is written in version .*; use the aerotrain that"):
+        ModelManifest.load(f"{store.url}/model.json")
