@@ -126,6 +126,7 @@ def _plan(number: int) -> PodPlan:
             "run": "run",
             "task": f"train-{number}",
             "strategy": "parameter_server",
+            "restarts": {"memory": 0},  # a restart by the trigger sends no event
             "replicas": [
                 {"role": "chief"},
                 {"role": "worker", "count": WORKERS},
