@@ -27,7 +27,7 @@ from aerotrain.store import open_store
 from aerotrain_airflow.goodput import events_of_chief
 from benchmarks.environments import add_keras_hub
 from benchmarks.fault_injection import Training
-from benchmarks.replicas import run_job
+from benchmarks.replicas import Processes
 from benchmarks.testbed import Testbed
 
 MODELS = Path(__file__).parent / "models"
@@ -201,9 +201,9 @@ class Table:
         common = {"model": "kinds", "data": self._testbed.data, "epochs": 2, "hparams": hparams}
         fit = self._job("one_device", common)
         job = self._job(strategy, {**common, "checkpoint_interval": 2, "steps_per_execution": 10})
-        folder, devices = self._testbed.folder, STRATEGIES[strategy][0]
-        ours = run_job(job, folder, devices=devices).memory
-        theirs = run_job(fit, folder, "benchmarks.fit", ["1"]).memory
+        with Processes(self._testbed.folder) as processes:
+            ours = processes.run(job, devices=STRATEGIES[strategy][0]).memory
+            theirs = processes.run(fit, "benchmarks.fit", ["1"]).memory
         events = events_of_chief(open_store(job.prefix))
         stalls = [each.seconds for each in events if each.event is EventType.SAVE_STALL]
         return {
