@@ -253,6 +253,12 @@ def test_the_chief_saves_while_the_ps_still_serve(tmp_path):
     assert not processes_of(f"{tmp_path}/")
 
 
+def test_a_module_gets_the_documented_learning_rate_by_hand_too() -> None:
+    assert job_of(parse(TRAIN)).arguments["hparams"] == {"learning_rate": 1e-3}
+    given = [*TRAIN, "--learning-rate", "0.1", "--hparams", '{"units": 8}']
+    assert job_of(parse(given)).arguments["hparams"] == {"learning_rate": 0.1, "units": 8}
+
+
 def aerotrain(folder: Path, *words: str) -> str:
     """The output of a successful command."""
     with start([*AEROTRAIN, *words], folder) as process:
@@ -278,7 +284,8 @@ def test_a_model_is_prepared_trained_on_several_replicas_and_exported_by_hand(tm
     model = f"{tmp_path.as_uri()}/runs/r/train/model.json"
     assert f"the trained model is {model}" in said
 
-    wanted = ["--model", model, "--thresholds", '{"accuracy": 0.2}']
+    folder = model.removesuffix("/model.json")
+    wanted = ["--model", folder, "--thresholds", '{"accuracy": 0.2}']
     assert "accuracy=0." in aerotrain(tmp_path, "evaluate", *where, *wanted)
     assert "published as version 1" in aerotrain(tmp_path, "export", *where, "--model", model)
 

@@ -114,6 +114,14 @@ def test_rounding_is_said_and_float64_keeps_every_value(
     assert "changes" not in capsys.readouterr().out
 
 
+def test_nanoseconds_that_microseconds_cut_off_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = pa.array([1_000, 1_007, None, 2_014], pa.timestamp("ns"))
+    prepared(tmp_path, {"x.parquet": pa.table({"at": moments})}, {"fill": {"at": 0}})
+    assert "column at  microseconds cut off the nanoseconds of 2 times" in capsys.readouterr().out
+
+
 def test_a_key_is_compared_as_it_was_read(tmp_path: Path) -> None:
     key = {"key": ["id"]}
     near = pa.array([16777216.0, 16777217.0])

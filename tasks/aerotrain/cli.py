@@ -155,9 +155,7 @@ def job_of(given: Namespace) -> Job:
     more: dict[str, Any] = {}
     if command.arguments is TrainArguments:
         chosen = {name: values[name] for name in options_of(TrainingOptions)}
-        if chosen["learning_rate"] is None:
-            del chosen["learning_rate"]
-        elif isinstance(given.hparams, Mapping):
+        if isinstance(given.hparams, Mapping):
             arguments["hparams"] = {"learning_rate": given.learning_rate, **given.hparams}
         options = TrainingOptions(**chosen)
         more = {
@@ -276,8 +274,7 @@ def _add_prepare_flags(parser: ArgumentParser) -> None:
 
 def _add_train_flags(parser: ArgumentParser) -> None:
     _add_fields(parser, TrainingOptions, leave_out=())
-    # By hand, one process is the usual case, and a model has a learning rate of its own.
-    parser.set_defaults(strategy="one_device", learning_rate=None)
+    parser.set_defaults(strategy="one_device")  # by hand, one process is the usual case
     _add_fields(parser, Deadlines, leave_out=("start", "run"))
 
 

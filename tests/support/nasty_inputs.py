@@ -205,6 +205,7 @@ CASES = [
     ),
     Case("two columns of one name", "csv", b"n,t,n\n1,a,2\n"),
     Case("a column without a name", "csv", b"n,,t\n1,2,a\n"),
+    Case("a column without a name, skipped", "csv", b",n,t\n0,1,a\n", {"skip": [""]}),
     Case("a line with too few values", "csv", b"n,t\n1,a\n2\n3,c\n"),
     Case("a line with too many values", "csv", b"n,t\n1,a\n2,b,c\n3,c\n"),
     Case("a word in a column of numbers", "csv", b"n,t\n1,a\nx,b\n3,c\n", _NUMBERS),

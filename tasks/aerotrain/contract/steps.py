@@ -349,7 +349,9 @@ def check_of(training: Job, prepare: Mapping[str, Any], *, name: str, task: str)
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateArguments(Arguments):
-    """Evaluate the model at the URL ``model`` on one split of the data set ``data``.
+    """Evaluate the model of the training ``model`` on one split of the data set ``data``.
+
+    ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
     ``thresholds`` maps names of metrics to the lowest accepted value.
 
@@ -376,7 +378,9 @@ class EvaluateArguments(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportArguments(Arguments):
-    """Export the model at the URL ``model``, verified on records of the data set ``data``.
+    """Export the model of the training ``model``, verified on records of the data set ``data``.
+
+    ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
     With ``keras_file``, the file ``model.keras`` is written next to the SavedModel.
 

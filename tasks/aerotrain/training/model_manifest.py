@@ -44,13 +44,13 @@ class ModelManifest:
 
     @classmethod
     def load(cls, url: str) -> Self:
-        """Read the manifest at ``url``.
+        """Read the manifest at ``url``, or in the folder ``url``.
 
         Raises:
             MissingError: there is no manifest.
             FinalError: it was written by another version of aerotrain.
         """
-        folder, _, key = url.rpartition("/")
+        folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", KEY)
         values = json.loads(open_store(folder).get(key))
         if values.get("version") != VERSION:
             raise FinalError(

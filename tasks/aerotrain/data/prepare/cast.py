@@ -81,6 +81,8 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         if len(exact) and exact.feature.dtype == "float64" and schema[name].dtype == "float32":
             rejections.add_among(rows, _overflows(exact, columns[name]), _TOO_LARGE.format(name))
             rounded[name] = _rounded(exact, columns[name])
+        elif _is_nanoseconds(kept):
+            rounded[name] = pc.sum(pc.not_equal(pc.nanosecond(kept), 0)).as_py() or 0
         if name in rules.key:
             keys[name] = _key_column(_fill_nulls(kept, rules.fill.get(name)), exact)
     for name, (least, greatest) in rules.ranges.items():
@@ -243,11 +245,16 @@ def _rounded(exact: Column, cast: Column) -> int:
 
 def _key_column(values: Any, exact: Column) -> Column:
     """A column of the key without the rounding of ``column_of``."""
-    if isinstance(values, pa.Array) and (
-        pa.types.is_decimal(values.type) or str(values.type).startswith("timestamp[ns")
+    if _is_nanoseconds(values) or (
+        isinstance(values, pa.Array) and pa.types.is_decimal(values.type)
     ):
         return column_of("key", values.cast(pa.string()))
     return exact
+
+
+def _is_nanoseconds(values: Any) -> bool:
+    """Whether these are timestamps that are more exact than the microseconds that are stored."""
+    return isinstance(values, pa.Array) and str(values.type).startswith("timestamp[ns")
 
 
 def _outside(column: Column, least: float, greatest: float) -> Mask:

@@ -64,7 +64,7 @@ def run(replica: Replica) -> str:
     rounded: Counter[str] = Counter()
     for partition in partitions:
         rounded.update(partition.rounded)
-    if warnings := rounding(rounded):
+    if warnings := rounding(rounded, dataset.schema):
         print(as_text("warning: values are rounded:", warnings))
     write_statistics(root, store, replace(plan, inferred=[*plan.inferred, *warnings]), dataset)
     store.put(MANIFEST, dataset.to_json().encode())

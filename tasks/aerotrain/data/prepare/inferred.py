@@ -48,16 +48,18 @@ def _type(feature: Feature) -> str:
     return " × ".join([feature.dtype, *map(str, feature.shape)])
 
 
-def rounding(rounded: Mapping[str, int]) -> Facts:
-    """A warning for each column of which float32 changes some values much."""
-    return [
-        (
-            f"column {name}",
-            f"float32 changes {count:,} values by a half or more, or to 0; float64 in 'types' of "
-            "the source keeps them",
-        )
-        for name, count in sorted(rounded.items())
-    ]
+def rounding(rounded: Mapping[str, int], schema: Schema) -> Facts:
+    """A warning for each column of which the stored type changes some values much."""
+    return [(f"column {name}", _rounding(schema[name], n)) for name, n in sorted(rounded.items())]
+
+
+def _rounding(feature: Feature, count: int) -> str:
+    if not feature.is_float:
+        return f"microseconds cut off the nanoseconds of {count:,} times"
+    return (
+        f"float32 changes {count:,} values by a half or more, or to 0; float64 in 'types' of "
+        "the source keeps them"
+    )
 
 
 def as_text(title: str, rows: Facts) -> str:

@@ -203,8 +203,13 @@ def check_selected(url: str, selected: Sequence[str], found: Sequence[str]) -> N
 
 
 def check_columns(url: str, names: Iterable[str], found: Sequence[str]) -> None:
-    """Check that a file has each of these columns once. Raises ``SourceError``."""
+    """Check that a file has each of these columns once, with a name. Raises ``SourceError``."""
     for name in names:
+        if not name:
+            raise SourceError(
+                f"{url} has a column without a name, number {list(found).index(name) + 1}, like "
+                "the index that pandas writes; give it a name, or leave it out with 'skip': ['']"
+            )
         if name not in found:
             raise SourceError(
                 f"{url} has no column {name!r}{nearest(name, found)}; it has "
