@@ -173,7 +173,7 @@ def inject(
         account = training.account()
         chiefs = events_of_chief(open_store(training.job.prefix))
         imports = [each for each in chiefs if each.event is EventType.IMPORT]
-        verdict = restarted[0].because if restarted else "goes on"
+        verdict = "; ".join(dict.fromkeys(each.because for each in restarted)) or "goes on"
         gaps = _gaps(training.marks, at)
         outcome = Outcome(
             state=end.state,

@@ -15,7 +15,8 @@ def page() -> str:
         "",
         "Params of every training pipeline: fields of the trigger form, keys of `conf` over REST,",
         "and keyword arguments of `training_params`, which sets a pipeline's own defaults. Those",
-        "marked † are not: they are flags of `aerotrain prepare` and `aerotrain train` alone.",
+        "marked † are set in the DAG file, as keyword arguments of `prepare` and `train`. All are",
+        "flags of the commands.",
         "`make docs` writes this page.",
     ]
     for section in Section:

@@ -106,6 +106,15 @@ def test_an_environment_reaches_every_replica_of_a_step() -> None:
     assert environments == [wanted] * 8  # a training may have six roles
 
 
+def test_an_option_that_the_form_lacks_is_set_by_the_dag() -> None:
+    with DAG("weighted") as dag:
+        train("digits", "file:///data", class_weight={"3": 2.5}, keep=5, pool="gpus")
+    task = cast(JobOperator, dag.get_task("train"))
+    assert task.job["arguments"]["class_weight"] == {"3": 2.5}
+    assert task.job["arguments"]["keep"] == 5
+    assert task.pool == "gpus"
+
+
 @pytest.mark.process
 def test_parsing_every_pipeline_loads_no_large_library_and_no_users_module() -> None:
     program = (

@@ -85,6 +85,9 @@ FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 #: The options that are also arguments of the training step, under the same names.
 TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
 
+#: The other options of the training step, which a DAG file sets.
+SET_BY_DAG = tuple(name for name in options_of(TrainArguments) if name not in FORM)
+
 
 def training_params(**defaults: Any) -> dict[str, Param]:
     """Every param of a training pipeline, with the pipeline's own defaults.

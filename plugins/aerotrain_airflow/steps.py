@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import TRAINING_STEP, RunParam, RunResources, RunSwitch
+from aerotrain_airflow.params import SET_BY_DAG, TRAINING_STEP, RunParam, RunResources, RunSwitch
 from aerotrain_airflow.preflight import PreflightOperator
 
 #: The params that every step reads besides its own.
@@ -90,7 +90,7 @@ def train(
     task_id: str = "train",
     environment: Mapping[str, str] | None = None,
     pods: Mapping[str, PodTemplate] | None = None,
-    **operator: Any,
+    **other: Any,
 ) -> XComArg:
     """Train the model that ``module``'s ``build_model`` returns on the data set ``data``.
 
@@ -99,15 +99,17 @@ def train(
     variables to the replicas, such as ``{"TF_USE_LEGACY_KERAS": "1"}`` for a tf_keras model, which
     ``evaluate`` and ``export`` then need too. ``pods`` are pod templates by role, for settings
     beyond resources, such as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``.
-    ``operator`` is any other argument of the operator, such as ``pool``.
+    ``other`` are options of the training that the form does not have, such as ``class_weight`` and
+    ``keep``, and any other arguments of the operator, such as ``pool``.
 
     Returns:
         The URL of the trained model.
     """
+    options = {name: other.pop(name) for name in SET_BY_DAG if name in other}
     return JobOperator(
         task_id=task_id,
         **_WHERE,
-        **operator,
+        **other,
         job={
             "module": "aerotrain.train",
             "strategy": RunParam("strategy"),
@@ -135,6 +137,7 @@ def train(
                 "model": module,
                 "data": data,
                 **{name: RunParam(name) for name in TRAINING_STEP},
+                **options,
                 "hparams": [
                     {"learning_rate": RunParam("learning_rate"), **(hparams or {})},
                     RunParam("hparams"),

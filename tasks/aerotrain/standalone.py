@@ -354,7 +354,8 @@ def _ask(requests: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
         return ask(requests, request, seconds=_ANSWER)
     except OSError as error:
         raise TemporaryError(
-            f"the replicas could not be supervised: {error}; start the command again"
+            f"the supervisor of the replicas does not answer, it may have ended: {error}; the same "
+            "command with the same --run continues at the last checkpoint"
         ) from error
 
 

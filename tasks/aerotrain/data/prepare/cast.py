@@ -154,9 +154,10 @@ def _why_no_null(name: str, feature: Feature, rules: PlanArguments) -> str | Non
     has_missing = feature.shape == () and (feature.is_float or feature.dtype == "string")
     if name in rules.fill or has_missing:
         return None
+    given = f"a list of {prod(feature.shape)}" if feature.shape else "one"
     return (
-        f"column {name!r} is missing, and {feature.dtype} has no value for missing; give one in "
-        "'fill'"
+        f"column {name!r} is missing, and {feature.dtype} has no value for missing; give {given} "
+        "in 'fill'"
     )
 
 

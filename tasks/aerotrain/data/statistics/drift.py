@@ -211,6 +211,6 @@ def check_changes(found: list[Change], drift: float) -> None:
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise FinalError(
         f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
-        "correct the source, or run again with allow_drift=True to accept the data; drift_rules "
+        "correct the source, or accept the data by the option allow_drift; drift_rules "
         "sets the limit and the kind of a column, or turns it off"
     )
