@@ -116,23 +116,7 @@ def train(
             "deadlines": {"progress_timeout": RunParam("progress_timeout")},
             "restarts": RunParam("restarts"),
             "min_workers": RunParam("min_workers"),
-            "replicas": [
-                {
-                    "role": role,
-                    "count": count,
-                    "resources": RunResources("resources", role),
-                    "environment": dict(environment or {}),
-                    "pod": dict((pods or {}).get(role, {})),
-                }
-                for role, count in (
-                    ("chief", 1),
-                    ("worker", RunParam("workers")),
-                    ("ps", RunParam("ps")),
-                    ("evaluator", RunSwitch("evaluator")),
-                    ("input", RunParam("data_workers")),
-                    ("dispatcher", RunSwitch("data_workers")),
-                )
-            ],
+            "replicas": _replicas_of_training(environment or {}, pods or {}),
             "arguments": {
                 "model": module,
                 "data": data,
@@ -145,6 +129,30 @@ def train(
             },
         },
     ).output
+
+
+def _replicas_of_training(
+    environment: Mapping[str, str], pods: Mapping[str, PodTemplate]
+) -> list[dict[str, Any]]:
+    """The replicas of a training, of which the form gives the counts and the resources."""
+    counts = {
+        "chief": 1,
+        "worker": RunParam("workers"),
+        "ps": RunParam("ps"),
+        "evaluator": RunSwitch("evaluator"),
+        "input": RunParam("data_workers"),
+        "dispatcher": RunSwitch("data_workers"),
+    }
+    return [
+        {
+            "role": role,
+            "count": count,
+            "resources": RunResources("resources", role),
+            "environment": dict(environment),
+            "pod": dict(pods.get(role, {})),
+        }
+        for role, count in counts.items()
+    ]
 
 
 def evaluate(

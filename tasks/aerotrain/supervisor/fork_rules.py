@@ -61,6 +61,7 @@ def may_fork(job: Job, name: ReplicaName, environment: Mapping[str, str]) -> boo
 
 
 def import_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables whose values the results of the imports may depend on."""
     return {
         name: value
         for name, value in environment.items()
