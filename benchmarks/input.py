@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.job import Job
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Feature, Shard, Split
 from aerotrain.data.records import Column, encode, framed
 from aerotrain.store import MANIFEST, open_store

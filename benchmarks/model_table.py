@@ -220,7 +220,7 @@ class Table:
 
     def _fit(self, row: str) -> tuple[list[Any], float]:
         """The weights and the last loss of ``fit`` on one device, with the same batches."""
-        from aerotrain.contract.steps import TrainArguments
+        from aerotrain.contract.training import TrainArguments
         from aerotrain.data.dataset import load_dataset
         from aerotrain.training.input_pipeline import InputPipeline
         from aerotrain.training.model.code import UserCode

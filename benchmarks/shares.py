@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.batches import batch_spec

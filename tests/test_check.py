@@ -10,7 +10,8 @@ import tensorflow as tf
 from aerotrain.check import Trial, run
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.job import ReplicaSpec, Resources, Role
-from aerotrain.contract.steps import TrainArguments, check_of
+from aerotrain.contract.steps import check_of
+from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF
 from support.training_fixtures import MODELS, start_python

@@ -12,7 +12,8 @@ from keras import layers, optimizers
 
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
-from aerotrain.contract.steps import ExportArguments, TrainArguments
+from aerotrain.contract.steps import ExportArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.train import run
 from aerotrain.training.model.checks import check_asynchronous, warn_of_slow_dtype_policy
 from aerotrain.training.model.code import UserCode

@@ -9,7 +9,7 @@ from aerotrain import evaluate, export
 from aerotrain.contract.environment import cluster_of, replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Job
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import (
     CHIEF,

@@ -14,7 +14,8 @@ from aerotrain.contract.environment import (
 )
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Role
-from aerotrain.contract.steps import ARGUMENTS, PlanArguments, TrainArguments
+from aerotrain.contract.steps import ARGUMENTS, PlanArguments
+from aerotrain.contract.training import TrainArguments
 
 
 def job(**changes: Any) -> Job:

@@ -106,7 +106,7 @@ import keras, tf_keras
 import tensorflow as tf
 from functools import partial
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.keras_adapter import KERAS

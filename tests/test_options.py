@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from aerotrain.cli import parse
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import Kind, Section, check_options, option, options_of
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.params import OPTIONS, training_params
 from devtools import options_page
 

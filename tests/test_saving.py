@@ -8,7 +8,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
 from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.store import StoreUnavailable, open_store, publish
 from aerotrain.training.background.event_writer import EventWriter

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from aerotrain import layers
 from aerotrain.contract.errors import ExitCode, SpecError
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.layers import ShardedEmbedding
 from aerotrain.training.internals import keras3
 from aerotrain.training.model_manifest import ModelManifest

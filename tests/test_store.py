@@ -46,6 +46,30 @@ def test_deleting_a_missing_object_is_no_error(store_url: str) -> None:
     assert not store.exists("x")
 
 
+def test_a_folder_is_removed_with_its_last_object(tmp_path: Path) -> None:
+    store = open_store((tmp_path / "store").as_uri())
+    for key in ("steps/10/weights", "steps/10/index", "steps/20/weights"):
+        store.put(key, b"")
+    for key in ("steps/10/weights", "steps/10/index"):
+        store.delete(key)
+    assert [each.name for each in (tmp_path / "store/steps").iterdir()] == ["20"]
+    store.delete("steps/20/weights")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_an_object_is_written_although_its_folder_is_removed_meanwhile(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+
+    def write_and_delete(number: int) -> None:
+        for _ in range(300):
+            store.put(f"a/b/{number}", b"")
+            store.delete(f"a/b/{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_and_delete, range(4)))
+    assert list(store.list()) == []
+
+
 def test_a_child_is_the_store_of_its_folder(store_url: str) -> None:
     child = open_store(store_url).child("a/b")
     child.put("c", b"c")

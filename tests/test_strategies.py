@@ -12,7 +12,7 @@ import pytest
 from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import ReplicaSpec, Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.internals import keras3
 from aerotrain.training.model.checks import check_divisible, check_exchanged

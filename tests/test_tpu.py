@@ -6,7 +6,7 @@ import time
 import pytest
 
 from aerotrain.contract.errors import ExitCode, SpecError
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from support.training_fixtures import MODELS, start_python
 
 pytestmark = pytest.mark.process

@@ -12,8 +12,8 @@ import tensorflow as tf
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.job import ReplicaSpec, Role
 from aerotrain.contract.status import Progress
-from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run

@@ -19,8 +19,8 @@ from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts, Role
 from aerotrain.contract.options import Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import TrainingOptions
+from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.settings import LAUNCHERS
 
 

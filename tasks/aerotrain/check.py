@@ -15,7 +15,8 @@ import tensorflow as tf
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import CheckArguments, TrainArguments
+from aerotrain.contract.steps import CheckArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.error_messages import errors_translated

@@ -35,13 +35,9 @@ from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job, Role
 from aerotrain.contract.options import Arguments, Declared, Kind, options_of
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import (
-    EvaluateArguments,
-    ExportArguments,
-    TrainArguments,
-    check_of,
-)
+from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions
+from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
 from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_replicas
 

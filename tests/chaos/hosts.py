@@ -14,7 +14,7 @@ from benchmarks.testbed import Testbed
 
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.status import State
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 

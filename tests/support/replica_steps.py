@@ -16,7 +16,7 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 
 from aerotrain.contract.environment import set_tensorflow_variables
 from aerotrain.contract.job import Job
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.training.distribution import wait_for_all
 from aerotrain.training.input.batches import batch_spec

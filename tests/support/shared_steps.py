@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.model.code import UserCode, features_and_label
 from aerotrain.training.model.keras_adapter import KERAS

@@ -17,8 +17,8 @@ import pytest
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.job import Job, ReplicaSpec, Role
-from aerotrain.contract.steps import TrainArguments
 from aerotrain.contract.strategy import STRATEGIES
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF, prepare, reserved_addresses

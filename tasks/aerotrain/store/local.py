@@ -19,6 +19,9 @@ from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
 #: The name prefix of a file until it is complete. Listings skip such files.
 PARTIAL = ".aerotrain-partial-"
 
+#: Tries to create a file in a folder that other processes remove each time when it is empty.
+_CREATIONS = 20
+
 #: Seconds to wait for a lock that is held for two renames, and between two tries.
 _LOCKED_SECONDS = 2.0
 _LOCKED_PAUSE = 0.01
@@ -107,6 +110,7 @@ class LocalStore:
     def delete(self, key: str) -> None:
         with self._explaining(key) as path:
             path.unlink(missing_ok=True)
+            _remove_empty(path.parent, self.root)
 
     def child(self, prefix: str) -> "LocalStore":
         return LocalStore(self.root / checked_prefix(prefix))
@@ -170,10 +174,9 @@ def write_whole(
     ``name_it``: neither a kill nor a power failure leaves a partial file under the name, and no
     reader sees one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.parent / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
-        with partial.open("xb") as file:
+        with _created(partial) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -183,6 +186,28 @@ def write_whole(
         partial.unlink(missing_ok=True)
     _sync_folder(path.parent)
     return tag
+
+
+def _created(path: Path) -> IO[bytes]:
+    """The new file ``path``, open for writing; its folder is created, too."""
+    tries = _CREATIONS
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("xb")
+        except FileNotFoundError:  # another process deleted the last file of the folder just now
+            if not (tries := tries - 1):
+                raise
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    """Remove ``folder``, and those above it that are then empty, but not ``root``."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except OSError:  # it holds files, or another process has removed it
+            return
+        folder = folder.parent
 
 
 def _replace_version(partial: Path, path: Path, tag: str, url: str) -> None:
@@ -235,7 +260,10 @@ def _locks(descriptor: int) -> bool:
 
 def _sync_folder(folder: Path) -> None:
     """Sync a rename to the disk: it changes the folder, not the file."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:  # the file is deleted already, and its folder with it
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -4,7 +4,7 @@ It builds the parts of the training, runs the loop, and writes the manifest of t
 """
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop

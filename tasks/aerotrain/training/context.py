@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica
 from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.distribution import ChiefDecisions, Distribution

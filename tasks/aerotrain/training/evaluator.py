@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store

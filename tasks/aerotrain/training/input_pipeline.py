@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.contract.job import Job
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Split
 from aerotrain.training.input.batches import MicrobatchSpec, batch_spec, in_microbatches, ready
 from aerotrain.training.input.order import Order, Schedule

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.job import Job, Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.input.service import dispatcher, input_server

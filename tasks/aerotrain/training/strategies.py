@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
 from aerotrain.training.distribution import Distribution, StrategyDistribution
 from aerotrain.training.input_pipeline import InputPipeline

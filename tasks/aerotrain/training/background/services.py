@@ -12,7 +12,7 @@ from aerotrain.contract.environment import Cluster
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import ReplicaName, Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.replica import Replica, began
 from aerotrain.store import Store, open_store

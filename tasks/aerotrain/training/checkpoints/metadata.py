@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job, Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.steps.step import inner
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import keras
 
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext

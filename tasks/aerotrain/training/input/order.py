@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Shard
 
 #: The most bytes of records in a window. A split that fits is shuffled perfectly.

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, Shard
 from aerotrain.store import StoreFull, StoreUnavailable, open_store
 from aerotrain.store.errors import store_error

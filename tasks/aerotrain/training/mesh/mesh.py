@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import BATCH_AXIS, MODEL_AXIS, TrainArguments
+from aerotrain.contract.training import BATCH_AXIS, MODEL_AXIS, TrainArguments
 from aerotrain.training.mesh.layouts import LayoutMap, host, replicated
 
 

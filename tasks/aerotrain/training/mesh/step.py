@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import BATCH_AXIS, TrainArguments
+from aerotrain.contract.training import BATCH_AXIS, TrainArguments
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.mesh.layouts import host, replicated

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job, Role
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.metric_state import MetricState

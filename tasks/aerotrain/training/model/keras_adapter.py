@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.internals import keras3
 from aerotrain.training.steps.custom import has_custom_step, step_of
 from aerotrain.training.steps.step import TrainStep

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.steps import TrainArguments
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.steps.metric_state import MetricState, MetricValues, numbers
 from aerotrain.training.steps.step import TrainStep
 

@@ -1,0 +1,296 @@
+"""The arguments of a training: every option with its title, help text and bounds."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.options import (
+    Arguments,
+    Kind,
+    Section,
+    check_options,
+    check_types,
+    is_number,
+    option,
+)
+
+#: Keras dtype policies that a training may use.
+DTYPE_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+
+#: How workers all-reduce: TensorFlow's choice, a ring over gRPC, or NVIDIA's library.
+COMMUNICATIONS = ("auto", "ring", "nccl")
+
+#: The dtype in which replicas exchange gradients; each replica adds them up in its own dtype.
+GRADIENT_DTYPES = ("float32", "bfloat16", "float16")
+
+#: The axes of every mesh: batches are divided along the first, variables along either.
+BATCH_AXIS, MODEL_AXIS = MESH_AXES = ("batch", "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArguments(Arguments):
+    """Train the model that the user's module ``model`` builds, on the data set ``data``.
+
+    All other fields are options; their help texts describe them. ``of`` also takes a list of
+    ``hparams``, of which the later take precedence.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
+    """
+
+    TITLE: ClassVar = "train"
+
+    model: str
+    data: str
+
+    hparams: Mapping[str, Any] = option(
+        {},
+        title="Hyperparameters",
+        help='Values for build_model and callbacks, as {"units": 64}. The first task rejects a key '
+        "that they do not read. They also get epochs, batch_size, seed and learning_rate.",
+        section=Section.TRAINING,
+    )
+    epochs: int = option(
+        10,
+        title="Epochs",
+        help="Number of times that training reads the whole train split.",
+        section=Section.TRAINING,
+        minimum=1,
+    )
+    batch_size: int = option(
+        32,
+        title="Batch size",
+        help="Records of one training step, over all workers.",
+        section=Section.TRAINING,
+        minimum=1,
+    )
+    seed: int = option(
+        0,
+        title="Seed",
+        help="Seed of the initial weights and of the order of the records.",
+        section=Section.TRAINING,
+        minimum=0,
+    )
+    deterministic: bool = option(
+        False,
+        title="Deterministic",
+        help="Compute the same bits in each run, at some cost in time. Not available under "
+        "parameter_server, nor with data workers.",
+        section=Section.TRAINING,
+    )
+    validate: bool = option(
+        False,
+        title="Validate",
+        help="Measure the validation split at the end of each epoch. Callbacks that monitor a "
+        "val_ metric turn it on by themselves.",
+        section=Section.TRAINING,
+    )
+    export_best: str | None = option(
+        None,
+        title="Export the best",
+        help="Metric whose best epoch gives the weights of the model, as val_loss; min:NAME or "
+        "max:NAME where Keras does not know which is better. Empty: the weights of the last epoch.",
+        section=Section.TRAINING,
+        kind=Kind.STRING,
+    )
+    class_weight: Mapping[str, float] = option(
+        {},
+        title="Class weights",
+        help="Weight of the examples of a class in the loss, by class number; 1 where a class is "
+        'not named. Example: {"3": 2.5}.',
+        section=Section.TRAINING,
+        in_form=False,
+    )
+    synchronized_batch_norm: bool = option(
+        False,
+        title="Synchronized batch normalization",
+        help="Let each BatchNormalization use the statistics of the whole batch, as on one device, "
+        "instead of those of a replica's part of it. Not available with jit_compile.",
+        section=Section.TRAINING,
+    )
+    mesh: Mapping[str, int] = option(
+        {},
+        title="Mesh",
+        help='dtensor only: number of devices along each axis, over all processes, as {"batch": '
+        '1, "model": 2}. Empty: all devices along model where there is a layout, else along batch.',
+        section=Section.CLUSTER,
+        keys=MESH_AXES,
+    )
+    layout: Mapping[str, Sequence[str | None]] = option(
+        {},
+        title="Layout",
+        help="dtensor only: patterns of variables' paths, each with an axis or null for each "
+        'dimension, as {"dense/kernel": [null, "model"]}. Other variables are replicated.',
+        section=Section.CLUSTER,
+    )
+    tpu: str = option(
+        "local",
+        title="TPU",
+        help="tpu only: name of the TPU, or its address as grpc://host:port. The DAG file sets it: "
+        "a run cannot change it.",
+        section=Section.CLUSTER,
+        fixed=True,
+    )
+    tpu_seconds: float = option(
+        15.0,
+        title="TPU timeout (seconds)",
+        help="tpu only: time in which the TPU must answer.",
+        section=Section.CLUSTER,
+        above=0,
+        in_form=False,
+    )
+    shard_cache_bytes: int = option(
+        0,
+        title="Shard cache (bytes)",
+        help="Disk space of each replica for shards of the data set, at least the size of the "
+        "largest shard. Shards are downloaded while training reads. 0: keep all shards.",
+        section=Section.DATA,
+        minimum=0,
+    )
+    steps_per_execution: int = option(
+        50,
+        title="Steps per execution",
+        help="Training steps in one call of a compiled function. Progress is reported and "
+        "checkpoints are saved between two calls.",
+        section=Section.PERFORMANCE,
+        minimum=1,
+    )
+    dtype_policy: str = option(
+        DTYPE_POLICIES[0],
+        title="Dtype policy",
+        help="Keras dtype policy of the layers; weights are float32 under all of them. On a CPU, "
+        "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
+        section=Section.PERFORMANCE,
+        choices=DTYPE_POLICIES,
+    )
+    jit_compile: bool = option(
+        False,
+        title="XLA compilation",
+        help="Compile the computation of each replica with XLA.",
+        section=Section.PERFORMANCE,
+    )
+    gradient_accumulation_steps: int = option(
+        1,
+        title="Gradient accumulation steps",
+        help="Number of microbatches into which each replica divides its part of a batch. "
+        "Gradients are exchanged once for all of them.",
+        section=Section.PERFORMANCE,
+        minimum=1,
+    )
+    communication: str = option(
+        COMMUNICATIONS[0],
+        title="All-reduce implementation",
+        help="multi_worker_mirrored only: TensorFlow's choice, a ring over gRPC, or NCCL.",
+        section=Section.PERFORMANCE,
+        choices=COMMUNICATIONS,
+    )
+    gradient_dtype: str = option(
+        GRADIENT_DTYPES[0],
+        title="Gradient dtype",
+        help="Dtype in which synchronous strategies send gradients. 16 bits halve the traffic.",
+        section=Section.PERFORMANCE,
+        choices=GRADIENT_DTYPES,
+    )
+    bytes_per_pack: int = option(
+        0,
+        title="Bytes per pack",
+        help="Bytes of gradients that one all-reduce sends. 0: TensorFlow's choice.",
+        section=Section.PERFORMANCE,
+        minimum=0,
+    )
+    checkpoint_interval: float | None = option(
+        60.0,
+        title="Checkpoint interval (seconds)",
+        help="Time between two checkpoints: the most that a failure loses. Empty: the interval "
+        "of least cost, from the measured time of a save and the failures of this training.",
+        section=Section.RECOVERY,
+        kind=Kind.NUMBER,
+        above=0,
+        optional=True,
+    )
+    keep: int = option(
+        3,
+        title="Checkpoints to keep",
+        help="Newest checkpoints that stay in the store. The one of the best validation loss "
+        "stays, too.",
+        section=Section.RECOVERY,
+        minimum=1,
+        in_form=False,
+    )
+    store_timeout: float = option(
+        3600.0,
+        title="Store timeout (seconds)",
+        help="How long the store may be unavailable before the training fails.",
+        section=Section.RECOVERY,
+        above=0,
+    )
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        if any("partition" in key for key in data):
+            raise SpecError(
+                "strategy 'parameter_server' cannot partition Keras layers' variables; use "
+                "aerotrain.layers.ShardedEmbedding for the large table"
+            )
+        several = data.get("hparams")
+        if isinstance(several, list) and all(isinstance(each, Mapping) for each in several):
+            data = {**data, "hparams": {key: each[key] for each in several for key in each}}
+        return super().of(data)
+
+    def __post_init__(self) -> None:
+        check_types(self, model=str, data=str, hparams=Mapping)
+        check_options(self)
+        _check_mesh(self.mesh, self.layout)
+        if self.synchronized_batch_norm and self.jit_compile:
+            raise SpecError(
+                "synchronized_batch_norm exchanges statistics within a step, which XLA cannot "
+                "compile; leave it or jit_compile out"
+            )
+        for each, weight in self.class_weight.items():
+            if not str(each).isdecimal() or not is_number(weight) or weight < 0:
+                raise SpecError(
+                    f"class_weight[{each!r}] is {weight!r}; give a class, which is a whole "
+                    "number, a weight of 0 or more"
+                )
+
+    @property
+    def all_hparams(self) -> dict[str, Any]:
+        """The hyperparameters that ``build_model`` receives; the user's own take precedence."""
+        return {
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            **self.hparams,
+        }
+
+
+def _check_mesh(mesh: Mapping[str, int], layout: Mapping[str, Sequence[str | None]]) -> None:
+    for axis, size in mesh.items():
+        _check_axis("the mesh", axis)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise SpecError(
+                f"the size of the mesh's axis {axis!r} must be a whole number of 1 or more, "
+                f"got {size!r}"
+            )
+    for pattern, axes in layout.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise SpecError(f"the layout {pattern!r} is no regular expression: {error}") from error
+        if isinstance(axes, str) or not isinstance(axes, Sequence):
+            raise SpecError(
+                f"the layout {pattern!r} is {axes!r}; give a list of an axis or null for each "
+                "dimension, such as [null, 'model']"
+            )
+        for axis in filter(None, axes):
+            _check_axis(f"the layout {pattern!r}", axis)
+
+
+def _check_axis(where: str, axis: str) -> None:
+    if axis not in MESH_AXES:
+        raise SpecError(
+            f"{where} names an axis {axis!r}{nearest(str(axis), MESH_AXES)}; the axes are "
+            f"{', '.join(MESH_AXES)}"
+        )
