@@ -195,7 +195,8 @@ def _created(path: Path) -> IO[bytes]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             return path.open("xb")
-        except FileNotFoundError:  # another process deleted the last file of the folder just now
+        except (FileExistsError, FileNotFoundError):
+            # Another process has just deleted the last file of the folder, and so the folder.
             if not (tries := tries - 1):
                 raise
 
