@@ -61,7 +61,7 @@ def test_an_object_is_written_although_its_folder_is_removed_meanwhile(tmp_path:
     store = open_store(tmp_path.as_uri())
 
     def write_and_delete(number: int) -> None:
-        for _ in range(300):
+        for _ in range(100):
             store.put(f"a/b/{number}", b"")
             store.delete(f"a/b/{number}")
 

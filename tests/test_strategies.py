@@ -69,7 +69,6 @@ SHARED = {
     "multi_worker_mirrored, microbatches": case(
         "multi_worker_mirrored", workers=1, gradient_accumulation_steps=4
     ),
-    "one_device, XLA": case("one_device", jit_compile=True),
     "multi_worker_mirrored, XLA": case("multi_worker_mirrored", workers=1, jit_compile=True),
 }
 
