@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from devtools.dag_run import run_once
-from devtools.environment import HOST, base_url
+from devtools.environment import BUCKET, HOST, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
 from devtools.stack import end_marked, running_stack
 
@@ -118,7 +118,11 @@ def _up(home: Home, project: Path, port: int) -> int:
 
 
 def _login(home: Home, url: str) -> str:
-    return f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\nstop   make down"
+    return (
+        f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\n"
+        f"data   s3://{BUCKET}, for AWS clients after: set -a; . {home.s3}\nstop   make down\n"
+        "Airflow pauses new DAGs: turn a pipeline on before its first run."
+    )
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:

@@ -27,6 +27,7 @@ class Home:
         self.restarts = self.logs / "restarts.log"  # of components that ended after `up`
         self.model = root / "model"  # the SavedModel that the last `run` exported
         self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
+        self.s3 = root / "s3.env"  # how clients use the S3 server, as lines NAME=VALUE for a shell
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
 
     def make(self) -> None:
@@ -57,13 +58,14 @@ class Secrets:
                 fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
                 secret_key=secrets.token_hex(32),
             )
-            _write_private(path, json.dumps(asdict(made)))
+            write_private(path, json.dumps(asdict(made)))
         kept = cls(**json.loads(path.read_text()))
-        _write_private(home.passwords, json.dumps({USER: kept.password}))
+        write_private(home.passwords, json.dumps({USER: kept.password}))
         return kept
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read."""
     partial = path.with_suffix(".new")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)

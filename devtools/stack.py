@@ -25,7 +25,7 @@ from devtools.environment import (
     component_environment,
     store_environment,
 )
-from devtools.home import Home, Secrets
+from devtools.home import Home, Secrets, write_private
 from devtools.s3_server import S3Server, s3_server
 
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
@@ -163,6 +163,7 @@ def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
 
     s3 = exits.enter_context(s3_server(home.store, **{MARK: str(home.root)}))
     s3.make_bucket(BUCKET)
+    write_private(home.s3, "".join(f"{name}={value}\n" for name, value in s3.environment.items()))
     migration = start("migration", "db migrate", {})
     unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
     api_server = start("api-server", "api-server", unchecked)

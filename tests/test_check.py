@@ -32,7 +32,14 @@ DIGITS = {"source": {"kind": "python", "module": "digits"}}
 def check(digits, tmp_path):
     """Check a training of a model, by default on the source of the digits."""
 
-    def check(model="small", replicas=CHIEF_ALONE, strategy="one_device", prepare=DIGITS, **more):
+    def check(
+        model="small",
+        replicas=CHIEF_ALONE,
+        strategy="one_device",
+        prepare=DIGITS,
+        metrics=(),
+        **more,
+    ):
         training = digits.job(
             "train",
             "checked",
@@ -40,7 +47,7 @@ def check(digits, tmp_path):
             strategy=strategy,
             replicas=replicas,
         )
-        job = check_of(training, prepare, name="check", task="check")
+        job = check_of(training, prepare, name="check", task="check", metrics=metrics)
         run(Replica(job=job, name=CHIEF, attempt="1", scratch=tmp_path))
 
     return check
@@ -140,13 +147,39 @@ def test_a_model_for_batches_of_one_size_is_tried_with_batches_of_that_size(chec
 
 
 def test_a_model_is_tried_on_an_existing_data_set(check, digits, capsys):
-    check(prepare={}, data=digits.data, strategy="parameter_server", replicas=WITH_PS)
+    check(
+        prepare={},
+        data=digits.data,
+        strategy="parameter_server",
+        replicas=WITH_PS,
+        metrics=["accuracy", "loss"],
+    )
     assert "builds and makes a step under 'parameter_server'" in capsys.readouterr().out
 
 
 def test_a_source_that_cannot_be_read_is_left_to_the_task_that_prepares_it(check, capsys):
     check(prepare={"source": {"kind": "csv", "url": "file:///no/such/folder"}})
     assert "the model is not checked here, for its source cannot be read" in capsys.readouterr().out
+
+
+def test_a_source_without_a_scheme_is_refused(check):
+    with pytest.raises(FinalError, match=r"./a/table\.csv. names no store"):
+        check(prepare={"source": {"kind": "csv", "url": "/a/table.csv"}})
+
+
+def test_a_threshold_of_a_metric_that_the_model_does_not_have_is_refused(check):
+    with pytest.raises(FinalError, match="'acuracy' is not a metric of the model, did you mean 'a"):
+        check(metrics=["acuracy"])
+
+
+def test_a_step_on_missing_values_names_their_columns(check, tmp_path):
+    (tmp_path / "table.csv").write_text("size,age,label\n1.0,2.0,0\n,3.0,1\n")
+    model = module(
+        build_model=lambda _: compiled(keras.layers.Dense(2, activation="softmax")),
+        transform=lambda features: (features["size"][:, None], features["label"]),
+    )
+    with pytest.raises(FinalError, match=r"columns have missing values: size \(1\)$"):
+        check(model=model, prepare={"source": {"kind": "csv", "url": tmp_path.as_uri()}})
 
 
 def test_statistics_of_the_first_records_reach_the_transform(check, tmp_path):

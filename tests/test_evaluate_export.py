@@ -14,7 +14,7 @@ from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Feature, load_dataset
-from aerotrain.serving.servable import Servable
+from aerotrain.serving.servable import Servable, input_names
 from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train
@@ -78,8 +78,39 @@ def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept
     assert document["metrics"]["accuracy"] > 0.8
 
 
-def test_a_metric_that_is_nan_passes_no_threshold():
-    assert evaluate.shortfalls({"loss": float("nan")}, {"loss": 0.0})
+def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
+    metrics = {"accuracy": 0.9, "loss": float("nan")}
+    [sentence] = evaluate.shortfalls(metrics, {"accuracy": 0.5})
+    assert sentence.startswith("loss is nan, no finite number: look for missing values")
+    assert len(evaluate.shortfalls(metrics, {"loss": 0.0})) == 1
+
+
+def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path):
+    schema = {
+        name: Feature("float32", ())
+        for name in ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
+    }
+    names = input_names(schema)
+    assert names == {
+        **{name: name for name in ("Age", "Monthly_Spend", "a-b")},
+        "age": "age_1",
+        "Monthly Spend": "Monthly_Spend_1",
+        "_z": "x_z",
+        "größe": "gr__e",
+        "x:y": "x_y",
+    }
+    inputs = keras.Input((len(schema),))
+    model = keras.Model(inputs, keras.ops.sum(inputs, axis=1))
+    weights = dict(zip(sorted(schema), 10.0 ** np.arange(len(schema)), strict=True))
+
+    def transform(features):
+        return tf.stack([features[name] * weights[name] for name in sorted(schema)], axis=1), 0
+
+    Servable(model, transform, schema).save(tmp_path)
+    signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    for name, weight in weights.items():
+        given = {names[each]: tf.constant([float(each == name)]) for each in schema}
+        assert signature(**given)["predictions"].numpy() == pytest.approx([weight])
 
 
 def test_a_missing_split_is_refused_and_the_nearest_name_suggested(digits, trained):

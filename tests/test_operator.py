@@ -142,6 +142,16 @@ def test_invalid_params_of_any_task_are_refused_by_the_first_task(
     assert sentence in "".join(capfd.readouterr())
 
 
+def test_a_dry_run_shows_what_would_start_and_skips_all_later_tasks(
+    pipelines: DagBag, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = pipelines.dags["well_described"].test(run_conf={"dry_run": True})
+    states = {ti.task_id: ti.state for ti in run.get_task_instances()}
+    assert states.pop("check") == "success"
+    assert states == dict.fromkeys(["plan", "finalize", "train"], "skipped")
+    assert "would start plan" in "".join(capfd.readouterr())
+
+
 def test_an_unresponsive_store_is_named_before_anything_starts(
     pipelines: DagBag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,7 +128,7 @@ def test_a_dry_run_shows_everything_and_makes_nothing(
     assert run.get_task_instance("check").state == "success"
     assert run.get_task_instance("job").state == "skipped"
     said = "".join(capfd.readouterr())
-    assert said.count("kind: Pod\n") == 6  # by the check, and by the task
+    assert said.count("kind: Pod\n") == 3
     assert not double.all("pods", namespace)
     assert not double.all("configmaps", namespace)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Context, XComArg
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.job import Job
@@ -22,16 +23,17 @@ from aerotrain_airflow.task_try import WorkerGoneError
 #: Placeholder for the output of another task.
 _PENDING = "(another task's output)"
 
-_PLAN, _TRAIN = "aerotrain.data.prepare.plan", "aerotrain.train"
+_PLAN, _TRAIN, _EVALUATE = "aerotrain.data.prepare.plan", "aerotrain.train", "aerotrain.evaluate"
 
 
 class PreflightOperator(JobOperator):
     """Check the run's conf, every job of the DAG, the store, the launcher, and the models.
 
     ``launcher`` and ``dry_run`` are as for ``JobOperator``. A dry run shows what each job that is
-    known at this point would start. With ``check_model``, a replica builds the model of each
-    training and tries it on the first records of its data (``aerotrain.check``). Where that
-    replica cannot run, the training makes the same checks when it starts.
+    known at this point would start, and skips all later tasks. With ``check_model``, a replica
+    builds the model of each training and tries it on the first records of its data
+    (``aerotrain.check``). Where that replica cannot run, the training makes the same checks when it
+    starts.
 
     Raises:
         AirflowFailException: something cannot work; the message lists all errors.
@@ -56,6 +58,10 @@ class PreflightOperator(JobOperator):
             if self.check_model and not self.is_dry_run:
                 self._check_trainings(jobs, context, settings)
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
+        if self.is_dry_run:
+            # Also the tasks whose trigger rule would let them run after those that are skipped.
+            later = sorted(self.get_flat_relative_ids(upstream=False))
+            raise DownstreamTasksSkipped(tasks=later)  # type: ignore[no-untyped-call]
 
     def _check_trainings(
         self, jobs: Mapping[str, Job], context: Context, settings: Settings
@@ -76,7 +82,9 @@ class PreflightOperator(JobOperator):
             name = job_name(ti.dag_id, ti.run_id, f"{self.task_id}.{task_id}")
             task = f"{path_segment(self.task_id)}/{job.task}"
             try:
-                self._run_check(check_of(job, prepare, name=name, task=task), context, settings)
+                metrics = _gated_metrics(jobs, task_id, context)
+                check = check_of(job, prepare, metrics=metrics, name=name, task=task)
+                self._run_check(check, context, settings)
             except FinalError as error:
                 raise FinalError(f"{task_id}: {error}") from error
             except TemporaryError as error:
@@ -138,6 +146,18 @@ def _plan_of(training: Any) -> str:
             return str(task.task_id)
         value = task.job["arguments"].get("dataset")
     return ""
+
+
+def _gated_metrics(jobs: Mapping[str, Job], training: str, context: Context) -> list[str]:
+    """The metrics of the training's model that have a threshold in a later task."""
+    metrics: set[str] = set()
+    for task_id, job in jobs.items():
+        if job.module == _EVALUATE:
+            task: Any = context["dag"].get_task(task_id)
+            model = getattr(task.job["arguments"].get("model"), "operator", None)  # of an XComArg
+            if model is not None and model.task_id == training:
+                metrics |= job.arguments.get("thresholds", {}).keys()
+    return sorted(metrics)
 
 
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:

@@ -6,13 +6,14 @@ with the training's own strategy and options.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
 import tensorflow as tf
 
-from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
 from aerotrain.contract.job import Job, ReplicaSpec, Role
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import CheckArguments
@@ -20,13 +21,14 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.hooks.hooks import callbacks_of
+from aerotrain.training.hooks.hooks import callbacks_of, not_finite
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
 from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import (
     check_divisible,
     check_job,
+    check_metrics,
     check_steps,
     check_validation,
     sums_its_loss,
@@ -110,17 +112,24 @@ def run(replica: Replica) -> None:
         arguments = replace(arguments, data=url)
     _use_virtual_devices(trial.devices)
     # How many records a source has is unknown; a full batch divides as the batch size does.
-    _try(job, arguments, trial, replica, arguments.batch_size if given.prepare else None)
+    records = arguments.batch_size if given.prepare else None
+    _try(job, arguments, trial, replica, records, given.metrics)
 
 
 def _first_records(given: CheckArguments, records: int, replica: Replica) -> str | None:
-    """The URL of a data set of the first records of the source; None if it cannot be read now."""
+    """The URL of a data set of the first records of the source; None if it cannot be read now.
+
+    Raises:
+        SpecError: the source is not described correctly.
+    """
     # Imported here, because the steps of a training do without it.
     from aerotrain.data.prepare.first_records import write_first_records
 
     prepare = PlanArguments.of(given.prepare)
     try:
         url = write_first_records(prepare, records, replica.scratch / "first-records")
+    except SpecError:
+        raise
     except AerotrainError as error:
         print(f"the model is not checked here, for its source cannot be read: {error}", flush=True)
         return None
@@ -140,11 +149,17 @@ def _use_virtual_devices(count: int) -> None:
 
 
 def _try(
-    job: Job, arguments: TrainArguments, trial: Trial, replica: Replica, records: int | None
+    job: Job,
+    arguments: TrainArguments,
+    trial: Trial,
+    replica: Replica,
+    records: int | None,
+    metrics: Sequence[str],
 ) -> None:
     """Build the model and its step, make the checks of the training, and run the step once.
 
-    ``records`` is the number of records of an epoch, if it is not that of the data set.
+    ``records`` is the number of records of an epoch, if it is not that of the data set. The model
+    must have ``metrics``.
     """
     tried = replace(
         arguments,
@@ -180,12 +195,14 @@ def _try(
                 )
         _check_validation(job, pipeline, callbacks_of(pipeline, step)[1])
         pipeline.code.reads.check(arguments.model, arguments.hparams)
+        check_metrics(metrics, step.metrics.measured_names())
         # Fewer replicas share the uneven last batch of a data set in another way.
         runs = trial.runs and not (trial.devices < trial.replicas and sums_its_loss(model))
         if runs or job.strategy == "dtensor":
             runner = engine.step_runner(distribution, step, pipeline, 0)
-            for _ in runner.run(1) if runs else ():
-                pass
+            for ran in runner.run(1) if runs else ():
+                if step.metrics.bad_step(ran.sums) is not None:
+                    raise not_finite(1, arguments.data)
     what = "builds and makes a step" if runs else "builds"
     print(f"the model of {arguments.model!r} {what} under {job.strategy!r}", flush=True)
 

@@ -1,16 +1,17 @@
 """Evaluate a trained model on every record of a split, and check metrics against thresholds."""
 
-import json
+import math
 from collections.abc import Mapping
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.steps import EvaluateArguments
-from aerotrain.data.dataset import load_dataset
+from aerotrain.data.dataset import json_text, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import open_store
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.model.checks import no_such_metric
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import numbers
@@ -26,7 +27,8 @@ def run(replica: Replica) -> dict[str, float]:
         The model's metrics by name, the loss among them.
 
     Raises:
-        FinalError: a metric is below its threshold, or a threshold names no metric.
+        FinalError: a metric is no finite number, or below its threshold, or a threshold names no
+            metric.
     """
     arguments = EvaluateArguments.of(replica.job.arguments)
     metrics = measure(replica, arguments)
@@ -39,7 +41,7 @@ def run(replica: Replica) -> dict[str, float]:
         "passed": not failures,
     }
     url = f"{replica.job.prefix}/{KEY}"
-    open_store(replica.job.prefix).put(KEY, json.dumps(document, sort_keys=True).encode())
+    open_store(replica.job.prefix).put(KEY, json_text(document).encode())
     print(" ".join(f"{name}={value:.4f}" for name, value in metrics.items()), flush=True)
     if failures:
         raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
@@ -67,15 +69,16 @@ def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
 
 
 def shortfalls(metrics: Mapping[str, float], thresholds: Mapping[str, float]) -> list[str]:
-    """One sentence for each threshold that is not met; NaN meets none."""
-    sentences = []
+    """One sentence for each metric that is no finite number, and for each threshold not met."""
+    sentences = [
+        f"{name} is {value}, no finite number: look for missing values in the records of the split"
+        for name, value in metrics.items()
+        if not math.isfinite(value)
+    ]
     for name, least in thresholds.items():
         if name not in metrics:
-            sentences.append(
-                f"the threshold {name!r} is not a metric of the model{nearest(name, metrics)}; "
-                f"it has {', '.join(metrics)}"
-            )
-        elif not metrics[name] >= least:
+            sentences.append(no_such_metric(name, list(metrics)))
+        elif metrics[name] < least:
             sentences.append(
                 f"{name} is {metrics[name]:.4f}, below the threshold of {least}: train longer, "
                 "change the model, or lower the threshold"

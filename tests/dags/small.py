@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, XComArg
 
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import RunParam, training_params
@@ -50,9 +50,9 @@ def checked(
     model: str = "small_jobs",
     **train: Any,
 ) -> DAG:
-    """A check, a plan, and a training job that must not start."""
+    """A check, a plan, a last task of the data, and a training job that must not start."""
     with DAG(dag_id, params=training_params(shards=2), schedule=None) as dag:
-        check = PreflightOperator(task_id="check")
+        check = PreflightOperator(task_id="check", dry_run=RunParam("dry_run"))
         described = {"kind": "python", "module": source}
         plan = JobOperator(
             task_id="plan",
@@ -62,6 +62,15 @@ def checked(
                 "arguments": {"source": described, "shards": RunParam("shards")},
             },
         )
+        finalize = JobOperator(
+            task_id="finalize",
+            job={
+                "module": "aerotrain.data.prepare.finalize",
+                "code": code,
+                "arguments": {"dataset": XComArg(plan, "dataset")},
+            },
+            trigger_rule="none_failed",
+        )
         training = JobOperator(
             task_id="train",
             job={
@@ -69,10 +78,10 @@ def checked(
                 "code": code,
                 "strategy": RunParam("strategy"),
                 "replicas": REPLICAS,
-                "arguments": {"model": model, "data": plan.output, **train},
+                "arguments": {"model": model, "data": finalize.output, **train},
             },
         )
-        check >> plan >> training
+        check >> plan >> finalize >> training
     return dag
 
 

@@ -1,7 +1,7 @@
 """The arguments of each step, as Airflow passes them to a replica."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,8 @@ class CheckArguments(Arguments):
 
     ``job`` describes the training. ``prepare`` are the arguments of ``PlanArguments`` for data that
     are not prepared yet: the training is tried on the first records of their source. Where it is
-    empty, it is tried on the data set that the training names.
+    empty, it is tried on the data set that the training names. ``metrics`` are names of metrics
+    that the model must have, because a later step compares them with a threshold.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -31,12 +32,15 @@ class CheckArguments(Arguments):
 
     job: Mapping[str, Any]
     prepare: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_types(self, job=Mapping, prepare=Mapping)
 
 
-def check_of(training: Job, prepare: Mapping[str, Any], *, name: str, task: str) -> Job:
+def check_of(
+    training: Job, prepare: Mapping[str, Any], *, name: str, task: str, metrics: Sequence[str] = ()
+) -> Job:
     """The job that checks a training: one replica with the chief's environment, without devices.
 
     It is not restarted, because the training makes the same checks when it starts.
@@ -52,7 +56,11 @@ def check_of(training: Job, prepare: Mapping[str, Any], *, name: str, task: str)
         strategy="one_device",
         min_workers=None,
         replicas=(without,),
-        arguments={"job": json.loads(described.to_json()), "prepare": dict(prepare)},
+        arguments={
+            "job": json.loads(described.to_json()),
+            "prepare": dict(prepare),
+            "metrics": list(metrics),
+        },
         deadlines=Deadlines(start=_CHECK_SECONDS, run=_CHECK_SECONDS),
         restarts=Restarts(**{each.name: 0 for each in fields(Restarts)}),
     )

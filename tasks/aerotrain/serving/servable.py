@@ -1,5 +1,6 @@
 """A trained model as a SavedModel that loads without Keras and without this project."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from aerotrain.training.model.keras_adapter import KERAS
 #: exported model fuses other operations, and sums of rounded numbers depend on their order.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
 _TOLERANCE = 1e-5
+
+#: The names of inputs that a signature accepts: those of TensorFlow's operations.
+_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 Features = Mapping[str, tf.Tensor]
 Outputs = dict[str, tf.Tensor]
@@ -54,19 +58,22 @@ class Servable:
         """Write a SavedModel with two signatures.
 
         ``serving_default`` takes a batch of each needed feature, ``(batch, *shape)`` in the data
-        set's dtype. ``serialized_examples`` takes ``examples``, a vector of serialized
-        ``tf.train.Example`` with these features.
+        set's dtype, by its name of ``input_names``. ``serialized_examples`` takes ``examples``, a
+        vector of serialized ``tf.train.Example`` with these features.
         """
+        names = input_names(self.needed)
 
-        def serving_default(features: Features) -> Outputs:
+        def serving_default(inputs: Features) -> Outputs:
+            features = {name: inputs[names[name]] for name in self.needed}
             return self.predict(self._completed(features))
 
         def serialized_examples(examples: tf.Tensor) -> Outputs:
             return self.predict(self._completed(parse(examples, self.needed)))
 
         examples = tf.TensorSpec([None], tf.string, name="examples")
+        inputs = _specs({names[name]: feature for name, feature in self.needed.items()})
         signatures = {
-            "serving_default": tf.function(serving_default, [_specs(self.needed)]),
+            "serving_default": tf.function(serving_default, [inputs]),
             "serialized_examples": tf.function(serialized_examples, [examples]),
         }
         module = tf.Module()
@@ -90,8 +97,8 @@ class Servable:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tolerance").write_text(str(tolerance))
         _write(folder / "examples", examples)
-        for name in self.needed:
-            _write(folder / "inputs" / name, features[name])
+        for name, input_name in input_names(self.needed).items():
+            _write(folder / "inputs" / input_name, features[name])
         outputs = self._from_saved_state(features)
         again = self._from_saved_state(features)
         self._check_repeatable(
@@ -164,6 +171,27 @@ class Servable:
                 "see what transform returns as x"
             )
         return {name: self._schema[name] for name in names}
+
+
+def input_names(features: Iterable[str]) -> dict[str, str]:
+    """The input of ``serving_default`` for each feature.
+
+    It has the feature's name, in which underscores replace what a signature does not accept, such
+    as spaces and letters that are not ASCII. Names that are then alike, but for their case, are
+    numbered: ``unit price`` and ``unit_price`` are ``unit_price_1`` and ``unit_price``.
+    """
+    names: dict[str, str] = {}
+    taken = set()
+    for feature in sorted(features, key=lambda each: (not _SIGNATURE_NAME.fullmatch(each), each)):
+        stem = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", feature)
+        stem = stem if _SIGNATURE_NAME.fullmatch(stem) else f"x{stem}"
+        name, number = stem, 0
+        while name.lower() in taken:  # TensorFlow's operations differ by more than case
+            number += 1
+            name = f"{stem}_{number}"
+        names[feature] = name
+        taken.add(name.lower())
+    return names
 
 
 def _specs(schema: Schema) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """The interface of hooks, the state of the loop that they share, and two of them."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.data.dataset import load_statistics
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
@@ -95,17 +97,31 @@ class FiniteValues(Hook):
 
     def __init__(self, context: TrainingContext) -> None:
         self._metrics = context.step.metrics
+        self._data = context.arguments.data
 
     def on_execution(self, state: TrainState) -> None:
         """Raises FinalError after a step with a value that is not finite, with the first one."""
         assert state.sums is not None
         step = self._metrics.bad_step(state.sums)
         if step is not None:
-            raise FinalError(
-                f"the loss of step {step}, or a weight after it, is no finite number, so training "
-                "has stopped there; lower the learning rate, clip the gradients, or look for such "
-                "values in the data"
-            )
+            raise not_finite(step, self._data)
+
+
+def not_finite(step: int, data: str) -> FinalError:
+    """The error of a training on the data set ``data`` whose loss or weights are not finite."""
+    missing: dict[str, int] = {}
+    with suppress(AerotrainError):  # the error itself says more
+        missing = {
+            name: column["missing"]
+            for name, column in load_statistics(data).items()
+            if column["missing"]
+        }
+    columns = ", ".join(f"{name} ({count})" for name, count in missing.items())
+    return FinalError(
+        f"the loss of step {step}, or a weight after it, is no finite number, so training has "
+        "stopped there; lower the learning rate, clip the gradients, or look for such values in "
+        f"the data{f': these columns have missing values: {columns}' if columns else ''}"
+    )
 
 
 def callbacks_of(pipeline: InputPipeline, step: TrainStep) -> tuple[Callbacks, bool]:
