@@ -19,36 +19,43 @@ pytest_plugins = [
     "support.live_sets",
 ]
 
-#: The slowest files, slowest first: each worker of ``make test`` takes the next file, so that all
-#: workers end at about the same time.
+#: The slowest files. Each worker of ``make test`` takes the next one, so those that compute come
+#: early, and those that mostly wait are spread among them: a waiting worker leaves its core to the
+#: others, of which there is one more than cores.
 LONGEST = [
     "test_pipeline.py",
-    "test_training_recovery.py",
     "test_strategies.py",
-    "test_local.py",
+    "test_lease.py",  # waits
+    "test_training_recovery.py",
+    "test_store_failures.py",  # waits
     "test_resume.py",
+    "test_kubernetes_recovery.py",  # waits
+    "test_local.py",
     "test_compiled_models.py",
+    "test_kubernetes_faults.py",  # waits
     "test_training.py",
+    "test_s3_server.py",  # waits
     "test_embeddings.py",
+    "test_process_recovery.py",  # waits
     "test_dtensor.py",
     "test_callbacks.py",
     "test_legacy_keras.py",
+    "test_old_groups.py",  # waits
     "test_cli.py",
-    "test_lease.py",
-    "test_store_failures.py",
+    "test_warm_start.py",
     "test_kubernetes_launcher.py",
-    "test_kubernetes_faults.py",
-    "test_kubernetes_recovery.py",
     "test_metrics.py",
     "test_extras.py",
-    "test_s3_server.py",
+    "test_operator.py",
+    "test_operator_on_pods.py",
     "test_any_model.py",
+    "test_prepare.py",
     "test_evaluate_export.py",
     "test_example_pipelines.py",
 ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the longest files first."""
+    """Put the tests of the longest files first, in their order."""
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
