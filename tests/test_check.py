@@ -172,6 +172,20 @@ def test_a_threshold_of_a_metric_that_the_model_does_not_have_is_refused(check):
         check(metrics=["acuracy"])
 
 
+def test_a_transform_that_fails_is_explained_without_internal_names(check, tmp_path):
+    (tmp_path / "table.csv").write_text("word,label\nred,0\nblue,1\n")
+    model = module(
+        build_model=lambda _: compiled(keras.layers.Dense(2, activation="softmax")),
+        transform=lambda features: (
+            tf.strings.to_number(features["word"])[:, None],
+            features["label"],
+        ),
+    )
+    message = r"fails on record 0 \(from 0\) of [^:]*: StringToNumberOp could not correctly convert"
+    with pytest.raises(FinalError, match=message):
+        check(model=model, prepare={"source": {"kind": "csv", "url": tmp_path.as_uri()}})
+
+
 def test_a_step_on_missing_values_names_their_columns(check, tmp_path):
     (tmp_path / "table.csv").write_text("size,age,label\n1.0,2.0,0\n,3.0,1\n")
     model = module(

@@ -123,6 +123,11 @@ def test_a_replica_sees_no_secret_of_airflows_environment(
         ("well_described", {"strategy": "one_device", "ps": 1}, "drop the ps"),
         ("well_described", {"batchsize": 1}, "did you mean 'batch_size'?"),
         (
+            "misspelt_metric",
+            {"strategy": "one_device"},
+            "the threshold 'acuracy' is not a metric of the model, did you mean 'accuracy'?",
+        ),
+        (
             "untrainable",
             {"strategy": "multi_worker_mirrored", "workers": 1},
             "train: chief exited with 65: a global batch_size of 31 cannot be shared by the 2 repl",
@@ -148,7 +153,7 @@ def test_a_dry_run_shows_what_would_start_and_skips_all_later_tasks(
     run = pipelines.dags["well_described"].test(run_conf={"dry_run": True})
     states = {ti.task_id: ti.state for ti in run.get_task_instances()}
     assert states.pop("check") == "success"
-    assert states == dict.fromkeys(["plan", "finalize", "train"], "skipped")
+    assert states == dict.fromkeys(["plan", "finalize", "train", "evaluate"], "skipped")
     assert "would start plan" in "".join(capfd.readouterr())
 
 

@@ -1,10 +1,8 @@
 """The digits pipeline as a whole: real Airflow components, real TensorFlow, a real S3 server."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -14,19 +12,13 @@ from benchmarks.fault_injection import processes_of
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.status import State
-from aerotrain.standalone import prepare
-from aerotrain.store import MANIFEST, Store, open_store
+from aerotrain.store import Store, open_store
 from chaos.dag_runs import SETTINGS, DagTraining, kill_all
 from devtools.home import Home
-from devtools.s3_server import S3Server
 from devtools.stack import Stack, marked, running_stack
-from support.airflow_runs import ENDED, Runs, until
-from support.waiting import wait_for
+from support.airflow_runs import Runs, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
-
-#: Seconds between two polls of the store for a short-lived state.
-_MOMENT = 0.05
 
 PROJECT = Path(__file__).parent.parent
 DAG = "digits"
@@ -138,44 +130,6 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
 
 
-def test_partitions_that_were_killed_half_written_are_retried_to_the_same_manifest(
-    pipeline: Runs, store: Store, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(PROJECT / "dags" / "models"))
-    shards = 60  # enough for each partition to be incomplete when the first is seen
-    whole = open_store(prepare((tmp_path / "whole").as_uri(), tmp_path, DAG, shards=shards))
-    before = {stored.key for stored in store.list("datasets")}
-
-    conf = {"shards": shards, "strategy": "one_device", "check_model": False}
-    run = pipeline.trigger(conf)
-    until("the end of plan", lambda: pipeline.states(run)["prepare.plan"] == "success")
-    wait_for("a first shard", lambda: shards_but(before, store), seconds=300, every=_MOMENT)
-    with _stopped(pipeline.stack.s3):
-        killed = _under_way(pipeline, run, "prepare.partition")
-        for task in killed.values():
-            psutil.Process(task).kill()  # Airflow's first, which would restart the partition
-        parts = processes_of(str(home.scratch))
-        for part in parts:
-            psutil.Process(part).kill()
-    assert killed
-    assert parts
-
-    ended = (*ENDED, "upstream_failed")
-    until("the end of finalize", lambda: pipeline.states(run)["prepare.finalize"] in ended)
-    pipeline.api.fail_run(DAG, run)  # other tests cover what follows
-    sealed = pipeline.result(run, "prepare.finalize")
-    assert sealed, pipeline.errors(run)
-    again = open_store(sealed, pipeline.stack.s3.environment)
-    assert again.get(MANIFEST) == whole.get(MANIFEST)
-    assert {each.key for each in again.list()} == {each.key for each in whole.list()}
-    tries = {
-        each["map_index"]: each["try_number"]
-        for each in pipeline.instances(run)
-        if each["task_id"] == "prepare.partition"
-    }
-    assert {part for part, count in tries.items() if count > 1} == set(killed)
-
-
 def test_a_training_task_that_is_marked_failed_leaves_no_process(
     pipeline: Runs, home: Home
 ) -> None:
@@ -211,28 +165,3 @@ def test_an_unknown_conf_key_is_refused_and_the_nearest_param_suggested(pipeline
 def test_a_param_out_of_its_range_is_refused_at_the_trigger(pipeline: Runs) -> None:
     with pytest.raises(FinalError, match="strategy"):
         pipeline.trigger({"strategy": "parameter_sever"})
-
-
-def shards_but(known: set[str], store: Store) -> list[str]:
-    """The shards in the store that are not among ``known``."""
-    keys = [each.key for each in store.list("datasets")]
-    return [key for key in keys if key.endswith(".tfrecord") and key not in known]
-
-
-@contextmanager
-def _stopped(server: S3Server) -> Iterator[None]:
-    """Stop the store's server: clients block until it resumes."""
-    server.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        server.process.send_signal(signal.SIGCONT)
-
-
-def _under_way(pipeline: Runs, run: str, task: str) -> dict[int, int]:
-    """The process id of each running instance of a mapped task, by its map index."""
-    return {
-        each["map_index"]: each["pid"]
-        for each in pipeline.instances(run)
-        if each["task_id"] == task and each["state"] == "running" and each["pid"]
-    }

@@ -1,6 +1,7 @@
 """Statistics: correct, bounded, independent of order; drift stops the run."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, A
     assert "vocabulary" not in summary["text"]
     assert (summary["text"]["mean"], summary["text"]["distinct"]) == (150, None)
     assert summary["id"]["distinct"] == pytest.approx(RECORDS, rel=0.06)
+    assert re.search(r"<dt>distinct</dt><dd>about \d+,\d00</dd>", page("file:///x", summary, {}))
     assert "vocabulary" not in summary["id"]
 
 

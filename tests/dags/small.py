@@ -48,9 +48,10 @@ def checked(
     code: str = JOBS,
     source: str = "small_jobs",
     model: str = "small_jobs",
+    metric: str = "accuracy",
     **train: Any,
 ) -> DAG:
-    """A check, a plan, a last task of the data, and a training job that must not start."""
+    """A check, the tasks of the data, and a training and its gate, which must not start."""
     with DAG(dag_id, params=training_params(shards=2), schedule=None) as dag:
         check = PreflightOperator(task_id="check", dry_run=RunParam("dry_run"))
         described = {"kind": "python", "module": source}
@@ -81,7 +82,19 @@ def checked(
                 "arguments": {"model": model, "data": finalize.output, **train},
             },
         )
-        check >> plan >> finalize >> training
+        evaluation = JobOperator(
+            task_id="evaluate",
+            job={
+                "module": "aerotrain.evaluate",
+                "code": code,
+                "arguments": {
+                    "model": training.output,
+                    "data": finalize.output,
+                    "thresholds": {metric: RunParam("threshold")},
+                },
+            },
+        )
+        check >> plan >> finalize >> training >> evaluation
     return dag
 
 
@@ -92,4 +105,7 @@ with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 well_described = checked("well_described")
 misspelt_module = checked("misspelt_module", model="smal_jobs")
 misspelt_argument = checked("misspelt_argument", eppochs=1)
+misspelt_metric = checked(
+    "misspelt_metric", code=MODELS, source="text", model="text", metric="acuracy"
+)
 untrainable = checked("untrainable", code=MODELS, source="text", model="text", batch_size=31)

@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from aerotrain.data.dataset import Split
+from aerotrain.data.statistics.sketches import DISTINCT
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; color: #1c2733;
@@ -88,11 +89,17 @@ def _facts(column: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     missing = f"{column['missing']:,} ({share:.1%})"
     yield "missing", f'<span class="warn">{missing}</span>' if column["missing"] else "none"
     if column["distinct"] is not None:
-        yield "distinct", f"{column['distinct']:,}"
+        yield "distinct", _count(column["distinct"])
     of = "length " if column["dtype"] == "string" else ""
     for label in ("mean", "std", "min", "max"):
         if label in column:
             yield of + label, _number(column[label])
+
+
+def _count(distinct: int) -> str:
+    if distinct < DISTINCT:
+        return f"{distinct:,}"
+    return f"about {float(f'{distinct:.3g}'):,.0f}"  # an estimate: see sketches
 
 
 def _plot(column: Mapping[str, Any]) -> str:
