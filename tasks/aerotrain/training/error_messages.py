@@ -33,8 +33,12 @@ _NO_INPUT = (NO_MORE, "Unknown iteration client id")
 #: An operation for which DTensor has no rule.
 _NOT_ON_MESH = re.compile(r"'tf\.(\w+)' op does not implement layout propagation")
 
-#: The name of the function that an operation was in, before its error message.
-_FUNCTION = re.compile(r"\{\{function_node [^}]*\}\}\s*")
+#: What TensorFlow puts before the message of an operation: the function that it was in, and the
+#: iterator that called this.
+_CALLERS = re.compile(
+    r"\{\{function_node [^}]*\}\}\s*"
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
 
 #: TensorFlow's file system has no error type for a full disk.
 _FULL_DISK = ("No space left on device", "File too large", "Disk quota exceeded")
@@ -109,4 +113,4 @@ def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratc
 
 def _first_line(error: tf.errors.OpError) -> str:
     """What TensorFlow says first, without the names of its internal functions."""
-    return _FUNCTION.sub("", str(error.message)).strip().partition("\n")[0]
+    return _CALLERS.sub("", str(error.message)).strip().partition("\n")[0]
