@@ -161,27 +161,13 @@ def _try(
     ``records`` is the number of records of an epoch, if it is not that of the data set. The model
     must have ``metrics``.
     """
-    tried = replace(
-        arguments,
-        batch_size=trial.batch_size(arguments),
-        # The model may be built for batches of that size.
-        hparams={"batch_size": arguments.batch_size, **arguments.hparams},
-    )
-    pipeline = InputPipeline(
-        job=replace(
-            job, strategy=trial.strategy, replicas=(ReplicaSpec(role=Role.CHIEF),), min_workers=None
-        ),
-        arguments=tried,
-        dataset=load_dataset(arguments.data),
-        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
-        scratch=replica.scratch,
-    )
+    pipeline = _pipeline_of(job, arguments, trial, replica)
     engine = ENGINES[trial.strategy]
     translated = errors_translated(
         pipeline.code, pipeline.dataset, arguments.data, TRAIN_SPLIT, replica.scratch
     )
     with translated, pipeline.caching_shards():
-        distribution = engine.build(tried)
+        distribution = engine.build(pipeline.arguments)
         model, _, step = create_model(job.strategy, engine, distribution, pipeline)
         if job.strategy != "dtensor":
             with distribution.scope():
@@ -205,6 +191,27 @@ def _try(
                     raise not_finite(1, arguments.data)
     what = "builds and makes a step" if runs else "builds"
     print(f"the model of {arguments.model!r} {what} under {job.strategy!r}", flush=True)
+
+
+def _pipeline_of(
+    job: Job, arguments: TrainArguments, trial: Trial, replica: Replica
+) -> InputPipeline:
+    """The input pipeline of the trial, in which one process reads for all replicas."""
+    tried = replace(
+        arguments,
+        batch_size=trial.batch_size(arguments),
+        # The model may be built for batches of that size.
+        hparams={"batch_size": arguments.batch_size, **arguments.hparams},
+    )
+    return InputPipeline(
+        job=replace(
+            job, strategy=trial.strategy, replicas=(ReplicaSpec(role=Role.CHIEF),), min_workers=None
+        ),
+        arguments=tried,
+        dataset=load_dataset(arguments.data),
+        code=UserCode.load(arguments.model, arguments.data).weighing(arguments.class_weight),
+        scratch=replica.scratch,
+    )
 
 
 def _check_validation(job: Job, pipeline: InputPipeline, validates: bool) -> None:
