@@ -87,6 +87,27 @@ def test_a_single_replica_has_no_cluster_and_a_folder_for_temporary_files(tmp_pa
     assert found == {"tf_config": None, "temporary": folder}
 
 
+#: A module that replaces the C handler of SIGTERM, as TensorFlow's coordination service does.
+DEAF = """
+import ctypes, os, signal, time
+from aerotrain.replica import Preempted
+def run(replica):
+    replica.notice.promise()
+    c = ctypes.CDLL(None)
+    c.signal(int(signal.SIGTERM), ctypes.cast(c.abs, ctypes.c_void_p))
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):
+        if replica.notice.given():
+            raise Preempted("saved")
+        time.sleep(0.01)
+"""
+
+
+def test_a_replica_with_peers_is_preempted_whoever_has_replaced_the_handler(tmp_path: Path) -> None:
+    ended = life_in(tmp_path, DEAF, "multi_worker_mirrored", "chief", "worker")
+    assert (ended.returncode, "saved" in ended.stdout) == (ExitCode.TERMINATED, True)
+
+
 #: A user's module that fails in a function, called by the standard library.
 FAILING = """
 import json

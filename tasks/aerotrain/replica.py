@@ -1,7 +1,7 @@
 """The process of one replica, from its start to its exit code: ``python -m aerotrain.replica``.
 
-The work runs in its own thread, so that the main thread can always handle a signal: Python runs no
-handler while its main thread is in C++, and TensorFlow may stay there for minutes. The replica's
+The work runs in its own thread, so that a signal is handled at any time: Python runs no handler
+while its main thread is in C++, and TensorFlow may stay there for minutes. The replica's
 working directory is its scratch folder. The main thread also touches a heartbeat file, which
 distinguishes a running process from a stopped one.
 """
@@ -135,6 +135,11 @@ class Replica:
     def is_chief(self) -> bool:
         return self.name.role is Role.CHIEF
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether the job has other replicas, with which TensorFlow connects this one."""
+        return sum(map(len, self.cluster.values())) > 1
+
     @cached_property
     def lease(self) -> Lease:
         """The lease of the job's prefix in the store. Work that requires a single chief takes it.
@@ -188,14 +193,31 @@ def live(replica: Replica, run: Run | None = None) -> ExitCode:
     ended: list[ExitCode] = []
     work = threading.Thread(target=lambda: ended.append(_work(replica, run)), daemon=True)
     signal.signal(signal.SIGTERM, preempt)
+    if replica.has_peers:
+        _wait_for(signal.SIGTERM, preempt)
     _beat(replica.heartbeat)
     work.start()
     while work.is_alive():
         work.join(_SECONDS_BETWEEN_BEATS)
         _beat(replica.heartbeat)
-        # Repeated, because TensorFlow's coordination service replaces the signal handler.
-        signal.signal(signal.SIGTERM, preempt)
     return ended[0] if ended else ExitCode.FINAL
+
+
+def _wait_for(number: signal.Signals, call: Callable[[], None]) -> None:
+    """Call ``call`` at each such signal, whatever handler is installed later.
+
+    TensorFlow's coordination service replaces the handler of SIGTERM, in a thread of its own, some
+    time after its servers have started. All threads that are started after this block the signal,
+    and so do processes that they start.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+
+    def wait() -> None:
+        while True:
+            signal.sigwait({number})
+            call()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def _beat(heartbeat: Path | None) -> None:
