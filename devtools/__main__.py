@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.store.errors import FULL
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
@@ -21,6 +22,9 @@ from devtools.stack import end_marked, running_stack
 
 #: Exit codes.
 _OK, _RUN_FAILED, _ERROR = 0, 1, 2
+
+#: The highest number of a TCP port.
+_PORTS = 65535
 
 #: What the background process of ``up`` reports once its Airflow is up.
 _READY = "ready"
@@ -51,6 +55,11 @@ def main() -> int:
     except AerotrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return _ERROR
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        print(f"error: the disk of {home.root} is full: {error}; free some of it", file=sys.stderr)
+        return _ERROR
     except Interrupted as interrupted:
         print(f"{interrupted}; everything is stopped", file=sys.stderr)
         return interrupted.exit_code
@@ -70,10 +79,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dag", default="digits", help="the pipeline, by the name of its DAG")
     run.add_argument("--conf", type=_conf, default={}, help="params of the run, as JSON")
     for each in (up, serve):
-        each.add_argument("--port", type=int, default=8080, help="where the UI answers")
+        each.add_argument("--port", type=_port, default=8080, help="where the UI answers")
     serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
     serve.add_argument("--screen", type=Path, help="the terminal that shows restarts")
     return parser
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if not 1 <= number <= _PORTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; use a number from 1 to {_PORTS}")
+    return number
 
 
 def _conf(text: str) -> dict[str, Any]:

@@ -31,10 +31,20 @@ class Home:
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
 
     def make(self) -> None:
-        """Make the folders, readable by this user only: the database holds Airflow's secrets."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (self.airflow, self.store, self.scratch, self.logs):
-            folder.mkdir(exist_ok=True)
+        """Make the folders, readable by this user only: the database holds Airflow's secrets.
+
+        Raises:
+            FinalError: they cannot be made here.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.airflow, self.store, self.scratch, self.logs):
+                folder.mkdir(exist_ok=True)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise FinalError(
+                f"{self.root} cannot be the folder of a local Airflow: {error.strerror}, at "
+                f"{error.filename}; name another one by HOME_DIR=FOLDER"
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +127,7 @@ def _in_use(home: Home, holder: str) -> str:
 
 def holder(home: Home) -> Holder | None:
     """The current holder of the home, or None."""
-    if not home.root.exists():
+    if not home.root.is_dir():
         return None
     with _lock_file(home).open() as lock:
         try:

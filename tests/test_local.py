@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from aerotrain.supervisor.ports import reserved_ports
+from devtools import __main__ as devtools
 from devtools.airflow_api import AirflowApi
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
@@ -225,6 +226,32 @@ def test_a_port_in_use_is_named_in_one_sentence(start: Start) -> None:
         said, _ = up.communicate()
     assert up.returncode == 2
     assert f"port {port} of 127.0.0.1 is taken" in said
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "-1", "https"])
+def test_a_port_that_does_not_exist_is_refused(
+    port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["devtools", "up", f"--port={port}"])
+    with pytest.raises(SystemExit, match="2"):
+        devtools.main()
+    assert f"'{port}' is no port; use a number from 1 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "up"])
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_home_that_cannot_be_a_folder_is_refused(
+    command: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["devtools", command, "--home", str(tmp_path / place)])
+    assert devtools.main() == 2
+    assert f"{place} cannot be the folder of a local Airflow: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 @pytest.mark.process
