@@ -176,6 +176,8 @@ def test_the_helm_values_are_valid_settings_and_name_existing_objects() -> None:
     assert section["namespace"] == KUSTOMIZATION["namespace"]
     accounts = [each["metadata"]["name"] for each in documents("serviceaccount.yaml")]
     assert section["service_account"] in accounts
+    lock = (DEPLOY.parent / "requirements.lock").read_text()
+    assert f"\napache-airflow=={VALUES['airflowVersion']} " in lock
     connections = {each["envName"] for each in VALUES["secret"]} | {
         each["name"] for each in VALUES["env"]
     }

@@ -1,8 +1,10 @@
 """The administrator's settings: what a run may not override, and what replicas inherit."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from airflow.providers_manager import ProvidersManager
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.fork_rules import _READ_BY_IMPORTS, NEVER_WITH
@@ -48,3 +50,11 @@ def test_replicas_inherit_no_variable_that_is_not_listed(
 def test_what_changes_an_import_or_a_device_is_inherited(name: str) -> None:
     variable = f"{name}X" if name.endswith("_") else name
     assert passed({variable: "1"}, ())
+
+
+def test_airflow_lists_the_settings_and_their_defaults_as_those_of_a_provider() -> None:
+    configs = dict(ProvidersManager().provider_configs)
+    options = configs["aerotrain"]["aerotrain"]["options"]
+    assert options.keys() == {each.name for each in fields(Settings)}
+    assert (options["namespace"]["default"], options["store"]["default"]) == ("aerotrain", None)
+    assert "s3://bucket/prefix" in options["store"]["description"]

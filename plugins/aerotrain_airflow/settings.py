@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk.configuration import conf
-
 from aerotrain.contract.errors import FinalError, nearest
 
-_SECTION = "aerotrain"
+#: The section of Airflow's configuration.
+SECTION = "aerotrain"
 
 _BACKENDS = Path(__file__).parent / "backends"
 
@@ -89,15 +88,18 @@ class Settings:
         Raises:
             FinalError: the store is not a URL, or the launcher does not exist or is not allowed.
         """
+        # Here, because Airflow reads the declarations above while it loads its configuration.
+        from airflow.sdk.configuration import conf
+
         home = Path(conf.get("core", "dags_folder")).resolve().parent
         values: dict[str, Any] = {}
         for each in fields(cls):
             default = each.metadata["default"]
             if isinstance(default, bool):
-                values[each.name] = conf.getboolean(_SECTION, each.name, fallback=default)
+                values[each.name] = conf.getboolean(SECTION, each.name, fallback=default)
             else:
                 fallback = default(home) if callable(default) else default
-                values[each.name] = conf.get(_SECTION, each.name, fallback=fallback)
+                values[each.name] = conf.get(SECTION, each.name, fallback=fallback)
         allowed = {values["launcher"], *listed(values["allowed_launchers"])}
         values |= {
             "store": values["store"].rstrip("/"),
