@@ -94,6 +94,8 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     with held(home, "run"):
         _say(f"starting Airflow and its S3 server in {home.root} …")
         with running_stack(home, project) as stack:
+            for note in stack.notes:
+                _say(note)
             _say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
             stack.wait_for_dag(dag)
             return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
@@ -111,9 +113,11 @@ def _up(home: Home, project: Path, port: int) -> int:
     _interrupt_on_signals()
     _say(f"starting Airflow and its S3 server in {home.root} …")
     answer = _answer_of_server(home, project, port)
-    if answer != _READY:
+    ready, *notes = answer.splitlines() or [""]
+    if ready != _READY:
         raise FinalError(answer or f"Airflow did not come up; its log is {home.logs / 'up.log'}")
-    _say(_login(home, base_url(port)))
+    for each in (*notes, _login(home, base_url(port))):
+        _say(each)
     return _OK
 
 
@@ -165,7 +169,7 @@ def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None
         try:
             _check_free(port)
             with held(home, "up", base_url(port)), running_stack(home, project, port) as stack:
-                pipe.write(_READY)
+                pipe.write("\n".join([_READY, *stack.notes]))
                 pipe.close()
                 while True:
                     for said in stack.restart_ended():

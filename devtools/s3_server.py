@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.ports import Port, reserved_ports
+from devtools.restarts import last_lines
 from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
 if TYPE_CHECKING:
@@ -216,8 +217,3 @@ def _wait_until_up(server: S3Server, log: Path) -> None:
                 f"the S3 server at {server.endpoint} took no object within "
                 f"{_START_SECONDS:.0f} s:\n{last_lines(log)}"
             )
-
-
-def last_lines(log: Path) -> str:
-    """The end of a log, for an error message."""
-    return "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-15:])

@@ -297,7 +297,7 @@ def test_the_callers_database_is_kept_and_folders_of_another_airflow_are_ignored
         "AIRFLOW_HOME": "/elsewhere",
         "AIRFLOW__CORE__DAGS_FOLDER": "/elsewhere/dags",
     }
-    environment = component_environment(home, ROOT, 8080, Secrets.of(home), mine)
+    environment = component_environment(home, ROOT, 8080, Secrets.of(home), mine, "sqlite:")
     assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == "postgresql://here/airflow"
     assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
     assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(ROOT / "dags")
