@@ -107,8 +107,7 @@ def _up(home: Home, project: Path, port: int) -> int:
     other = holder(home)
     if other is not None and other.command == "up":
         _say(f"Airflow is already running.\n{_login(home, other.url)}")
-        if home.restarts.exists():
-            _say(home.restarts.read_text().rstrip())
+        _show_restarts(home)
         return _OK
     _interrupt_on_signals()
     _say(f"starting Airflow and its S3 server in {home.root} …")
@@ -191,6 +190,12 @@ def _note(home: Home, line: str, screen: Path | None) -> None:
                 writing.write(line)
 
 
+def _show_restarts(home: Home) -> None:
+    """Show which components have ended since ``up``."""
+    if home.restarts.exists():
+        _say(home.restarts.read_text().rstrip())
+
+
 def _check_free(port: int) -> None:
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -216,6 +221,7 @@ def _down(home: Home) -> int:
     if other is not None:
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(other.pid, signal.SIGTERM)
+        _show_restarts(home)
         wait_until_free(home)
     left = end_marked(home.root)
     _say("Airflow is stopped." if other is not None or left else "Airflow was not running.")

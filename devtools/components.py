@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from aerotrain.contract.errors import FinalError
 from devtools import preloaded
 from devtools.home import Home
@@ -114,6 +116,7 @@ class Component(Restartable):
             "modules": MODULES[name],
         }
         self._log.unlink(missing_ok=True)
+        self._dead: set[int] = set()
         self.start()
 
     def start(self) -> None:
@@ -131,6 +134,13 @@ class Component(Restartable):
             os.close(self._handle)
         return self._exit_code
 
+    def restart_if_ended(self) -> str:
+        self._dead = {each for each in self._dead if _end_idle(each)}
+        pid = self.pid
+        if said := super().restart_if_ended():
+            self._dead.add(pid)
+        return said
+
     def wait(self) -> None:
         """Wait for its end.
 
@@ -147,3 +157,25 @@ class Component(Restartable):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             with suppress(FinalError):
                 self.exit_code()
+
+
+def _end_idle(session: int) -> bool:
+    """Kill the orphans of a component that has ended, except those with children of their own.
+
+    These are the workers of the scheduler that supervise a task, which continues. Returns whether
+    there are any.
+    """
+    parents = {each.pid: each.info["ppid"] for each in psutil.process_iter(["ppid"])}
+    members = [pid for pid in parents if _session_of(pid) == session]
+    for pid in members:
+        if parents[pid] not in members and pid not in parents.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return bool(members)
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

@@ -45,7 +45,7 @@ _PARSE_SECONDS = 120.0
 _STRAGGLER_SECONDS = 20.0
 
 #: Seconds that replicas get to save a checkpoint and end; then seconds for the servers.
-GRACE = 10.0
+_GRACE = 10.0
 _SERVER_GRACE = 6.0
 #: A process may start another one just before it is killed.
 _KILL_ROUNDS = 3
@@ -207,6 +207,7 @@ def _start_with(
     store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
     components: list[Restartable] = [
         *([database] if database else []),
+        s3,
         api_server,
         start("dag-processor", "dag-processor", store),
         start("scheduler", "scheduler --skip-serve-logs", store),
@@ -259,7 +260,7 @@ def end_marked(root: Path) -> int:
     """
     count = len(marked(root))
     _kill(root, lambda process: "AIRFLOW_HOME" in process and SERVER not in process)
-    _terminate(root, lambda process: SERVER not in process, GRACE)
+    _terminate(root, lambda process: SERVER not in process, _GRACE)
     _terminate(root, bool, _SERVER_GRACE)
     return count
 
