@@ -165,9 +165,7 @@ def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
             exits.push(attempt.pop_all())
             return stack
     except NoPostgresError as error:
-        note = (
-            f"Airflow's database is SQLite, which has no backfill: PostgreSQL cannot run, {error}"
-        )
+        note = f"PostgreSQL cannot run here, so Airflow uses SQLite, without backfills: {error}"
     return replace(_start_with(None, home, project, port, exits), notes=[note])
 
 
