@@ -198,7 +198,7 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
 
 
 def kill_component(project: Path, name: str) -> None:
-    """Kill a component of Airflow, and wait until ``up`` has started it again."""
+    """Kill a component, and wait until ``up`` has started it again and ended what is left of it."""
 
     log = str(Home(project / ".local").logs / f"{name}.log")
 
@@ -215,6 +215,17 @@ def kill_component(project: Path, name: str) -> None:
     [pid] = running()
     os.kill(pid, signal.SIGKILL)
     wait_for(f"another {name}", lambda: running() - {pid}, 30)
+    wait_for(f"the end of the workers of {name}", lambda: not session(pid), 30)
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for each in psutil.pids():
+        with suppress(ProcessLookupError):  # it has just ended
+            if os.getsid(each) == leader:
+                found.append(each)
+    return found
 
 
 def assert_a_run_that_fails_ends_with_its_error(
