@@ -165,7 +165,7 @@ class Postgres(Restartable):
         with self._log.open("ab") as log:
             self._process = process = subprocess.Popen(
                 [
-                    *(*self._run_as.prefix, self._programs / "postgres", "-D", self._data),
+                    *self._command("postgres", "-D", str(self._data)),
                     *(f"--{name}={value}" for name, value in settings.items()),
                 ],
                 env=self._environment,
@@ -210,7 +210,7 @@ class Postgres(Restartable):
         self._give(partial)
         made = subprocess.run(
             [
-                *(*self._run_as.prefix, self._programs / "initdb", "--pgdata", partial),
+                *self._command("initdb", "--pgdata", str(partial)),
                 *("--username", _USER, "--pwfile", "/dev/stdin", "--auth", "scram-sha-256"),
                 *("--locale", "C", "--encoding", "UTF8", "--no-sync", "--no-instructions"),
             ],
@@ -225,6 +225,9 @@ class Postgres(Restartable):
             raise NoPostgresError(f"initdb failed: {made.stderr.strip()}")
         partial.rename(self._data)
 
+    def _command(self, program: str, *words: str) -> list[str]:
+        return [*self._run_as.prefix, str(self._programs / program), *words]
+
     def _give(self, folder: Path) -> None:
         """Make the server's user the owner of the data, which another one may have created."""
         owner = self._run_as.owner
@@ -234,7 +237,8 @@ class Postgres(Restartable):
 
     def _wait_until_up(self, process: subprocess.Popen[bytes]) -> None:
         end = time.monotonic() + _START_SECONDS
-        ask = [self._programs / "pg_isready", "--quiet", "-h", _HOST, "-p", str(self._port.number)]
+        program = str(self._programs / "pg_isready")
+        ask = [program, "--quiet", "--host", _HOST, "--port", str(self._port.number)]
         while subprocess.run(ask, env=self._environment, check=False).returncode != 0:
             with suppress(subprocess.TimeoutExpired):  # it is still starting
                 code = process.wait(_ASK_EVERY)
