@@ -34,9 +34,8 @@ _ASK_EVERY = 0.02
 _SETTINGS = {
     "listen_addresses": _HOST,
     "unix_socket_directories": "",  # a path may be too long for a socket
-    # Airflow's pools have up to 15 connections, of which the API server and the triggerer have two
-    # each, and the scheduler's workers one each: 6 pools on two cores, and twice that in tests.
-    "max_connections": "300",
+    # Airflow's pools are unlimited (environment.py). The API server has one per open request.
+    "max_connections": "1000",
     # A commit does not wait for the disk. A power failure loses the last second, and no more.
     "synchronous_commit": "off",
     # No processes that only read ahead, and none for replication.
