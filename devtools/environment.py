@@ -113,9 +113,9 @@ def _identity(
 
 def _tuning(cores: int) -> dict[str, str]:
     return {
-        # The API server's event loop waits for a connection of the pool, which has 15 by default, and
-        # requests that have one wait for the event loop: some 15 requests at once stopped all of
-        # them for two minutes. Connections beyond the size of the pool are closed after use.
+        # The API server's event loop waits for a connection of the pool, which has 15 by default,
+        # and requests that have one wait for the event loop: some 15 requests at once stopped all
+        # of them for two minutes. Connections beyond the size of the pool are closed after use.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_SIZE": "20",
         # The executor forks all of its workers at its start, and each task adds more processes.
