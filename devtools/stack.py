@@ -175,8 +175,10 @@ def _start_with(
     """Start first what others wait for longest.
 
     The servers start while the modules of Airflow are imported, and the migration runs while those
-    of the API server are. The triggerer starts last, because no run needs it immediately.
+    of the API server are. The triggerer starts last, because no run needs it immediately. If there
+    are runs to continue, the scheduler waits for the API server, without which tasks fail.
     """
+    has_runs = not database.is_new if database else home.sqlite.exists()
     since = datetime.now(UTC)
     secrets = Secrets.of(home)
     url = database.url if database else sqlite(home)
@@ -208,13 +210,18 @@ def _start_with(
         s3,
         api_server,
         start("dag-processor", "dag-processor", store),
-        start("scheduler", "scheduler --skip-serve-logs", store),
     ]
+    later = [("triggerer", "triggerer --skip-serve-logs")]
+    scheduler = ("scheduler", "scheduler --skip-serve-logs")
+    if has_runs:
+        later.insert(0, scheduler)
+    else:
+        components.append(start(*scheduler, store))
     api = AirflowApi(base_url(port), secrets.password)
     notes = _notes(home, database)
     stack = Stack(api=api, s3=s3, components=components, since=since, notes=notes)
     stack.wait_for_api()
-    components.append(start("triggerer", "triggerer --skip-serve-logs", store))
+    components += [start(*each, store) for each in later]
     return stack
 
 

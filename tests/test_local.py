@@ -234,6 +234,7 @@ def assert_a_run_that_fails_ends_with_its_error(
     """Check the output of ``run``, on an Airflow that is up already."""
     long_ago = datetime.min.replace(tzinfo=UTC)
     up = Stack(api=AirflowApi(url, password), s3=None, components=[], since=long_ago)
+    up.wait_for_api()
     up.wait_for_dag("small")
     assert not run_once(
         up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic()
