@@ -123,8 +123,8 @@ def _tuning(cores: int) -> dict[str, str]:
         # Between two tasks the scheduler sleeps up to this long (1 s by default), which is half of
         # the cost of a task here. An idle loop takes 10 ms.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-        # How often a task repeats a request to the API server, by default five times within 15 s. It
-        # would fail while that is started again, which may take a minute on a busy machine.
+        # How often a task repeats a request to the API server, five times within 15 s by default.
+        # It would fail while that is started again, which takes a minute on a busy machine.
         "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "30",
         "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "5",
         # A task detects that it was killed at its next heartbeat (5 s by default), and must end its
