@@ -51,7 +51,7 @@ help: ## list the targets (also: make alone)
 run: $(READY) ## run one complete pipeline, from raw data to a SavedModel and a report
 	@exec $(BIN)/python -m devtools run --home "$(HOME_DIR)" --dag "$(DAG)" --conf "$$CONF"
 
-up: $(READY) ## start Airflow in the background, and print the address of its UI
+up: $(READY) ## start Airflow in the background, and print the address of its UI (PORT=8080)
 	@exec $(BIN)/python -m devtools up --home "$(HOME_DIR)" --port "$(PORT)"
 
 down: $(READY) ## stop what `make up` started

@@ -110,6 +110,8 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     with held(home, "run"):
         _say(f"starting Airflow and its S3 server in {home.root} …")
         with running_stack(home, project) as stack:
+            for note in stack.notes:
+                _say(note)
             _say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
             stack.wait_for_dag(dag)
             return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
@@ -121,15 +123,16 @@ def _up(home: Home, project: Path, port: int) -> int:
     other = holder(home)
     if other is not None and other.command == "up":
         _say(f"Airflow is already running.\n{_login(home, other.url)}")
-        if home.restarts.exists():
-            _say(home.restarts.read_text().rstrip())
+        _show_restarts(home)
         return _OK
     _interrupt_on_signals()
     _say(f"starting Airflow and its S3 server in {home.root} …")
     answer = _answer_of_server(home, project, port)
-    if answer != _READY:
+    ready, *notes = answer.splitlines() or [""]
+    if ready != _READY:
         raise FinalError(answer or f"Airflow did not come up; its log is {home.logs / 'up.log'}")
-    _say(_login(home, base_url(port)))
+    for each in (*notes, _login(home, base_url(port))):
+        _say(each)
     return _OK
 
 
@@ -181,7 +184,7 @@ def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None
         try:
             _check_free(port)
             with held(home, "up", base_url(port)), running_stack(home, project, port) as stack:
-                pipe.write(_READY)
+                pipe.write("\n".join([_READY, *stack.notes]))
                 pipe.close()
                 while True:
                     for said in stack.restart_ended():
@@ -201,6 +204,12 @@ def _note(home: Home, line: str, screen: Path | None) -> None:
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY, 0o600)
             with os.fdopen(file, "w") as writing:
                 writing.write(line)
+
+
+def _show_restarts(home: Home) -> None:
+    """Show which components have ended since ``up``."""
+    if home.restarts.exists():
+        _say(home.restarts.read_text().rstrip())
 
 
 def _check_free(port: int) -> None:
@@ -228,6 +237,7 @@ def _down(home: Home) -> int:
     if other is not None:
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(other.pid, signal.SIGTERM)
+        _show_restarts(home)
         wait_until_free(home)
     left = end_marked(home.root)
     _say("Airflow is stopped." if other is not None or left else "Airflow was not running.")

@@ -39,7 +39,7 @@ class AirflowApi:
 
     Raises:
         FinalError: Airflow rejected the request; the message is Airflow's.
-        TemporaryError: it did not respond.
+        TemporaryError: it did not respond, or failed.
     """
 
     def __init__(self, url: str, password: str) -> None:
@@ -162,7 +162,8 @@ def _checked(response: httpx.Response) -> Any:
         except (ValueError, KeyError):
             detail = response.text[:500]
         request = response.request
-        raise FinalError(
+        kind = TemporaryError if response.is_server_error else FinalError
+        raise kind(
             f"Airflow refused {request.method} {request.url.path} "
             f"({response.status_code}): {detail}"
         )

@@ -7,16 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, backoff
+import psutil
+
+from aerotrain.contract.errors import FinalError
 from devtools import preloaded
 from devtools.home import Home
-from devtools.s3_server import last_lines
+from devtools.restarts import Restartable, last_lines
 
 #: The modules that each component imports at its start, or before it serves.
 _ALL = ("airflow.__main__", "airflow.cli.cli_parser", "airflow.models", "airflow.serialization")
@@ -50,11 +51,6 @@ MODULES: Mapping[str, Sequence[str]] = {
     ),
     "triggerer": (*_ALL, "airflow.cli.commands.triggerer_command"),
 }
-
-
-#: Seconds between two restarts of a component, first and at most; the first again after it has run
-#: for ``_LIVED`` seconds.
-_PAUSES, _LIVED = (1.0, 30.0), 60.0
 
 
 class Preloaded:
@@ -97,7 +93,7 @@ class Preloaded:
         self._process.wait()
 
 
-class Component:
+class Component(Restartable):
     """A process of Airflow in a session of its own, with its output in a log file.
 
     Ctrl-C in the terminal does not reach it.
@@ -111,9 +107,8 @@ class Component:
         airflow: Preloaded,
         log: Path,
     ) -> None:
-        self.name = name
+        super().__init__(name, log)
         self._airflow = airflow
-        self._log = log
         self._start = {
             "words": subcommand.split(),
             "environment": dict(environment),
@@ -121,14 +116,30 @@ class Component:
             "modules": MODULES[name],
         }
         self._log.unlink(missing_ok=True)
-        self._pauses, self._not_before = backoff(*_PAUSES), 0.0
+        self._dead: set[int] = set()
         self.start()
 
     def start(self) -> None:
-        """Start the process; again, if it has ended."""
         self.pid = self._airflow.ask({"start": self._start})
         self._handle = os.pidfd_open(self.pid)
         self._exit_code: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._exit_code is not None or bool(select.select([self._handle], [], [], 0)[0])
+
+    def exit_code(self) -> int:
+        if self._exit_code is None:
+            self._exit_code = self._airflow.ask({"wait": self.pid})
+            os.close(self._handle)
+        return self._exit_code
+
+    def restart_if_ended(self) -> str:
+        self._dead = {each for each in self._dead if _end_idle(each)}
+        pid = self.pid
+        if said := super().restart_if_ended():
+            self._dead.add(pid)
+        return said
 
     def wait(self) -> None:
         """Wait for its end.
@@ -136,40 +147,8 @@ class Component:
         Raises:
             FinalError: it failed; its last lines are in the message.
         """
-        if self._exit_code is None:
-            self._exit_code = self._airflow.ask({"wait": self.pid})
-            os.close(self._handle)
-        if self._exit_code != 0:
+        if self.exit_code() != 0:
             raise self._failure()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._exit_code is not None or bool(select.select([self._handle], [], [], 0)[0])
-
-    def check(self) -> None:
-        """Check that it is running.
-
-        Raises:
-            FinalError: it has ended; its last lines are in the message.
-        """
-        if self.has_ended:
-            with suppress(FinalError):
-                self.wait()
-            raise self._failure()
-
-    def restart_if_ended(self) -> str:
-        """Start it again if it has ended, after a pause; returns a sentence if it did so."""
-        now = time.monotonic()
-        if not self.has_ended or now < self._not_before:
-            return ""
-        if now > self._not_before + _LIVED:
-            self._pauses = backoff(*_PAUSES)
-        self._not_before = now + next(self._pauses)
-        with suppress(FinalError):
-            self.wait()
-        code = self._exit_code
-        self.start()
-        return f"{self.name} ended with {code} and was started again; its log is {self._log}"
 
     def kill(self) -> None:
         """Kill the process, but none of its children."""
@@ -177,10 +156,26 @@ class Component:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             with suppress(FinalError):
-                self.wait()
+                self.exit_code()
 
-    def _failure(self) -> FinalError:
-        return FinalError(
-            f"{self.name} ended with {self._exit_code}; its log {self._log} ends:\n"
-            f"{last_lines(self._log)}"
-        )
+
+def _end_idle(session: int) -> bool:
+    """Kill the orphans of a component that has ended, except those with children of their own.
+
+    These are the workers of the scheduler that supervise a task, which continues. Returns whether
+    there are any.
+    """
+    parents = {each.pid: each.info["ppid"] for each in psutil.process_iter(["ppid"])}
+    members = [pid for pid in parents if _session_of(pid) == session]
+    for pid in members:
+        if parents[pid] not in members and pid not in parents.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    return bool(members)
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

@@ -18,6 +18,9 @@ from devtools.stack import Stack
 #: Seconds between two requests for the state of a run. The API takes about 20 ms for one.
 _LOOK_EVERY = 0.5
 
+#: Seconds after a restart in which others may end that depended on what was restarted.
+_RESTART_SECONDS = 60.0
+
 #: Marks of log groups that Airflow's UI folds.
 _FOLDS = ("::group::", "::endgroup::")
 
@@ -68,17 +71,19 @@ def _follow(stack: Stack, dag: str, run: str, shown: Display) -> tuple[str, "_Tr
     """Show the run until it has ended; returns its last state and the training progress."""
     api, training = stack.api, _Training()
     tasks = in_order(api.tasks(dag))
+    restarting_until = 0.0
     while True:
         if restarted := stack.restart_ended():
             for said in restarted:
                 shown.say(said)
             stack.wait_for_api()
+            restarting_until = time.monotonic() + _RESTART_SECONDS
         try:
             state = api.run_state(dag, run)  # read first: once it has ended, so have its tasks
             instances = api.task_instances(dag, run)
             training.read(api, instances)
         except TemporaryError:
-            if not stack.has_ended:
+            if not stack.has_ended and time.monotonic() > restarting_until:
                 raise
         else:
             shown.show(task_rows(tasks, instances, datetime.now(UTC)), training.now)

@@ -14,6 +14,12 @@ HOST = "127.0.0.1"
 #: value is the home; by it the processes are found, even if their parent has ended.
 MARK = "AEROTRAIN_LOCAL"
 
+#: Set in the environment of the servers that Airflow and the replicas use, which end last.
+SERVER = "AEROTRAIN_LOCAL_SERVER"
+
+#: The setting of Airflow's database.
+DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+
 _PASS_ENV = "AIRFLOW__AEROTRAIN__PASS_ENV"
 
 #: Settings of another Airflow, which would make this one use other DAGs or another file.
@@ -26,22 +32,37 @@ def base_url(port: int) -> str:
 
 
 def component_environment(
-    home: Home, project: Path, port: int, secrets: Secrets, inherited: Mapping[str, str]
+    home: Home,
+    project: Path,
+    port: int,
+    secrets: Secrets,
+    inherited: Mapping[str, str],
+    database: str,
 ) -> dict[str, str]:
     """All variables of Airflow's components, for the clone at ``project``.
 
-    Settings of the caller (``AIRFLOW__SECTION__KEY``) override those that are only tuning, such as
-    a database in PostgreSQL. They do not override those that tie this Airflow to its home, because
+    Settings of the caller (``AIRFLOW__SECTION__KEY``) override those that are only tuning, and the
+    address of the database. They do not override those that tie this Airflow to its home, because
     settings of another Airflow in the shell must not mix with it.
     """
     return {
-        **_tuning(home, os.cpu_count() or 1),
+        DATABASE: database,
+        **_tuning(os.cpu_count() or 1),
         **{name: value for name, value in inherited.items() if name not in _NOT_INHERITED},
         **_identity(home, project, port, secrets, inherited),
         "PYTHONPATH": os.pathsep.join(
             [str(project / "tasks"), str(project / "plugins"), inherited.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep),
     }
+
+
+def sqlite(home: Home) -> str:
+    """The address of a database in a file, with which Airflow has no backfill.
+
+    SQLite waits 5 s for another writer by default. On a busy machine that is too short, and a task
+    would fail with "database is locked". Airflow itself turns WAL on.
+    """
+    return f"sqlite:///{home.sqlite}?timeout=60"
 
 
 def store_environment(endpoint: str, access_key: str, secret_key: str) -> dict[str, str]:
@@ -90,18 +111,22 @@ def _identity(
     }
 
 
-def _tuning(home: Home, cores: int) -> dict[str, str]:
+def _tuning(cores: int) -> dict[str, str]:
     return {
-        # SQLite waits 5 s for another writer by default. On a busy machine that is too short, and a
-        # task would fail with "database is locked". Airflow itself turns WAL on.
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": (
-            f"sqlite:///{home.airflow / 'airflow.db'}?timeout=60"
-        ),
+        # The API server's event loop waits for a connection of the pool, which has 15 by default,
+        # and requests that have one wait for the event loop: some 15 requests at once stopped all
+        # of them for two minutes. Connections beyond the size of the pool are closed after use.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "-1",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_POOL_SIZE": "20",
         # The executor forks all of its workers at its start, and each task adds more processes.
         "AIRFLOW__CORE__PARALLELISM": str(max(4, 2 * cores)),
         # Between two tasks the scheduler sleeps up to this long (1 s by default), which is half of
         # the cost of a task here. An idle loop takes 10 ms.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        # How often a task repeats a request to the API server, five times within 15 s by default.
+        # It would fail while that is started again, which takes a minute on a busy machine.
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "30",
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRY_WAIT_MAX": "5",
         # A task detects that it was killed at its next heartbeat (5 s by default), and must end its
         # replicas after that.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",

@@ -20,7 +20,9 @@ class Home:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.airflow = root / "airflow"  # AIRFLOW_HOME: a database in SQLite, and the task logs
+        self.airflow = root / "airflow"  # AIRFLOW_HOME: the task logs, and a database in SQLite
+        self.sqlite = self.airflow / "airflow.db"  # only where PostgreSQL cannot run
+        self.postgres = root / "postgres"  # the data of PostgreSQL, one folder per major version
         self.store = root / "store"  # the data of the S3 server
         self.scratch = root / "scratch"  # the working directories of replicas
         self.logs = root / "logs"  # of each Airflow component, and of `up`
@@ -55,23 +57,26 @@ class Secrets:
     jwt_secret: str
     fernet_key: str
     secret_key: str
+    database_password: str
 
     @classmethod
     def of(cls, home: Home) -> "Secrets":
         """The secrets of this home, created by the first call and unchanged afterwards."""
         path = home.root / "secrets.json"
-        if not path.exists():
-            made = cls(
-                password=secrets.token_urlsafe(12),
-                jwt_secret=secrets.token_hex(64),
-                # 32 bytes in URL-safe base64: https://github.com/fernet/spec
-                fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-                secret_key=secrets.token_hex(32),
-            )
-            write_private(path, json.dumps(asdict(made)))
-        kept = cls(**json.loads(path.read_text()))
-        write_private(home.passwords, json.dumps({USER: kept.password}))
-        return kept
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        made = cls(
+            password=secrets.token_urlsafe(12),
+            jwt_secret=secrets.token_hex(64),
+            # 32 bytes in URL-safe base64: https://github.com/fernet/spec
+            fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            secret_key=secrets.token_hex(32),
+            database_password=secrets.token_hex(32),
+        )
+        ours = cls(**(asdict(made) | kept))  # a home of an earlier version has fewer
+        if asdict(ours) != kept:
+            write_private(path, json.dumps(asdict(ours)))
+        write_private(home.passwords, json.dumps({USER: ours.password}))
+        return ours
 
 
 def write_private(path: Path, text: str) -> None:

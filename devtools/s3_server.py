@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.ports import Port, reserved_ports
+from devtools.restarts import Restartable, last_lines
 from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class S3Server:
     """A running server: where it listens, its credential, and its process.
 
@@ -113,8 +114,76 @@ class S3Server:
         )
 
 
+class OwnS3Server(S3Server, Restartable):
+    """A server of this process, which keeps its objects and its credential in ``folder``."""
+
+    def __init__(
+        self, folder: Path, reserved: Sequence[Port], environment: Mapping[str, str]
+    ) -> None:
+        self._folder, self._reserved, self._environment = folder, reserved, environment
+        access_key, secret_key = _credential(folder)
+        S3Server.__init__(
+            self,
+            ports=[each.number for each in reserved],
+            access_key=access_key,
+            secret_key=secret_key,
+            process=self._launch(),
+        )
+        Restartable.__init__(self, "s3-server", folder / _LOG)
+
+    def start(self) -> None:
+        """Start it again, at the same ports; returns once it works."""
+        self.process = self._launch()
+        self.wait_until_up()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def exit_code(self) -> int:
+        return self.process.wait()
+
+    def wait_until_up(self) -> None:
+        """Return once it stores objects.
+
+        Raises:
+            TemporaryError: it does not.
+        """
+        end = time.monotonic() + _START_SECONDS
+        while not self.is_up():
+            with suppress(subprocess.TimeoutExpired):  # it is still starting
+                code = self.process.wait(0.1)
+                raise TemporaryError(
+                    f"the S3 server ended with {code} while it started:\n{last_lines(self._log)}"
+                )
+            if time.monotonic() > end:
+                raise TemporaryError(
+                    f"the S3 server at {self.endpoint} took no object within "
+                    f"{_START_SECONDS:.0f} s:\n{last_lines(self._log)}"
+                )
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        folder = self._folder
+        (folder / "objects").mkdir(exist_ok=True)
+        closed = closing_environment(folder, {**os.environ, **self._environment})
+        with (folder / _LOG).open("ab") as log:
+            return subprocess.Popen(
+                weed_arguments(_weed(), folder, [each.number for each in self._reserved]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                umask=0o077,
+                # With 256 MiB, garbage collection takes a fifth of a core after 500 MB of uploads.
+                env={**closed, "GOMEMLIMIT": "512MiB"},
+                pass_fds=[lock for port in self._reserved for lock in port.locks],
+                # Ctrl-C must reach only its caller, which then stops the server.
+                start_new_session=True,
+            )
+
+
 @contextmanager
-def s3_server(folder: Path, **environment: str) -> Iterator[S3Server]:
+def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
     """A server that keeps its objects and its credential in ``folder``, until the block ends.
 
     ``folder`` is created if missing; a later server continues with its content. The server's
@@ -127,20 +196,13 @@ def s3_server(folder: Path, **environment: str) -> Iterator[S3Server]:
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    access_key, secret_key = _credential(folder)
     with reserved_ports(len(PORT_FLAGS)) as reserved:
-        ports = [each.number for each in reserved]
-        server = S3Server(
-            ports=ports,
-            access_key=access_key,
-            secret_key=secret_key,
-            process=_start(folder, ports, reserved, environment),
-        )
-    try:
-        _wait_until_up(server, folder / _LOG)
-        yield server
-    finally:
-        server.stop()
+        server = OwnS3Server(folder, reserved, environment)
+        try:
+            server.wait_until_up()
+            yield server
+        finally:
+            server.stop()
 
 
 def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
@@ -155,27 +217,6 @@ def weed_arguments(weed: Path, folder: Path, ports: Sequence[int]) -> list[str]:
         "-s3.port.lance=0",
         "-s3.localSocket=s3.sock",
     )
-
-
-def _start(
-    folder: Path, ports: Sequence[int], reserved: Sequence[Port], environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    (folder / "objects").mkdir(exist_ok=True)
-    closed = closing_environment(folder, {**os.environ, **environment})
-    with (folder / _LOG).open("ab") as log:
-        return subprocess.Popen(
-            weed_arguments(_weed(), folder, ports),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            umask=0o077,
-            # With 256 MiB its garbage collector takes a fifth of a core after 500 MB of uploads.
-            env={**closed, "GOMEMLIMIT": "512MiB"},
-            pass_fds=[lock for port in reserved for lock in port.locks],
-            # Ctrl-C must reach only its caller, which then stops the server.
-            start_new_session=True,
-        )
 
 
 def _weed() -> Path:
@@ -201,23 +242,3 @@ def _credential(folder: Path) -> tuple[str, str]:
         partial.replace(path)
     pair = json.loads(path.read_text())["identities"][0]["credentials"][0]
     return pair["accessKey"], pair["secretKey"]
-
-
-def _wait_until_up(server: S3Server, log: Path) -> None:
-    end = time.monotonic() + _START_SECONDS
-    while not server.is_up():
-        with suppress(subprocess.TimeoutExpired):  # it is still starting
-            code = server.process.wait(0.1)
-            raise TemporaryError(
-                f"the S3 server ended with {code} while it started:\n{last_lines(log)}"
-            )
-        if time.monotonic() > end:
-            raise TemporaryError(
-                f"the S3 server at {server.endpoint} took no object within "
-                f"{_START_SECONDS:.0f} s:\n{last_lines(log)}"
-            )
-
-
-def last_lines(log: Path) -> str:
-    """The end of a log, for an error message."""
-    return "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-15:])

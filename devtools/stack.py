@@ -1,4 +1,4 @@
-"""A complete Airflow with its S3 server, as processes that run for the duration of a block.
+"""A complete Airflow with its database and S3 server, as processes that run during a block.
 
 All of them carry the mark of their home in their environment, by which they are found and ended,
 whatever their parent is by then.
@@ -6,9 +6,10 @@ whatever their parent is by then.
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,12 +21,17 @@ from devtools.airflow_api import AirflowApi
 from devtools.components import Component, Preloaded
 from devtools.environment import (
     BUCKET,
+    DATABASE,
     MARK,
+    SERVER,
     base_url,
     component_environment,
+    sqlite,
     store_environment,
 )
 from devtools.home import Home, Secrets, write_private
+from devtools.postgres import NoPostgresError, Postgres, postgres
+from devtools.restarts import Restartable
 from devtools.s3_server import S3Server, s3_server
 
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
@@ -38,23 +44,25 @@ _PARSED_EVERY = 0.2
 _PARSE_SECONDS = 120.0
 _STRAGGLER_SECONDS = 20.0
 
-#: Seconds that processes get to end by themselves. A task's replicas need 2 of them.
-GRACE = 6.0
+#: Seconds that replicas get to save a checkpoint and end; then seconds for the servers.
+_GRACE = 10.0
+_SERVER_GRACE = 6.0
 #: A process may start another one just before it is killed.
 _KILL_ROUNDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What is running: a client of Airflow's API, the S3 server, and Airflow's components.
+    """What is running: a client of Airflow's API, the S3 server, and what is restarted.
 
-    ``since`` is when its start began.
+    ``since`` is when its start began. ``notes`` are sentences for the user.
     """
 
     api: AirflowApi
     s3: S3Server
-    components: list[Component]
+    components: Sequence[Restartable]
     since: datetime
+    notes: Sequence[str] = ()
 
     def check(self) -> None:
         """Raise a FinalError with the end of its log if a component has ended."""
@@ -144,14 +152,37 @@ def running_stack(home: Home, project: Path, port: int | None = None) -> Iterato
 
 
 def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
+    """Start everything, with SQLite where PostgreSQL cannot run."""
+    if DATABASE in os.environ:
+        return _start_with(None, home, project, port, exits)
+    try:
+        with ExitStack() as attempt:
+            password = Secrets.of(home).database_password
+            log = home.logs / "postgres.log"
+            marks = {MARK: str(home.root), SERVER: "postgres"}
+            database = attempt.enter_context(postgres(home.postgres, log, password, **marks))
+            stack = _start_with(database, home, project, port, attempt)
+            exits.push(attempt.pop_all())
+            return stack
+    except NoPostgresError as error:
+        note = f"PostgreSQL cannot run here, so Airflow uses SQLite, without backfills: {error}"
+    return replace(_start_with(None, home, project, port, exits), notes=[note])
+
+
+def _start_with(
+    database: Postgres | None, home: Home, project: Path, port: int, exits: ExitStack
+) -> Stack:
     """Start first what others wait for longest.
 
-    The migration runs while the modules of the API server are imported. The triggerer starts last,
-    because no run needs it immediately.
+    The servers start while the modules of Airflow are imported, and the migration runs while those
+    of the API server are. The triggerer starts last, because no run needs it immediately. If there
+    are runs to continue, the scheduler waits for the API server, without which tasks fail.
     """
+    has_runs = not database.is_new if database else home.sqlite.exists()
     since = datetime.now(UTC)
     secrets = Secrets.of(home)
-    environment = component_environment(home, project, port, secrets, os.environ)
+    url = database.url if database else sqlite(home)
+    environment = component_environment(home, project, port, secrets, os.environ, url)
     airflow = Preloaded(environment, home)
     exits.callback(airflow.end)
 
@@ -161,54 +192,101 @@ def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
         exits.callback(component.kill)  # leaves no zombie
         return component
 
-    s3 = exits.enter_context(s3_server(home.store, **{MARK: str(home.root)}))
-    s3.make_bucket(BUCKET)
+    with ThreadPoolExecutor(1) as background:
+        starting = background.submit(database.start) if database else None
+        marks = {MARK: str(home.root), SERVER: "s3"}
+        s3 = exits.enter_context(s3_server(home.store, **marks))
+        s3.make_bucket(BUCKET)
+        if starting:
+            starting.result()
     write_private(home.s3, "".join(f"{name}={value}\n" for name, value in s3.environment.items()))
     migration = start("migration", "db migrate", {})
     unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
     api_server = start("api-server", "api-server", unchecked)
     migration.wait()
     store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
-    components = [
+    components: list[Restartable] = [
+        *([database] if database else []),
+        s3,
         api_server,
         start("dag-processor", "dag-processor", store),
-        start("scheduler", "scheduler --skip-serve-logs", store),
     ]
+    later = [("triggerer", "triggerer --skip-serve-logs")]
+    scheduler = ("scheduler", "scheduler --skip-serve-logs")
+    if has_runs:
+        later.insert(0, scheduler)
+    else:
+        components.append(start(*scheduler, store))
     api = AirflowApi(base_url(port), secrets.password)
-    stack = Stack(api=api, s3=s3, components=components, since=since)
+    notes = _notes(home, database)
+    stack = Stack(api=api, s3=s3, components=components, since=since, notes=notes)
     stack.wait_for_api()
-    components.append(start("triggerer", "triggerer --skip-serve-logs", store))
+    components += [start(*each, store) for each in later]
     return stack
 
 
-def marked(root: Path) -> list[psutil.Process]:
-    """Every process of the home at ``root`` except this one, whatever its parent is now."""
+def _notes(home: Home, database: Postgres | None) -> list[str]:
+    if database and database.is_new and (home.sqlite.exists() or database.has_predecessor):
+        return [
+            "The runs of an earlier version are in another database, and are not shown any more; "
+            "their data and models are kept."
+        ]
+    return []
+
+
+def marked(root: Path, chosen: Callable[[dict[str, str]], bool] = bool) -> list[psutil.Process]:
+    """Every process of the home at ``root`` except this one, whatever its parent is now.
+
+    ``chosen`` decides by the environment of a process.
+    """
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == str(root) and process.pid != os.getpid():
-                found.append(process)
+            environment = process.environ()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # ended meanwhile, or owned by another user
+        if (
+            environment.get(MARK) == str(root)
+            and process.pid != os.getpid()
+            and chosen(environment)
+        ):
+            found.append(process)
     return found
 
 
 def end_marked(root: Path) -> int:
-    """End every process of the home at ``root``: terminate them, and kill them after GRACE.
+    """End every process of the home at ``root``, such that a next Airflow goes on.
+
+    Airflow is killed at once, before its tasks can end their replicas and record a failure. Then
+    the replicas are preempted, so they save checkpoints, and the servers end last.
 
     Returns:
         How many there were.
     """
-    first = marked(root)
+    count = len(marked(root))
+    _kill(root, lambda process: "AIRFLOW_HOME" in process and SERVER not in process)
+    _terminate(root, lambda process: SERVER not in process, _GRACE)
+    _terminate(root, bool, _SERVER_GRACE)
+    return count
+
+
+def _terminate(root: Path, chosen: Callable[[dict[str, str]], bool], grace: float) -> None:
+    """Terminate processes, and kill those that remain after ``grace`` seconds."""
+    first = marked(root, chosen)
     for process in first:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    psutil.wait_procs(first, timeout=GRACE)
+    psutil.wait_procs(first, timeout=grace)
+    _kill(root, chosen)
+
+
+def _kill(root: Path, chosen: Callable[[dict[str, str]], bool]) -> None:
     # Listed again, for processes that were started while others were ending.
     for _ in range(_KILL_ROUNDS):
-        stubborn = marked(root)
+        stubborn = marked(root, chosen)
+        if not stubborn:
+            return
         for process in stubborn:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(stubborn, timeout=1)
-    return len(first)

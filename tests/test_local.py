@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from devtools import __main__ as devtools
 from devtools.airflow_api import AirflowApi
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
-from devtools.environment import MARK, component_environment
+from devtools.environment import DATABASE, MARK, SERVER, component_environment
 from devtools.home import Home, Secrets
 from devtools.report import Report
-from devtools.stack import Stack
+from devtools.stack import Stack, end_marked
 from support.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent
@@ -76,11 +76,11 @@ def start(project: Path) -> Iterator[Start]:
     roots = (ROOT / "tasks", ROOT / "plugins", ROOT)
     environment["PYTHONPATH"] = os.pathsep.join(map(str, roots))
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "devtools", *arguments],
             cwd=project,
-            env=environment,
+            env=environment | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -118,9 +118,17 @@ def test_a_run_shows_its_tasks_in_their_order_and_stops_all_that_it_started(
 
 @pytest.mark.process
 def test_ctrl_c_in_the_middle_of_training_leaves_no_process(start: Start, project: Path) -> None:
-    run = start("run", "--dag", "small", "--conf", '{"training": "hang"}')
+    """Here without PostgreSQL, if this is root's: its ways to another user fail."""
+    for name in ("unshare", "setpriv"):
+        (project / name).symlink_to("/bin/false")
+    path = f"{project}:{os.environ['PATH']}"
+    run = start("run", "--dag", "small", "--conf", '{"training": "hang"}', PATH=path)
     assert run.stdout is not None
-    next(line for line in run.stdout if "progress step=1" in line)
+    so_far = [run.stdout.readline()]
+    while "progress step=1" not in so_far[-1]:
+        so_far.append(run.stdout.readline())
+        assert so_far[-1], so_far
+    assert ("uses SQLite, without backfills" in "".join(so_far)) == (os.geteuid() == 0)
     assert "sleep" in [process.name() for process in processes_of(project)]
 
     second = start("run", "--dag", "small")
@@ -151,14 +159,19 @@ def test_a_run_that_is_terminated_while_it_starts_leaves_no_process(
 def test_up_prints_its_address_and_runs_pipelines_until_down(
     start: Start, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    home = Home(project / ".local")
+    home.make()
+    home.sqlite.write_text("of an earlier version")
     with reserved_ports(1) as ports:
         port = str(ports[0].number)
         up = start("up", "--port", port)
         said, _ = up.communicate()
         assert up.returncode == 0, said
+    assert "runs of an earlier version are in another database" in said
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
     kill_component(project, "scheduler")
+    kill_component(project, "postgres")
     assert_a_run_that_fails_ends_with_its_error(url, password, project, capsys)
 
     listening = [
@@ -172,19 +185,21 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     again, _ = start("up", "--port", port).communicate()
     assert "already running" in again
     assert url in again
-    assert "scheduler ended with -9 and was started again" in again
+    for name in ("scheduler", "postgres"):
+        assert f"{name} ended with SIGKILL and was started again" in again
     run, _ = start("run", "--dag", "small").communicate()
     assert "already running" in run
 
     down, _ = start("down").communicate()
-    assert down == "Airflow is stopped.\n"
+    assert "scheduler ended with SIGKILL" in down
+    assert down.endswith("Airflow is stopped.\n")
     assert processes_of(project) == []
     down, _ = start("down").communicate()
     assert down == "Airflow was not running.\n"
 
 
 def kill_component(project: Path, name: str) -> None:
-    """Kill a component of Airflow, and wait until ``up`` has started it again."""
+    """Kill a component, and wait until ``up`` has started it again and ended what is left of it."""
 
     log = str(Home(project / ".local").logs / f"{name}.log")
 
@@ -201,6 +216,17 @@ def kill_component(project: Path, name: str) -> None:
     [pid] = running()
     os.kill(pid, signal.SIGKILL)
     wait_for(f"another {name}", lambda: running() - {pid}, 30)
+    wait_for(f"the end of the workers of {name}", lambda: not session(pid), 30)
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for each in psutil.pids():
+        with suppress(ProcessLookupError):  # it has just ended
+            if os.getsid(each) == leader:
+                found.append(each)
+    return found
 
 
 def assert_a_run_that_fails_ends_with_its_error(
@@ -209,6 +235,7 @@ def assert_a_run_that_fails_ends_with_its_error(
     """Check the output of ``run``, on an Airflow that is up already."""
     long_ago = datetime.min.replace(tzinfo=UTC)
     up = Stack(api=AirflowApi(url, password), s3=None, components=[], since=long_ago)
+    up.wait_for_api()
     up.wait_for_dag("small")
     assert not run_once(
         up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic()
@@ -216,6 +243,61 @@ def assert_a_run_that_fails_ends_with_its_error(
     said = capsys.readouterr().out
     assert "task train failed; its log ends:\n" in said
     assert "error: the data are of yesterday\n" in said
+
+
+#: Writes what it gets; as a replica, saves to the server when it is preempted.
+SERVER_PROGRAM = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
+    print("ready", flush=True)
+    print(server.accept()[0].recv(9).decode(), flush=True)
+    server.accept()
+"""
+REPLICA_PROGRAM = """
+import signal, socket, sys
+def save(*_):
+    socket.create_connection(("127.0.0.1", int(sys.argv[1]))).sendall(b"saved")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+signal.pause()
+"""
+TASK_PROGRAM = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("its failure is recorded", flush=True))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.process
+def test_what_is_stopped_saves_to_servers_that_are_still_there(tmp_path: Path) -> None:
+    """And no task of Airflow sees the end of its replicas, so the next Airflow continues it."""
+    mark = {MARK: str(tmp_path)}
+    kinds = {
+        SERVER_PROGRAM: mark | {SERVER: "s3", "AIRFLOW_HOME": "of the caller"},
+        REPLICA_PROGRAM: mark,
+        TASK_PROGRAM: mark | {"AIRFLOW_HOME": "here"},
+    }
+    with ExitStack() as exits:
+        [port] = exits.enter_context(reserved_ports(1))
+        server, replica, task = (
+            exits.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", program, str(port.number)],
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for program, environment in kinds.items()
+        )
+        for each in (server, replica, task):
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        assert end_marked(tmp_path) == 3
+        said = [each.stdout.read() for each in (server, task) if each.stdout is not None]
+        assert said == ["saved\n", ""]
 
 
 @pytest.mark.process
@@ -320,12 +402,12 @@ def test_the_callers_database_is_kept_and_folders_of_another_airflow_are_ignored
     home = Home(tmp_path)
     home.make()
     mine = {
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://here/airflow",
+        DATABASE: "postgresql://here/airflow",
         "AIRFLOW_HOME": "/elsewhere",
         "AIRFLOW__CORE__DAGS_FOLDER": "/elsewhere/dags",
     }
-    environment = component_environment(home, ROOT, 8080, Secrets.of(home), mine)
-    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == "postgresql://here/airflow"
+    environment = component_environment(home, ROOT, 8080, Secrets.of(home), mine, "sqlite:")
+    assert environment[DATABASE] == "postgresql://here/airflow"
     assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
     assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(ROOT / "dags")
 

@@ -254,6 +254,19 @@ def test_a_server_keeps_its_objects_from_one_start_to_the_next(
     assert s3.is_up(), "the other server went with it"
 
 
+def test_a_server_that_was_killed_is_started_again_with_its_objects(tmp_path: Path) -> None:
+    with s3_server(tmp_path) as server:
+        server.make_bucket("kept")
+        store = open_store("s3://kept", server.environment)
+        store.put("model", MODEL)
+        assert server.restart_if_ended() == ""
+        server.process.kill()
+        server.process.wait()
+        assert "s3-server ended with SIGKILL and was started again" in server.restart_if_ended()
+        assert store.get("model") == MODEL
+        store.put("another", b"x")
+
+
 def test_credentials_in_the_environment_do_not_replace_those_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

