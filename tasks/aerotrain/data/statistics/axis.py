@@ -1,0 +1,219 @@
+"""The axis of a histogram: linear, logarithmic for long tails, or of dates; and its counts."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+BINS = 30
+
+#: A tail is long if all values span so many times what the middle 80 % do.
+_LONG_TAIL = 10
+
+#: The share of the values, ordered by magnitude, below which a logarithmic axis is linear.
+_LINEAR_SHARE = 0.05
+
+#: A logarithmic axis spans at most so many magnitudes on each side of zero.
+_MAGNITUDES = 15
+
+#: How many labels an axis has at most, about.
+_LABELS = 5
+
+#: Microseconds of each unit in which dates are stored.
+_MICROSECONDS = {"days": 86_400 * 10**6, "microseconds": 1}
+
+#: Steps between labels: in months, and in days.
+_MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12_000)
+_DAYS = (1, 2, 5, 10, 20)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Floats = NDArray[np.float64]
+Column = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """An axis from ``least`` to ``greatest``; values beyond lie at its ends.
+
+    With ``linear_to``, it is logarithmic in both directions beyond the values of that magnitude:
+    it is that of ``arcsinh(value / linear_to)``, which has a place for zero. ``since_1970`` is the
+    unit of dates, and ``is_cut`` says whether some values are beyond.
+    """
+
+    least: float
+    greatest: float
+    linear_to: float = 0.0
+    since_1970: str = ""
+    is_cut: bool = False
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> Self | None:
+        """An axis for the numbers of one or two data sets; None if no number is finite."""
+        quantiles = [_finite(each) for each in columns if each.get("quantiles")]
+        known = [values for _, values in quantiles if len(values)]
+        if not known:
+            return None
+        least = float(min(values[0] for values in known))
+        greatest = float(max(values[-1] for values in known))
+        unit = columns[0].get("since_1970", "")
+        middle = [np.quantile(values / 2, [0.1, 0.9]) for values in known]  # halved: no overflow
+        spread = max(q[1] for q in middle) - min(q[0] for q in middle)
+        if greatest / 2 - least / 2 <= _LONG_TAIL * spread or least == greatest:
+            return cls(least=least, greatest=greatest, since_1970=unit)
+        if unit:
+            low, high = min(k[1] for k in known), max(k[-2] for k in known)
+            return cls(least=float(low), greatest=float(high), since_1970=unit, is_cut=True)
+        sizes = np.abs(np.concatenate(known))
+        sizes = np.sort(sizes[sizes > 0])
+        if least < 0 < greatest:
+            linear_to = 2 * spread / _LONG_TAIL or sizes[0]
+        else:
+            linear_to = sizes[int(len(sizes) * _LINEAR_SHARE)]
+        return cls(
+            least=least,
+            greatest=greatest,
+            linear_to=max(float(linear_to), sizes[-1] / 10**_MAGNITUDES),
+        )
+
+    def places(self, values: Floats) -> Floats:
+        """Where values lie, from 0 to 1."""
+        if self.least == self.greatest:
+            return np.full(len(values), 0.5)
+        bounds = np.array([self.least, self.greatest])
+        values = np.clip(values, *bounds)
+        if self.linear_to:
+            values, bounds = (np.arcsinh(each / self.linear_to) for each in (values, bounds))
+        elif math.isinf(self.greatest - self.least):
+            values, bounds = values / 2, bounds / 2
+        return (values - bounds[0]) / (bounds[1] - bounds[0])
+
+    def shares(self, column: Column) -> list[float]:
+        """The shares of the values in each of ``BINS`` bins of equal width."""
+        words = column.get("vocabulary")
+        if words and column["dtype"] != "string":
+            places = self.places(np.array([float(word) for word in words]))
+            weights = np.array(list(words.values()), float)
+        elif not self.linear_to and not self.is_cut and self._spans(column):
+            weights = np.array(column["histogram"], float)
+            places = (np.arange(len(weights)) + 0.5) / len(weights)
+        else:
+            return self._between_quantiles(column)
+        bins = np.minimum((places * BINS).astype(int), BINS - 1)
+        return (np.bincount(bins, weights, BINS) / max(1.0, weights.sum())).tolist()
+
+    def _spans(self, column: Column) -> bool:
+        bounds = (column.get("min"), column.get("max"))
+        return bool(column.get("histogram")) and bounds == (self.least, self.greatest)
+
+    def _between_quantiles(self, column: Column) -> list[float]:
+        """Values between two quantiles count as evenly spread on the axis."""
+        shares, values = _finite(column)
+        if not len(values):
+            return [0.0] * BINS
+        edges = np.arange(BINS + 1) / BINS
+        up_to = np.interp(edges, self.places(values), shares)
+        up_to[0] = shares[0]
+        return np.diff(up_to).tolist()
+
+    def labels(self) -> list[tuple[float, str]]:
+        """Some round values: the place of each, and its text; else both ends."""
+        if self.least == self.greatest:
+            return [(0.5, self.text(self.least))]
+        values = sorted({float(value) for value in self._round_values()})
+        texts = [self.text(value) for value in values]
+        if len(values) < 2 or len(set(texts)) < len(texts):  # noqa: PLR2004 -- one is no scale
+            values = [self.least, self.greatest]
+        places = self.places(np.array(values)).tolist()
+        return [(place, self.text(value)) for place, value in zip(places, values, strict=True)]
+
+    def text(self, value: float) -> str:
+        return text_of(value, self.since_1970)
+
+    def _round_values(self) -> Iterator[float]:
+        if self.since_1970:
+            yield from _round_dates(self.least, self.greatest, self.since_1970)
+            return
+        if self.linear_to:
+            each = _powers(self.linear_to, max(abs(self.least), abs(self.greatest)))
+        else:
+            each = _multiples(self.least, self.greatest)
+        yield from (value for value in each if self.least <= value <= self.greatest)
+
+
+def _finite(column: Column) -> tuple[Floats, Floats]:
+    """The finite quantiles: their shares, and their values."""
+    shares = np.array([float(name) for name in column["quantiles"]])
+    values = np.array(list(column["quantiles"].values()), float)
+    known = np.isfinite(values)
+    return shares[known], values[known]
+
+
+def _powers(least: float, greatest: float) -> Iterator[float]:
+    """Powers of ten in both directions, and zero."""
+    first, last = math.floor(math.log10(least)), math.floor(math.log10(greatest))
+    yield 0.0
+    for exponent in range(last, first - 1, -max(1, round((last - first) / _LABELS))):
+        yield from (10.0**exponent, -(10.0**exponent))
+
+
+def _multiples(least: float, greatest: float) -> Iterator[float]:
+    """Multiples of 1, 2 or 5 times a power of ten."""
+    step = (greatest / _LABELS - least / _LABELS) or math.inf
+    if not 1e-300 < step < 1e300 or max(abs(least), abs(greatest)) / step > 1e12:  # noqa: PLR2004 -- no more digits
+        return
+    power = 10.0 ** math.floor(math.log10(step))
+    step = next(each * power for each in (1, 2, 5, 10) if each * power >= step * 0.999)
+    first = math.ceil(least / step)
+    yield from (number * step for number in range(first, math.floor(greatest / step) + 1))
+
+
+def _round_dates(least: float, greatest: float, unit: str) -> Iterator[float]:
+    """The first days of some years, months or days."""
+    start, end = (_date_of(value, unit) for value in (least, greatest))
+    if start is None or end is None:
+        return
+    days = (end - start).days
+    step = next((each for each in _MONTHS if days / 30 <= each * _LABELS), _MONTHS[-1])
+    if step > 1 or days > 2 * 30:
+        months = range(start.year * 12 + start.month - 1, end.year * 12 + end.month)
+        firsts = (datetime(m // 12, m % 12 + 1, 1, tzinfo=UTC) for m in months if m % step == 0)
+    else:
+        step = next((each for each in _DAYS if days <= each * _LABELS), _DAYS[-1])
+        midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
+        firsts = (midnight + timedelta(days=number) for number in range(0, days + 2, step))
+    for first in firsts:
+        if start <= first <= end:
+            yield (first - _EPOCH) // timedelta(microseconds=_MICROSECONDS[unit])
+
+
+def _date_of(value: float, unit: str) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(microseconds=value * _MICROSECONDS[unit])
+    except (OverflowError, ValueError):  # not from the year 1 to 9999, or no number
+        return None
+
+
+def text_of(value: float, since_1970: str = "") -> str:
+    """A number for people, or a date in ISO 8601."""
+    date = _date_of(value, since_1970) if since_1970 else None
+    if date is not None:
+        day, _, time = date.isoformat(" ", "seconds").removesuffix("+00:00").partition(" ")
+        return day if time == "00:00:00" else f"{day} {time}"
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    if not 1e-4 <= abs(value) < 1e15:  # noqa: PLR2004 -- longer numbers are harder to read
+        return f"{value:.4g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    is_shown_whole = float(value).is_integer() or abs(value) >= 1000  # noqa: PLR2004 -- likewise
+    return f"{value:,.0f}" if is_shown_whole else f"{value:.4g}"
+
+
+def duration_of(value: float, since_1970: str) -> str:
+    """A difference of two numbers, of dates in days."""
+    if not since_1970:
+        return text_of(value)
+    return f"{text_of(value * _MICROSECONDS[since_1970] / _MICROSECONDS['days'])} days"
