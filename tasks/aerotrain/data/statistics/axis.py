@@ -62,8 +62,8 @@ class Axis:
         greatest = float(max(values[-1] for values in known))
         unit = columns[0].get("since_1970", "")
         middle = [np.quantile(values / 2, [0.1, 0.9]) for values in known]  # halved: no overflow
-        spread = max(q[1] for q in middle) - min(q[0] for q in middle)
-        if greatest / 2 - least / 2 <= _LONG_TAIL * spread or least == greatest:
+        spread = float(max(most for _, most in middle) - min(least for least, _ in middle))
+        if (greatest / 2 - least / 2) / _LONG_TAIL <= spread or least == greatest:
             return cls(least=least, greatest=greatest, since_1970=unit)
         if unit:
             low, high = min(k[1] for k in known), max(k[-2] for k in known)
@@ -126,7 +126,7 @@ class Axis:
             return [(0.5, self.text(self.least))]
         values = sorted({float(value) for value in self._round_values()})
         texts = [self.text(value) for value in values]
-        if len(values) < 2 or len(set(texts)) < len(texts):  # noqa: PLR2004 -- one is no scale
+        if len(values) < 2 or len(set(texts)) < len(texts):
             values = [self.least, self.greatest]
         places = self.places(np.array(values)).tolist()
         return [(place, self.text(value)) for place, value in zip(places, values, strict=True)]
@@ -164,7 +164,7 @@ def _powers(least: float, greatest: float) -> Iterator[float]:
 def _multiples(least: float, greatest: float) -> Iterator[float]:
     """Multiples of 1, 2 or 5 times a power of ten."""
     step = (greatest / _LABELS - least / _LABELS) or math.inf
-    if not 1e-300 < step < 1e300 or max(abs(least), abs(greatest)) / step > 1e12:  # noqa: PLR2004 -- no more digits
+    if not 1e-300 < step < 1e300 or max(abs(least), abs(greatest)) / step > 1e12:
         return
     power = 10.0 ** math.floor(math.log10(step))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= step * 0.999)
@@ -206,9 +206,9 @@ def text_of(value: float, since_1970: str = "") -> str:
         return day if time == "00:00:00" else f"{day} {time}"
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
-    if not 1e-4 <= abs(value) < 1e15:  # noqa: PLR2004 -- longer numbers are harder to read
+    if not 1e-4 <= abs(value) < 1e15:
         return f"{value:.4g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
-    is_shown_whole = float(value).is_integer() or abs(value) >= 1000  # noqa: PLR2004 -- likewise
+    is_shown_whole = float(value).is_integer() or abs(value) >= 1000
     return f"{value:,.0f}" if is_shown_whole else f"{value:.4g}"
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -97,9 +96,7 @@ class Pictures:
 
     @classmethod
     def from_list(cls, data: Sequence[Any]) -> Self:
-        return cls(
-            {label: {key: (size, text) for key, size, text in each} for label, each in data}
-        )
+        return cls({label: {key: (size, text) for key, size, text in each} for label, each in data})
 
 
 def _in_order(labels: Mapping[Label, Any]) -> list[Label]:
@@ -141,7 +138,7 @@ def is_array_of_pixels(feature: Feature) -> bool:
     edges, channels = feature.shape[:2], feature.shape[2:]
     return (
         feature.dtype == "uint8"
-        and len(edges) == 2  # noqa: PLR2004 -- height and width
+        and len(edges) == 2
         and min(edges) >= _LEAST_EDGE
         and channels in ((), (1,), (3,), (4,))
     )
