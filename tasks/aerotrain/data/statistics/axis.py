@@ -20,8 +20,12 @@ _LINEAR_SHARE = 0.05
 #: A logarithmic axis spans at most so many magnitudes on each side of zero.
 _MAGNITUDES = 15
 
-#: How many labels an axis has at most, about.
-_LABELS = 5
+#: A cut axis has so many times the span of the middle 80 % on both sides of them.
+_CUT = 2
+
+#: How many labels an axis has at most, about; the width of a character, and the space between two
+#: labels, as parts of the width of the axis on a phone.
+_LABELS, _CHARACTER, _SPACE = 5, 0.018, 0.02
 
 #: Microseconds of each unit in which dates are stored.
 _MICROSECONDS = {"days": 86_400 * 10**6, "microseconds": 1}
@@ -42,7 +46,8 @@ class Axis:
 
     With ``linear_to``, it is logarithmic in both directions beyond the values of that magnitude:
     it is that of ``arcsinh(value / linear_to)``, which has a place for zero. ``since_1970`` is the
-    unit of dates, and ``is_cut`` says whether some values are beyond.
+    unit of dates, and ``is_cut`` says whether some values are beyond. With ``is_whole``, each bin
+    has one integer.
     """
 
     least: float
@@ -50,6 +55,7 @@ class Axis:
     linear_to: float = 0.0
     since_1970: str = ""
     is_cut: bool = False
+    is_whole: bool = False
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> Self | None:
@@ -62,12 +68,22 @@ class Axis:
         greatest = float(max(values[-1] for values in known))
         unit = columns[0].get("since_1970", "")
         middle = [np.quantile(values / 2, [0.1, 0.9]) for values in known]  # halved: no overflow
-        spread = float(max(most for _, most in middle) - min(least for least, _ in middle))
+        spread = float(max(high for _, high in middle) - min(low for low, _ in middle))
         if (greatest / 2 - least / 2) / _LONG_TAIL <= spread or least == greatest:
+            if all("int" in each["dtype"] for each in columns) and greatest - least < BINS:
+                return cls(
+                    least=least - 0.5, greatest=greatest + 0.5, since_1970=unit, is_whole=True
+                )
             return cls(least=least, greatest=greatest, since_1970=unit)
         if unit:
-            low, high = min(k[1] for k in known), max(k[-2] for k in known)
-            return cls(least=float(low), greatest=float(high), since_1970=unit, is_cut=True)
+            low = 2 * min(low for low, _ in middle) - _CUT * 2 * spread
+            high = 2 * max(high for _, high in middle) + _CUT * 2 * spread
+            return cls(
+                least=max(least, float(low)),
+                greatest=min(greatest, float(high)),
+                since_1970=unit,
+                is_cut=True,
+            )
         sizes = np.abs(np.concatenate(known))
         sizes = np.sort(sizes[sizes > 0])
         if least < 0 < greatest:
@@ -92,30 +108,39 @@ class Axis:
             values, bounds = values / 2, bounds / 2
         return (values - bounds[0]) / (bounds[1] - bounds[0])
 
+    @property
+    def bins(self) -> int:
+        return round(self.greatest - self.least) if self.is_whole else BINS
+
     def shares(self, column: Column) -> list[float]:
-        """The shares of the values in each of ``BINS`` bins of equal width."""
+        """The shares of the values in each of the axis's bins, which have equal widths."""
         words = column.get("vocabulary")
         if words and column["dtype"] != "string":
             places = self.places(np.array([float(word) for word in words]))
             weights = np.array(list(words.values()), float)
-        elif not self.linear_to and not self.is_cut and self._spans(column):
+        elif self._is_spanned_by(column):
             weights = np.array(column["histogram"], float)
             places = (np.arange(len(weights)) + 0.5) / len(weights)
+            if self.is_whole:
+                numbers = column["min"] + places * (column["max"] - column["min"])
+                places = self.places(np.round(numbers))
         else:
             return self._between_quantiles(column)
-        bins = np.minimum((places * BINS).astype(int), BINS - 1)
-        return (np.bincount(bins, weights, BINS) / max(1.0, weights.sum())).tolist()
+        bins = np.minimum((places * self.bins).astype(int), self.bins - 1)
+        return (np.bincount(bins, weights, self.bins) / max(1.0, weights.sum())).tolist()
 
-    def _spans(self, column: Column) -> bool:
+    def _is_spanned_by(self, column: Column) -> bool:
+        """Whether each bin of the column's own histogram lies in one bin of this axis."""
         bounds = (column.get("min"), column.get("max"))
-        return bool(column.get("histogram")) and bounds == (self.least, self.greatest)
+        is_same = bounds == (self.least, self.greatest) and not (self.linear_to or self.is_cut)
+        return bool(column.get("histogram")) and (self.is_whole or is_same)
 
     def _between_quantiles(self, column: Column) -> list[float]:
         """Values between two quantiles count as evenly spread on the axis."""
         shares, values = _finite(column)
         if not len(values):
-            return [0.0] * BINS
-        edges = np.arange(BINS + 1) / BINS
+            return [0.0] * self.bins
+        edges = np.arange(self.bins + 1) / self.bins
         up_to = np.interp(edges, self.places(values), shares)
         up_to[0] = shares[0]
         return np.diff(up_to).tolist()
@@ -124,12 +149,26 @@ class Axis:
         """Some round values: the place of each, and its text; else both ends."""
         if self.least == self.greatest:
             return [(0.5, self.text(self.least))]
-        values = sorted({float(value) for value in self._round_values()})
-        texts = [self.text(value) for value in values]
+        values = list(dict.fromkeys(map(float, self._round_values())))
+        texts = self._short(values)
         if len(values) < 2 or len(set(texts)) < len(texts):
             values = [self.least, self.greatest]
-        places = self.places(np.array(values)).tolist()
-        return [(place, self.text(value)) for place, value in zip(places, values, strict=True)]
+            texts = [self.text(value) for value in values]
+        labels: list[tuple[float, str]] = []
+        for place, text in zip(self.places(np.array(values)).tolist(), texts, strict=True):
+            widths = ((len(text) + len(other)) / 2 * _CHARACTER + _SPACE for _, other in labels)
+            gaps = (abs(place - other) for other, _ in labels)
+            if all(gap > width for gap, width in zip(gaps, widths, strict=True)):
+                labels.append((place, text))
+        return sorted(labels)
+
+    def _short(self, values: Sequence[float]) -> list[str]:
+        """The texts of values; of dates without what all have, as the first of January."""
+        texts = [self.text(value) for value in values]
+        for end in ("-01", "-01") if self.since_1970 else ():
+            if all(text.endswith(end) for text in texts):
+                texts = [text.removesuffix(end) for text in texts]
+        return texts
 
     def text(self, value: float) -> str:
         return text_of(value, self.since_1970)
@@ -201,6 +240,8 @@ def _date_of(value: float, unit: str) -> datetime | None:
 def text_of(value: float, since_1970: str = "") -> str:
     """A number for people, or a date in ISO 8601."""
     date = _date_of(value, since_1970) if since_1970 else None
+    if date is not None and since_1970 == "days":
+        return f"{date:%Y-%m-%d}"
     if date is not None:
         day, _, time = date.isoformat(" ", "seconds").removesuffix("+00:00").partition(" ")
         return day if time == "00:00:00" else f"{day} {time}"

@@ -15,9 +15,6 @@ from aerotrain.data.statistics.plots import MOST_BARS, contact_sheet, number_of_
 #: All pictures of a page, encoded.
 _PICTURES_BYTES = 300_000
 
-#: Characters of an example that are shown.
-_EXAMPLE_LENGTH = 400
-
 Column = Mapping[str, Any]
 
 
@@ -96,7 +93,7 @@ def _splits(splits: Mapping[str, Split]) -> str:
 def _inferred(rows: Sequence[tuple[str, str]]) -> str:
     if not rows:
         return ""
-    cells = table(([text(each) for each in row] for row in rows), kind="text")
+    cells = table(([isolated(name, 80), text(value)] for name, value in rows), kind="source")
     return f'<details open><summary>Source</summary><div class="table">{cells}</div></details>'
 
 
@@ -128,21 +125,28 @@ def _section(
     columns = [each.summary[name] for each in sides if name in each.summary]
     column = columns[0]
     sheets = "".join(
-        contact_sheet(side.pictures[name], title if comparison else "", budget)
+        contact_sheet(side.pictures[name], side.summary[name], title if comparison else "", budget)
         for side, title in zip(sides, ("this data set", "the one before"), strict=False)
         if name in side.pictures
     )
     wide = f'<div class="wide sheets">{sheets}</div>' if sheets else ""
     is_same = len({(each["dtype"], tuple(each["shape"])) for each in columns}) == 1
     facts = _facts_of_two(columns) if is_same and len(columns) > 1 else _facts(column)
-    shown = [] if sheets else column["examples"]
-    examples = "".join(f"<li>{isolated(each, _EXAMPLE_LENGTH)}</li>" for each in shown)
+    shown = [] if sheets else _examples(column)
+    examples = "".join(f"<li>{isolated(each)}</li>" for each in shown)
     return (
         f'<section id="column-{number}"><div><h2 class="name">{isolated(name)}</h2>'
         f'<div class="kind">{_kind(column)}</div>{_verdict(name, comparison)}{facts}</div>'
         f"<div>{plot(columns if is_same else columns[:1])}</div><ul>{examples}</ul>"
         f"{wide}</section>"
     )
+
+
+def _examples(column: Column) -> list[str]:
+    unit = column.get("since_1970")
+    if not unit or column["shape"]:
+        return list(column["examples"])
+    return [text_of(int(each), unit) for each in column["examples"]]
 
 
 def _kind(column: Column) -> str:

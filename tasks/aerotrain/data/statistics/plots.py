@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aerotrain.data.statistics.axis import BINS, Axis, text_of
+from aerotrain.data.statistics.axis import Axis, text_of
 from aerotrain.data.statistics.markup import isolated, text
 from aerotrain.data.statistics.pictures import Sheet
 from aerotrain.data.statistics.sketches import DISTINCT
@@ -15,6 +15,9 @@ MOST_BARS, _WORD_LENGTH = 12, 60
 _DISTINCT = 0.9
 
 _HEIGHT = 100
+
+#: Pictures without values from here on are dark.
+_DARK = 128
 
 Column = Mapping[str, Any]
 
@@ -116,7 +119,7 @@ def _histogram(columns: Sequence[Column]) -> str:
     )
     line = _outline(heights[1]) if len(heights) > 1 and heights[1] else ""
     return (
-        f'<svg viewBox="0 0 {BINS} {_HEIGHT}" preserveAspectRatio="none" role="img">'
+        f'<svg viewBox="0 0 {axis.bins} {_HEIGHT}" preserveAspectRatio="none" role="img">'
         f"<title>histogram</title>{bars}{line}</svg>"
         f"{_labels(axis)}{_caption(columns[0], axis)}{_legend(columns)}"
     )
@@ -162,8 +165,11 @@ def _legend(columns: Sequence[Column]) -> str:
     )
 
 
-def contact_sheet(sheet: Sheet, title: str, most_bytes: int) -> str:
-    """The pictures of each class in a row, up to ``most_bytes`` in all, evenly over the classes."""
+def contact_sheet(sheet: Sheet, column: Column, title: str, most_bytes: int) -> str:
+    """The pictures of each class in a row, up to ``most_bytes`` in all, evenly over the classes.
+
+    If all values of ``column`` are dark, the pictures are shown brighter.
+    """
     chosen: dict[Any, list[str]] = {label: [] for label, _ in sheet}
     left = most_bytes
     for rank in range(max((len(each) for _, each in sheet), default=0)):
@@ -176,7 +182,12 @@ def contact_sheet(sheet: Sheet, title: str, most_bytes: int) -> str:
         for label, pictures in chosen.items()
         if pictures
     )
-    return f'<div><div class="caption">{title}</div><div class="sheet">{rows}</div></div>'
+    most = column.get("max", 0)
+    filtered = ""
+    if column["dtype"] != "string" and 0 < most < _DARK:
+        title = f"{title} shown brighter, as the greatest value is {text_of(most)}".strip()
+        filtered = f' style="filter:brightness({255 / most:.4g})"'
+    return f'<div><div class="caption">{title}</div><div class="sheet"{filtered}>{rows}</div></div>'
 
 
 def _class(label: int | str | None) -> str:
