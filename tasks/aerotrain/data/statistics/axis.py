@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 BINS = 30
 
-#: A tail is long if all values span so many times what the middle 80 % do.
-_LONG_TAIL = 10
+#: A tail is long if all values span so many times what the middle half does.
+_LONG_TAIL = 20
 
 #: The share of the values, ordered by magnitude, below which a logarithmic axis is linear.
 _LINEAR_SHARE = 0.05
@@ -20,8 +20,14 @@ _LINEAR_SHARE = 0.05
 #: A logarithmic axis spans at most so many magnitudes on each side of zero.
 _MAGNITUDES = 15
 
-#: A cut axis has so many times the span of the middle 80 % on both sides of them.
-_CUT = 2
+#: A cut axis has so many times the span of the middle half on both sides of it.
+_CUT = 3
+
+#: An axis that is linear next to zero is so in this share of the span of the middle half.
+_LINEAR = 0.2
+
+#: Bins have whole widths for integers in a range of up to so many.
+_WHOLE = 600
 
 #: How many labels an axis has at most, about; the width of a character, and the space between two
 #: labels, as parts of the width of the axis on a phone.
@@ -46,8 +52,8 @@ class Axis:
 
     With ``linear_to``, it is logarithmic in both directions beyond the values of that magnitude:
     it is that of ``arcsinh(value / linear_to)``, which has a place for zero. ``since_1970`` is the
-    unit of dates, and ``is_cut`` says whether some values are beyond. With ``is_whole``, each bin
-    has one integer.
+    unit of dates, and ``is_cut`` says whether some values are beyond. With ``integers``, each bin
+    has so many of them.
     """
 
     least: float
@@ -55,7 +61,7 @@ class Axis:
     linear_to: float = 0.0
     since_1970: str = ""
     is_cut: bool = False
-    is_whole: bool = False
+    integers: int = 0
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> Self | None:
@@ -67,13 +73,11 @@ class Axis:
         least = float(min(values[0] for values in known))
         greatest = float(max(values[-1] for values in known))
         unit = columns[0].get("since_1970", "")
-        middle = [np.quantile(values / 2, [0.1, 0.9]) for values in known]  # halved: no overflow
+        middle = [np.quantile(values / 2, [0.25, 0.75]) for values in known]  # halved: no overflow
         spread = float(max(high for _, high in middle) - min(low for low, _ in middle))
         if (greatest / 2 - least / 2) / _LONG_TAIL <= spread or least == greatest:
-            if all("int" in each["dtype"] for each in columns) and greatest - least < BINS:
-                return cls(
-                    least=least - 0.5, greatest=greatest + 0.5, since_1970=unit, is_whole=True
-                )
+            if all(map(_is_whole, columns)) and greatest - least < _WHOLE:
+                return cls._of_integers(least, greatest, unit)
             return cls(least=least, greatest=greatest, since_1970=unit)
         if unit:
             low = 2 * min(low for low, _ in middle) - _CUT * 2 * spread
@@ -87,7 +91,7 @@ class Axis:
         sizes = np.abs(np.concatenate(known))
         sizes = np.sort(sizes[sizes > 0])
         if least < 0 < greatest:
-            linear_to = 2 * spread / _LONG_TAIL or sizes[0]
+            linear_to = 2 * spread * _LINEAR or sizes[0]
         else:
             linear_to = sizes[int(len(sizes) * _LINEAR_SHARE)]
         return cls(
@@ -95,6 +99,13 @@ class Axis:
             greatest=greatest,
             linear_to=max(float(linear_to), sizes[-1] / 10**_MAGNITUDES),
         )
+
+    @classmethod
+    def _of_integers(cls, least: float, greatest: float, unit: str) -> Self:
+        count = greatest - least + 1
+        each = math.ceil(count / BINS)
+        end = least + math.ceil(count / each) * each
+        return cls(least=least - 0.5, greatest=end - 0.5, since_1970=unit, integers=each)
 
     def places(self, values: Floats) -> Floats:
         """Where values lie, from 0 to 1."""
@@ -110,7 +121,7 @@ class Axis:
 
     @property
     def bins(self) -> int:
-        return round(self.greatest - self.least) if self.is_whole else BINS
+        return round((self.greatest - self.least) / self.integers) if self.integers else BINS
 
     def shares(self, column: Column) -> list[float]:
         """The shares of the values in each of the axis's bins, which have equal widths."""
@@ -121,7 +132,7 @@ class Axis:
         elif self._is_spanned_by(column):
             weights = np.array(column["histogram"], float)
             places = (np.arange(len(weights)) + 0.5) / len(weights)
-            if self.is_whole:
+            if self.integers:
                 numbers = column["min"] + places * (column["max"] - column["min"])
                 places = self.places(np.round(numbers))
         else:
@@ -133,7 +144,7 @@ class Axis:
         """Whether each bin of the column's own histogram lies in one bin of this axis."""
         bounds = (column.get("min"), column.get("max"))
         is_same = bounds == (self.least, self.greatest) and not (self.linear_to or self.is_cut)
-        return bool(column.get("histogram")) and (self.is_whole or is_same)
+        return bool(column.get("histogram")) and (is_same or self.integers == 1)
 
     def _between_quantiles(self, column: Column) -> list[float]:
         """Values between two quantiles count as evenly spread on the axis."""
@@ -182,6 +193,11 @@ class Axis:
         else:
             each = _multiples(self.least, self.greatest)
         yield from (value for value in each if self.least <= value <= self.greatest)
+
+
+def _is_whole(column: Column) -> bool:
+    """Whether the numbers are integers, as the lengths of strings are."""
+    return "int" in column["dtype"] or column["dtype"] == "string"
 
 
 def _finite(column: Column) -> tuple[Floats, Floats]:

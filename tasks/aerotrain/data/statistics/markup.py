@@ -61,7 +61,7 @@ rect { fill: var(--now); } path { fill: none; stroke: var(--before); stroke-widt
 .sheet > bdi { max-width: 8rem; text-align: right; }
 .sheet div { display: flex; flex-wrap: wrap; gap: .3rem; }
 img { width: 48px; height: 48px; object-fit: contain; image-rendering: pixelated;
-      background: var(--soft); }
+      background: var(--soft); filter: brightness(var(--light, 1)); }
 @media (max-width: 62rem) { section { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 62rem) { section > * { grid-column: 1; min-width: 0; } }
 """

@@ -143,10 +143,11 @@ def _section(
 
 
 def _examples(column: Column) -> list[str]:
-    unit = column.get("since_1970")
-    if not unit or column["shape"]:
-        return list(column["examples"])
-    return [text_of(int(each), unit) for each in column["examples"]]
+    examples, unit = column["examples"], column.get("since_1970")
+    if unit and not column["shape"]:
+        return [text_of(int(each), unit) for each in examples]
+    is_float = "float" in column["dtype"]
+    return ["(missing)" if is_float and each == "nan" else each for each in examples]
 
 
 def _kind(column: Column) -> str:

@@ -186,7 +186,7 @@ def contact_sheet(sheet: Sheet, column: Column, title: str, most_bytes: int) -> 
     filtered = ""
     if column["dtype"] != "string" and 0 < most < _DARK:
         title = f"{title} shown brighter, as the greatest value is {text_of(most)}".strip()
-        filtered = f' style="filter:brightness({255 / most:.4g})"'
+        filtered = f' style="--light:{255 / most:.4g}"'
     return f'<div><div class="caption">{title}</div><div class="sheet"{filtered}>{rows}</div></div>'
 
 
