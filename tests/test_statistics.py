@@ -89,7 +89,7 @@ def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, A
     assert (summary["text"]["mean"], summary["text"]["distinct"]) == (150, None)
     assert summary["id"]["distinct"] == pytest.approx(RECORDS, rel=0.06)
     assert re.search(
-        r"<dt>distinct</dt><dd>about \d+,\d00</dd>",
+        r"<td>distinct</td><td>about \d+,\d00</td>",
         shown(summary),
     )
     assert "vocabulary" not in summary["id"]

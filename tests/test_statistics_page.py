@@ -1,4 +1,4 @@
-"""The page of the statistics: what it shows of a column, safe in any browser, beside the last one."""
+"""The page of the statistics: what it shows of each column, alone and beside the last data set."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def gathered(columns: Columns, parts: Sequence[Any], **options: Any) -> Statisti
     return whole
 
 
-def described(times: dict[str, str] | None = None, **values: Any) -> Described:
+def described(times: Any = None, **values: Any) -> Described:
     columns = {name: column_of(name, each) for name, each in values.items()}
     records = len(next(iter(columns.values())))
     statistics = gathered(columns, [np.arange(records)], times=times or {})
@@ -302,9 +302,9 @@ def test_two_data_sets_are_side_by_side_with_the_verdict_of_each_column() -> Non
     found = compared(one, other)
     text = Elements(found).text
     assert "4 changes" in text
-    assert re.search(r"movedfloat32drift of 0\.\d\d: median", text)
-    assert "samefloat32no drift, compared as numbers" in text
-    assert "gonefloat32column missing" in text
+    assert re.search(r"movedfloat64drift of 0\.\d\d: median", text)
+    assert "samefloat64no drift, compared as numbers" in text
+    assert "gonefloat64column missing" in text
     assert "Ulm75.0% was 50.0%" in text
     assert "Bonn0.0% was 50.0%" in text
     assert found.count("<path") == 2  # the outlines of what was before
@@ -312,7 +312,7 @@ def test_two_data_sets_are_side_by_side_with_the_verdict_of_each_column() -> Non
 
 def test_columns_of_other_types_are_not_drawn_over_each_other() -> None:
     found = compared(described(x=pa.array(["a", "b"] * 9)), described(x=np.arange(18.0)))
-    assert "type: string of shape () → float32 of shape ()" in Elements(found).text
+    assert "type: string of shape () → float64 of shape ()" in Elements(found).text
     assert "<path" not in found
 
 
