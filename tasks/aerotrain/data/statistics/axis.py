@@ -76,7 +76,7 @@ class Axis:
         middle = [np.quantile(values / 2, [0.25, 0.75]) for values in known]  # halved: no overflow
         spread = float(max(high for _, high in middle) - min(low for low, _ in middle))
         if (greatest / 2 - least / 2) / _LONG_TAIL <= spread or least == greatest:
-            if all(map(_is_whole, columns)) and greatest - least < _WHOLE:
+            if all(map(_is_whole, columns)) and 0 < greatest - least < _WHOLE:
                 return cls._of_integers(least, greatest, unit)
             return cls(least=least, greatest=greatest, since_1970=unit)
         if unit:
@@ -163,7 +163,8 @@ class Axis:
         values = list(dict.fromkeys(map(float, self._round_values())))
         texts = self._short(values)
         if len(values) < 2 or len(set(texts)) < len(texts):
-            values = [self.least, self.greatest]
+            inset = 0.5 if self.integers else 0.0
+            values = [self.least + inset, self.greatest - inset]
             texts = [self.text(value) for value in values]
         labels: list[tuple[float, str]] = []
         for place, text in zip(self.places(np.array(values)).tolist(), texts, strict=True):
@@ -192,7 +193,9 @@ class Axis:
             each = _powers(self.linear_to, max(abs(self.least), abs(self.greatest)))
         else:
             each = _multiples(self.least, self.greatest)
-        yield from (value for value in each if self.least <= value <= self.greatest)
+        for value in each:
+            if self.least <= value <= self.greatest and not (self.integers and value % 1):
+                yield value
 
 
 def _is_whole(column: Column) -> bool:
@@ -265,8 +268,9 @@ def text_of(value: float, since_1970: str = "") -> str:
         return f"{value:g}"
     if not 1e-4 <= abs(value) < 1e15:
         return f"{value:.4g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
-    is_shown_whole = float(value).is_integer() or abs(value) >= 1000
-    return f"{value:,.0f}" if is_shown_whole else f"{value:.4g}"
+    if float(value).is_integer() or abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.0f}"  # a year has no comma
+    return f"{value:.4g}"
 
 
 def duration_of(value: float, since_1970: str) -> str:

@@ -31,11 +31,13 @@ th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: var(--
 th:first-child, td:first-child, .text td, .text th { text-align: left; }
 th:first-child, td:first-child { padding-left: 0; }
 .text td { overflow-wrap: anywhere; min-width: 5rem; }
+.table .source { display: block; overflow-wrap: anywhere; }
 .source tr { display: grid; grid-template-columns: minmax(0, min(16rem, 40%)) minmax(0, 1fr);
              gap: 1rem; } .source td { text-align: left; padding: .1rem 0; }
 .facts { width: 100%; margin-top: .5rem; font-size: 14px; }
 .facts th { font-weight: 400; } .facts td:first-child { color: var(--quiet); white-space: nowrap; }
 .facts td, .facts th { padding-left: .75rem; } .facts td:first-child { padding-left: 0; }
+ul:empty { display: none; }
 ul { margin: 0; padding-left: 1.1rem; font-size: 13px; } li { margin-bottom: .3rem; }
 li bdi { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 6;
          overflow: hidden; }
