@@ -17,7 +17,7 @@ import pytest
 from aerotrain.cli import main
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import PAGE, STATISTICS
+from aerotrain.data.dataset import PAGE, STATISTICS, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Columns, column_of
 from aerotrain.data.statistics.axis import BINS, Axis
@@ -133,6 +133,16 @@ def test_pictures_do_not_depend_on_the_order_of_records_or_partitions(
     for _, contents in one["image"]:
         assert 0 < len(contents) <= OF_CLASS
         assert sum(len(b64decode(each)) for each in contents) <= CLASS_BYTES
+
+
+def test_encoded_pictures_of_many_sizes_do_not_depend_on_the_order_either() -> None:
+    sizes = np.random.default_rng(0).integers(1, 12_000, 200)
+    files = pa.array([b"\xff\xd8\xff" + bytes(int(size)) for size in sizes])
+    columns = {"image": column_of("image", files)}
+    rows = np.arange(200)
+    one = gathered(columns, [rows]).pictures()
+    for parts in (2, 10, 100, 200):
+        assert gathered(columns, np.array_split(rows[::-1], parts)).pictures() == one
 
 
 def test_encoded_pictures_are_shown_as_they_are_and_other_bytes_are_not() -> None:
@@ -331,7 +341,13 @@ def test_columns_of_other_types_are_not_drawn_over_each_other() -> None:
 
 def write(folder: Path, shift: float = 0) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
-    table = {"price": np.arange(1000) * 0.5 + shift, "label": np.arange(1000) % 2}
+    table = {
+        "price": np.arange(1000) * 0.5 + shift,
+        "label": np.arange(1000) % 2,
+        "day": pa.array(np.arange(18_000, 19_000).astype("datetime64[D]")),
+        "time": pa.array(np.arange(18_000, 19_000).astype("datetime64[D]").astype("datetime64[s]")),
+        "took": pa.array(np.arange(1000), pa.duration("s")),
+    }
     pq.write_table(pa.table(table), folder / "x.parquet")
     return {"kind": "parquet", "url": folder.as_uri()}
 
@@ -346,6 +362,17 @@ def test_a_run_that_fails_by_drift_leaves_a_page_that_shows_it(tmp_path: Path) -
     assert url != first
     text = Elements(open_store(url).get(PAGE).decode()).text
     assert f"Compared with {first}, of 1,000 records: 1 change" in text
+
+
+def test_dates_and_timestamps_of_a_source_are_shown_as_dates(tmp_path: Path) -> None:
+    url = prepare((tmp_path / "store").as_uri(), tmp_path, write(tmp_path / "in"))
+    shown = open_store(url).get(PAGE).decode()
+    assert shown.count("<td>2019-04-14</td>") == 2  # the minima of both columns
+    assert [load_statistics(url)[name]["since_1970"] for name in ("day", "time", "took")] == [
+        "days",
+        "microseconds",
+        "",
+    ]
 
 
 def test_a_data_set_without_pictures_and_units_is_still_compared(tmp_path: Path) -> None:
