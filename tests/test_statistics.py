@@ -24,7 +24,7 @@ from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Column, column_of
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import changes
-from aerotrain.data.statistics.page import page
+from aerotrain.data.statistics.page import Described, page
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
 
@@ -58,6 +58,10 @@ def gathered(order: Any, parts: int) -> dict[str, dict[str, Any]]:
     return whole.summary()
 
 
+def shown(summary: dict[str, dict[str, Any]]) -> str:
+    return page(Described(url="file:///x", summary=summary), {})
+
+
 @pytest.fixture(scope="module")
 def summary() -> dict[str, dict[str, Any]]:
     return gathered(slice(None), parts=2)
@@ -84,7 +88,10 @@ def test_words_are_counted_and_long_texts_are_not(summary: dict[str, dict[str, A
     assert "vocabulary" not in summary["text"]
     assert (summary["text"]["mean"], summary["text"]["distinct"]) == (150, None)
     assert summary["id"]["distinct"] == pytest.approx(RECORDS, rel=0.06)
-    assert re.search(r"<dt>distinct</dt><dd>about \d+,\d00</dd>", page("file:///x", summary, {}))
+    assert re.search(
+        r"<td>distinct</td><td>about \d+,\d00</td>",
+        shown(summary),
+    )
     assert "vocabulary" not in summary["id"]
 
 
@@ -188,7 +195,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
     known = values[~np.isnan(values)]
     assert column["missing"] == len(values) - len(known)
     assert column["distinct"] == len(np.unique(known))
-    assert "1 columns" in page("file:///x", summary, {})
+    assert "1 columns" in shown(summary)
     assert changes(summary, summary, drift(0.01)) == []
     if not len(known):
         assert "min" not in column
@@ -264,7 +271,8 @@ def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> 
     assert load_statistics(url)["label"]["vocabulary"] == {"0": 500, "1": 500}
     page = open_store(url).get(PAGE).decode()
     assert "1,000 records, 3 columns" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 1
+    assert page.count('class="bars"') == 2
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
     test = load_dataset(url).splits["test"]

@@ -44,6 +44,10 @@ from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_re
 _SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
 
 
+#: The command that runs no step.
+_COMPARE = "compare"
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: the module that it runs, the arguments of that, and what it does."""
@@ -74,6 +78,8 @@ COMMANDS: Mapping[str, Command] = {
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the step that the command line describes, and exit as a replica does."""
     given = parse(words)
+    if given.command == _COMPARE:
+        sys.exit(_compare(given))
     try:
         job = job_of(given)
         if given.command == "train":
@@ -104,6 +110,22 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(code)  # a normal exit would wait for TensorFlow's threads
+
+
+def _compare(given: Namespace) -> int:
+    """Write the page of two data sets; this needs no job."""
+    from aerotrain.data.compare import page_of_two  # other commands need no pyarrow at once
+
+    try:
+        given.output.write_text(page_of_two(given.before, given.now), encoding="utf-8")
+    except AerotrainError as error:
+        print(f"error: {error}", flush=True)
+        return exit_code_of(error)
+    except OSError as error:
+        print(f"error: {given.output} cannot be written: {error}; give another --output")
+        return ExitCode.FINAL
+    print(f"written: {given.output}")
+    return ExitCode.OK
 
 
 def _run(job: Job, given: Namespace, scratch: Path) -> int:
@@ -254,7 +276,18 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         _add_fields(
             added, command.arguments, leave_out=("source", *(["data"] if name == "check" else []))
         )
+    _add_compare(commands)
     return parser.parse_args(words)
+
+
+def _add_compare(commands: Any) -> None:
+    words = "write a page of two data sets side by side"
+    parser = commands.add_parser(_COMPARE, help=words, description=words.capitalize() + ".")
+    parser.add_argument("before", help="URL of a data set")
+    parser.add_argument("now", help="URL of the data set to compare with it, by its rules of drift")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("compare.html"), help="file of the page"
+    )
 
 
 def _add_prepare_flags(parser: ArgumentParser) -> None:

@@ -13,6 +13,7 @@ VERSION = 1
 
 #: The files of a data set's statistics.
 STATISTICS = "statistics.json"
+PICTURES = "pictures.json"
 PAGE = "statistics.html"
 SCHEMA = "schema.json"
 
@@ -187,6 +188,15 @@ def load_statistics(url: str) -> dict[str, dict[str, Any]]:
         column |= as_numbers({name: column[name] for name in _NUMBERS if name in column})
         if "quantiles" in column:
             column["quantiles"] = as_numbers(column["quantiles"])
+    return data
+
+
+def load_pictures(url: str) -> dict[str, Any]:
+    """The pictures of the columns of the data set at ``url`` that have some, as its page shows."""
+    try:
+        data: dict[str, Any] = json.loads(open_store(url).get(PICTURES))
+    except MissingError:
+        return {}
     return data
 
 

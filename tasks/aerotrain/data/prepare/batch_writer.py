@@ -129,7 +129,9 @@ class BatchWriter:
             columns = {name: column.take(kept) for name, column in columns.items()}
         if len(attributes):
             self.shuffle.add(frames, attributes)
-            self.statistics.add(columns, fit.missing, sampled, _times_in(batch))
+            self.statistics.add(
+                columns, fit.missing, sampled, times=_times_in(batch), label=self._rules.label
+            )
 
     def _why_rejected(self, length: np.int64) -> str:
         if length > self._rules.shard_bytes:
@@ -153,13 +155,22 @@ class BatchWriter:
         return strata_of(columns[self._rules.split_by["column"]])
 
 
-def _times_in(batch: Batch) -> set[str]:
-    """The columns that the source has as times, which become integers."""
+def _times_in(batch: Batch) -> dict[str, str]:
+    """The columns that the source has as times, which become integers, with their units since 1970.
+
+    A duration and a time of day have none.
+    """
     return {
-        name
+        name: _since_1970(values.type)
         for name, values in batch.columns.items()
         if isinstance(values, pa.Array | pa.ChunkedArray) and pa.types.is_temporal(values.type)
     }
+
+
+def _since_1970(kind: pa.DataType) -> str:
+    if pa.types.is_date(kind):
+        return "days"
+    return "microseconds" if pa.types.is_timestamp(kind) else ""
 
 
 def in_parts(batch: Batch, schema: Schema) -> Iterator[Batch]:

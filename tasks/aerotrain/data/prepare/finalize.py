@@ -9,12 +9,14 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import FinalizeArguments
 from aerotrain.data.dataset import (
     PAGE,
+    PICTURES,
     SCHEMA,
     STATISTICS,
     Dataset,
     Schema,
     Split,
     json_text,
+    load_pictures,
     load_statistics,
     schema_to_dict,
 )
@@ -31,8 +33,8 @@ from aerotrain.data.prepare.layout import (
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
 from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.drift import changes, check_changes
-from aerotrain.data.statistics.page import page
+from aerotrain.data.statistics.drift import check_changes
+from aerotrain.data.statistics.page import Comparison, Described, page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.requests import each_of
@@ -75,7 +77,9 @@ def run(replica: Replica) -> str:
 
 
 def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
-    """Write the statistics, unless the data drifted from the last finalized data set.
+    """Write the page of the statistics, and the statistics, unless the data drifted.
+
+    The page also shows the last finalized data set, and what has drifted since.
 
     Raises:
         FinalError: they drifted; the message is a table of the changes.
@@ -84,14 +88,27 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
     keys = map(partition_statistics_key, range(len(plan.partitions)))
     for document in each_of(store.get, keys):
         statistics.merge(Statistics.from_json(document))
-    summary = statistics.summary()
-    before = load_statistics(f"{root.url}/{folder_of(plan.baseline)}") if plan.baseline else {}
-    if before and not plan.rules.allow_drift:
-        check_changes(changes(before, summary, plan.rules), plan.rules.drift)
+    summary, pictures = statistics.summary(), statistics.pictures()
+    now = Described(url=store.url, summary=summary, pictures=pictures)
+    comparison = _compared(root, plan, now)
+    store.put(PAGE, page(now, dataset.splits, plan.inferred, comparison).encode())
+    if comparison and not plan.rules.allow_drift:
+        check_changes(comparison.changes, plan.rules.drift, f"{store.url}/{PAGE}")
     schema = schema_to_dict(dataset.schema)
     store.put(SCHEMA, (json.dumps(schema, indent=1) + "\n").encode())
-    store.put(PAGE, page(store.url, summary, dataset.splits, plan.inferred).encode())
+    if pictures:
+        store.put(PICTURES, json.dumps(pictures).encode())
     store.put(STATISTICS, (json_text(summary, indent=1) + "\n").encode())
+
+
+def _compared(root: Store, plan: Plan, now: Described) -> Comparison | None:
+    """The comparison with the data set that was finalized last; None if there is none."""
+    if not plan.baseline:
+        return None
+    url = f"{root.url}/{folder_of(plan.baseline)}"
+    summary = load_statistics(url)
+    before = Described(url=url, summary=summary, pictures=load_pictures(url))
+    return Comparison.of(before, now, plan.rules) if summary else None
 
 
 def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Dataset:

@@ -1,8 +1,9 @@
 """The statistics of columns: gathered from batches, merged over partitions, kept as JSON."""
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from aerotrain.data.dataset import Feature, as_numbers, json_text
 from aerotrain.data.hashing import Hashes, hashes_of, mixed
 from aerotrain.data.records import Column, Columns
+from aerotrain.data.statistics.pictures import Pictures, Sheet
 from aerotrain.data.statistics.sketches import (
     VOCABULARY,
     Distinct,
@@ -30,8 +32,11 @@ _BINS = 30
 #: Values of one record's array that are sampled.
 _VALUES_PER_RECORD = 16
 
-#: Number of example records, and how many characters of each value are shown.
-_EXAMPLES, _EXAMPLE_LENGTH = 5, 60
+#: Number of example records, and how many characters of each are kept: of texts, and of others.
+_EXAMPLES, _TEXT_LENGTH, _EXAMPLE_LENGTH = 5, 400, 60
+
+#: A string with a zero byte in this many bytes is no text.
+_TEXT_BEGIN = 64
 
 #: Columns with longer strings, in bytes, have no vocabulary.
 _MAX_WORD_BYTES = 64
@@ -39,7 +44,11 @@ _MAX_WORD_BYTES = 64
 
 @dataclass
 class ColumnStatistics:
-    """The statistics of a feature. For strings, the numbers are lengths in bytes."""
+    """The statistics of a feature. For strings, the numbers are lengths in bytes.
+
+    ``is_time`` says whether the source has times, which became integers, and ``since_1970`` the
+    unit of those that are dates: "days", "microseconds", or "" for others, such as durations.
+    """
 
     feature: Feature
     records: int = 0
@@ -51,6 +60,8 @@ class ColumnStatistics:
     examples: dict[int, str] = field(default_factory=dict)
     is_counted: bool = True
     is_time: bool = False
+    since_1970: str = ""
+    pictures: Pictures = field(default_factory=Pictures)
 
     def __post_init__(self) -> None:
         if self.feature.shape and self.feature.dtype != "string":
@@ -87,17 +98,14 @@ class ColumnStatistics:
         """Keep the records with the smallest hashes as examples."""
         rows = np.argsort(hashes, kind="stable")[:_EXAMPLES].astype(np.int64)
         taken = column.take(rows).values
-        shown = taken.to_pylist() if column.is_text else [each.tolist() for each in taken]
-        texts = [
-            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
-            for each in shown
-        ]
-        size = len(texts) // len(rows)
+        if column.is_text:
+            texts = [_example(each) for each in taken.to_pylist()]
+        else:
+            texts = [str(each.tolist() if each.shape else each) for each in taken]
+        size, length = len(texts) // len(rows), _TEXT_LENGTH if column.is_text else _EXAMPLE_LENGTH
         joined = (" ".join(texts[each * size : (each + 1) * size]) for each in range(len(rows)))
         keys = hashes[rows].tolist()
-        self._keep_examples(
-            {key: text[:_EXAMPLE_LENGTH] for key, text in zip(keys, joined, strict=True)}
-        )
+        self._keep_examples({key: text[:length] for key, text in zip(keys, joined, strict=True)})
 
     def _keep_examples(self, others: Mapping[int, str]) -> None:
         both = {**others, **self.examples}
@@ -136,8 +144,10 @@ class ColumnStatistics:
         self.sample.merge(other.sample)
         self.distinct.add(other.distinct.hashes)
         self._keep_examples(other.examples)
+        self.pictures.merge(other.pictures)
         self.is_counted = self.is_counted and other.is_counted
         self.is_time = self.is_time or other.is_time
+        self.since_1970 = self.since_1970 or other.since_1970
         numbers = self.feature.dtype != "string"
         many = numbers and self.distinct.estimate > VOCABULARY
         if self.vocabulary is None or other.vocabulary is None or many:
@@ -156,6 +166,8 @@ class ColumnStatistics:
             "missing": self.missing,
             "is_counted": self.is_counted,
             "is_time": self.is_time,
+            "since_1970": self.since_1970,
+            "pictures": self.pictures.to_list(),
             "examples": [[key, self.examples[key]] for key in sorted(self.examples)],
             "moments": vars(self.moments) if self.moments.count else None,
             "sample": [self.sample.hashes.tolist(), self.sample.values.tolist()],
@@ -179,6 +191,8 @@ class ColumnStatistics:
             examples=dict(data["examples"]),
             is_counted=data["is_counted"],
             is_time=data.get("is_time", False),
+            since_1970=data.get("since_1970", ""),
+            pictures=Pictures.from_list(data.get("pictures", [])),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -190,6 +204,7 @@ class ColumnStatistics:
             "records": self.records,
             "missing": self.missing,
             "is_time": self.is_time,
+            "since_1970": self.since_1970,
             "distinct": min(self.distinct.estimate, self.records) if self.is_counted else None,
             "examples": [self.examples[key] for key in sorted(self.examples)],
         }
@@ -237,17 +252,21 @@ class Statistics:
         columns: Columns,
         missing: Mapping[str, int],
         hashes: Hashes,
-        times: Set[str] = frozenset(),
+        *,
+        times: Mapping[str, str] = MappingProxyType({}),
+        label: str = "label",
     ) -> None:
         """Add records, each with its hash.
 
         ``missing`` counts the filled values, by column. ``times`` are the columns of integers that
-        the source has as times.
+        the source has as times, with their units since 1970. ``label`` is the column of classes.
         """
         for name, column in columns.items():
             statistics = self.columns.setdefault(name, ColumnStatistics(column.feature))
             statistics.is_time = statistics.is_time or name in times
+            statistics.since_1970 = statistics.since_1970 or times.get(name, "")
             statistics.add(column, missing.get(name, 0), hashes)
+            statistics.pictures.add(column, columns.get(label), hashes)
 
     def merge(self, other: Self) -> None:
         for name, column in other.columns.items():
@@ -267,3 +286,15 @@ class Statistics:
 
     def summary(self) -> dict[str, dict[str, Any]]:
         return {name: self.columns[name].summary() for name in sorted(self.columns)}
+
+    def pictures(self) -> dict[str, Sheet]:
+        """The pictures of the columns that have some."""
+        sheets = {name: self.columns[name].pictures.sheet for name in sorted(self.columns)}
+        return {name: sheet for name, sheet in sheets.items() if sheet}
+
+
+def _example(value: bytes) -> str:
+    """The begin of a text, or the size of what is none."""
+    if b"\0" in value[:_TEXT_BEGIN]:
+        return f"{len(value):,} bytes"
+    return value[: 4 * _TEXT_LENGTH].decode("utf-8", "replace")

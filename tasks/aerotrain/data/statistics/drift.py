@@ -1,7 +1,7 @@
 """Schema changes and drift between a data set and the one that was finalized before."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -63,6 +63,16 @@ def changes(before: Summary, now: Summary, rules: PlanArguments) -> list[Change]
         if rules.drift_rules.get(name) != "off":
             found += _column_changes(name, (before[name], now[name]), rules)
     return sorted(found, key=lambda change: change.column)
+
+
+def kinds(before: Summary, now: Summary, rules: PlanArguments) -> dict[str, str]:
+    """How each column of both data sets is compared: as ``_kind`` says, or "off"."""
+    pairs = {name: (before[name], now[name]) for name in sorted(before.keys() & now.keys())}
+    return {
+        name: "off" if rules.drift_rules.get(name) == "off" else _kind(name, pair, rules)
+        for name, pair in pairs.items()
+        if Feature.from_dict(pair[0]) == Feature.from_dict(pair[1])
+    }
 
 
 def schema_changes(before: Schema, now: Schema) -> list[Change]:
@@ -197,8 +207,8 @@ def _is_even(column: Column) -> bool:
     return bool((np.abs(values - line) <= _UNEVEN * (column["max"] - column["min"])).all())
 
 
-def check_changes(found: list[Change], drift: float) -> None:
-    """Check that nothing changed.
+def check_changes(found: Sequence[Change], drift: float, page: str = "") -> None:
+    """Check that nothing changed; ``page`` is the URL of the page that shows both, if there is one.
 
     Raises:
         FinalError: something did; the message is a table of the changes.
@@ -211,6 +221,7 @@ def check_changes(found: list[Change], drift: float) -> None:
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
     raise FinalError(
         f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
+        f"{f'both are side by side on {page}{chr(10)}' if page else ''}"
         "correct the source, or accept the data by the option allow_drift; drift_rules "
         "sets the limit and the kind of a column, or turns it off"
     )

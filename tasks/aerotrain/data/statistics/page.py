@@ -1,154 +1,210 @@
-"""The statistics as one self-contained HTML page with plots."""
+"""The statistics of a data set as one self-contained HTML page, beside those of the one before."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
+from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Split
-from aerotrain.data.statistics.sketches import DISTINCT
+from aerotrain.data.statistics.axis import duration_of, text_of
+from aerotrain.data.statistics.drift import Change, changes, kinds
+from aerotrain.data.statistics.markup import POLICY, STYLE, isolated, table, text
+from aerotrain.data.statistics.pictures import Sheet
+from aerotrain.data.statistics.plots import MOST_BARS, contact_sheet, number_of_distinct, plot
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; color: #1c2733;
-       padding: 0 1rem; background: #fff; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 0; }
-p { color: #5b6b7b; margin: .25rem 0 1.5rem; overflow-wrap: anywhere; }
-section { display: grid; grid-template-columns: 17rem 1fr 17rem; gap: 1.5rem; padding: 1.25rem 0;
-          border-top: 1px solid #dde4ea; align-items: start; }
-dl { display: grid; grid-template-columns: auto 1fr; gap: 0 .75rem; margin: .5rem 0 0; }
-dt { color: #5b6b7b; } dd { margin: 0; font-variant-numeric: tabular-nums; text-align: right; }
-.kind { color: #5b6b7b; } .warn { color: #b3261e; font-weight: 600; }
-table { display: block; overflow-x: auto; border-collapse: collapse; margin: 0 0 1.5rem;
-        font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: #5b6b7b; }
-.text td { text-align: left; } summary { color: #5b6b7b; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-ul { margin: 0; padding-left: 1.1rem; overflow-wrap: anywhere; color: #37474f; font-size: 13px; }
-svg { width: 100%; height: auto; } text { font: 11px system-ui, sans-serif; fill: #37474f; }
-@media (max-width: 60rem) { section { grid-template-columns: 1fr; } }
-"""
+#: All pictures of a page, encoded.
+_PICTURES_BYTES = 300_000
 
-_WIDTH, _ROW, _MOST_BARS = 480, 20, 12
-_FILL = "#3b7ea1"
+Column = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """What a page shows of a data set: the summary of each column, and pictures of some."""
+
+    url: str
+    summary: Mapping[str, Column]
+    pictures: Mapping[str, Sheet] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The data set before, the changes since, and how each column of both was compared."""
+
+    before: Described
+    changes: Sequence[Change]
+    kinds: Mapping[str, str]
+
+    @classmethod
+    def of(cls, before: Described, now: Described, rules: PlanArguments) -> Self:
+        return cls(
+            before=before,
+            changes=changes(before.summary, now.summary, rules),
+            kinds=kinds(before.summary, now.summary, rules),
+        )
 
 
 def page(
-    url: str,
-    summary: Mapping[str, Mapping[str, Any]],
+    now: Described,
     splits: Mapping[str, Split],
     inferred: Sequence[tuple[str, str]] = (),
+    comparison: Comparison | None = None,
 ) -> str:
     """The HTML document, without external resources. ``inferred`` is shown of the source."""
-    records = max((each["records"] for each in summary.values()), default=0)
-    sections = "".join(_section(name, summary[name]) for name in sorted(summary))
+    records = _records(now)
+    before = comparison.before if comparison else None
+    names = sorted(now.summary.keys() | (before.summary.keys() if before else set()))
+    sheets = sum(len(each.pictures) for each in (now, before) if each)
+    budget = _PICTURES_BYTES // max(1, sheets)
+    sections = "".join(
+        _section(number, name, now, comparison, budget) for number, name in enumerate(names)
+    )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Statistics of {escape(url)}</title><style>{_STYLE}</style>"
-        f"<h1>{records:,} records, {len(summary)} columns</h1><p>{escape(url)}</p>"
-        f"{_splits(splits)}{_inferred(inferred)}{sections}</html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Statistics of {text(now.url)}</title><style>{STYLE}</style>"
+        f"<h1>{records:,} records, {len(now.summary)} columns</h1><p>{text(now.url)}</p>"
+        f"{_splits(splits)}{_inferred(inferred)}"
+        f"{_compared(comparison, names) if comparison else ''}{sections}</html>\n"
     )
+
+
+def _records(described: Described) -> int:
+    return max((each["records"] for each in described.summary.values()), default=0)
 
 
 def _splits(splits: Mapping[str, Split]) -> str:
     """A table of the splits: their records, and the share of each class."""
+    if not splits:
+        return ""
     classes = sorted({label for split in splits.values() for label in split.classes})
-    shown = classes if len(classes) <= _MOST_BARS else []
+    shown = classes if len(classes) <= MOST_BARS else []
     total = max(1, sum(split.records for split in splits.values()))
-    rows = [_row("th", ["split", "records", "share", *(f"class {label}" for label in shown)])]
+    rows = []
     for name, split in sorted(splits.items()):
         shares = (split.classes.get(label, 0) / max(1, split.records) for label in shown)
         counted = [f"{split.records:,}", f"{split.records / total:.1%}"]
-        rows.append(_row("td", [escape(name), *counted, *(f"{share:.1%}" for share in shares)]))
-    return f"<table>{''.join(rows)}</table>"
+        rows.append([text(name), *counted, *(f"{share:.1%}" for share in shares)])
+    heads = ["split", "records", "share", *(f"class {label}" for label in shown)]
+    return f'<div class="table">{table(rows, heads)}</div>'
 
 
 def _inferred(rows: Sequence[tuple[str, str]]) -> str:
     if not rows:
         return ""
-    cells = "".join(_row("td", map(escape, row)) for row in rows)
-    return f'<details open><summary>Source</summary><table class="text">{cells}</table></details>'
+    cells = table(([isolated(name, 80), text(value)] for name, value in rows), kind="source")
+    return f'<details open><summary>Source</summary><div class="table">{cells}</div></details>'
 
 
-def _row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
-
-
-def _section(name: str, column: Mapping[str, Any]) -> str:
-    shape = " × ".join(map(str, column["shape"]))
-    kind = f"{column['dtype']} {shape}".strip()
-    examples = "".join(f"<li>{escape(each) or '(empty)'}</li>" for each in column["examples"])
-    facts = "".join(f"<dt>{label}</dt><dd>{value}</dd>" for label, value in _facts(column))
+def _compared(comparison: Comparison, names: Sequence[str]) -> str:
+    """The data set before, and a table of the changes, with links to their columns."""
+    before, found = comparison.before, comparison.changes
+    rows = [
+        [
+            f'<a href="#column-{names.index(each.column)}">{isolated(each.column, 60)}</a>',
+            *(isolated(cell, 200) for cell in (each.what, each.before, each.now)),
+        ]
+        for each in found
+    ]
+    heads = ("column", "what", "before", "now")
+    count = f'<b class="warn">{len(found)} changes</b>' if len(found) > 1 else "no change"
+    if len(found) == 1:
+        count = '<b class="warn">1 change</b>'
+    changes = f'<div class="table">{table(rows, heads, "text")}</div>' if rows else ""
     return (
-        f'<section><div><h2>{escape(name)}</h2><div class="kind">{kind}</div><dl>{facts}</dl></div>'
-        f"<div>{_plot(column)}</div><ul>{examples}</ul></section>"
+        f"<p>Compared with {text(before.url)}, of {_records(before):,} records: {count}</p>"
+        f"{changes}"
     )
 
 
-def _facts(column: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _section(
+    number: int, name: str, now: Described, comparison: Comparison | None, budget: int
+) -> str:
+    sides = [now, comparison.before] if comparison else [now]
+    columns = [each.summary[name] for each in sides if name in each.summary]
+    column = columns[0]
+    sheets = "".join(
+        contact_sheet(side.pictures[name], side.summary[name], title if comparison else "", budget)
+        for side, title in zip(sides, ("this data set", "the one before"), strict=False)
+        if name in side.pictures
+    )
+    wide = f'<div class="wide sheets">{sheets}</div>' if sheets else ""
+    is_same = len({(each["dtype"], tuple(each["shape"])) for each in columns}) == 1
+    facts = _facts_of_two(columns) if is_same and len(columns) > 1 else _facts(column)
+    shown = [] if sheets else _examples(column)
+    examples = "".join(f"<li>{isolated(each)}</li>" for each in shown)
+    return (
+        f'<section id="column-{number}"><div><h2 class="name">{isolated(name)}</h2>'
+        f'<div class="kind">{_kind(column)}</div>{_verdict(name, comparison)}{facts}</div>'
+        f"<div>{plot(columns if is_same else columns[:1])}</div><ul>{examples}</ul>"
+        f"{wide}</section>"
+    )
+
+
+def _examples(column: Column) -> list[str]:
+    examples, unit = column["examples"], column.get("since_1970")
+    if unit and not column["shape"]:
+        return [text_of(int(each), unit) for each in examples]
+    is_float = "float" in column["dtype"]
+    return ["(missing)" if is_float and each == "nan" else each for each in examples]
+
+
+def _kind(column: Column) -> str:
+    shape = " × ".join(map(str, column["shape"]))
+    unit = column.get("since_1970")
+    return f"{column['dtype']} {shape}".strip() + (f", {unit} since 1970" if unit else "")
+
+
+def _verdict(name: str, comparison: Comparison | None) -> str:
+    """What has changed of the column, or how it was compared."""
+    if comparison is None:
+        return ""
+    lines = [
+        f'<div class="verdict warn">{text(each.what)}: {isolated(each.before, 200)} → '
+        f"{isolated(each.now, 200)}</div>"
+        for each in comparison.changes
+        if each.column == name
+    ]
+    kind = comparison.kinds.get(name)
+    if kind is not None and not lines:
+        how = _HOW_COMPARED[kind]
+        lines = [f'<div class="verdict">{how}</div>']
+    return "".join(lines)
+
+
+_HOW_COMPARED = {
+    "number": "no drift, compared as numbers",
+    "category": "no drift, compared as categories",
+    "key": "a key: only missing values are compared",
+    "time": "a time: only missing values are compared",
+    "off": "not compared: drift_rules turns it off",
+}
+
+
+def _facts(column: Column) -> str:
+    return table(_rows_of_facts(column), kind="facts")
+
+
+def _facts_of_two(columns: Sequence[Column]) -> str:
+    now, before = (dict(_rows_of_facts(each)) for each in columns)
+    labels = [*now, *(label for label in before if label not in now)]
+    rows = [[label, now.get(label, "-"), before.get(label, "-")] for label in labels]
+    return table(rows, ("", "now", "before"), "facts")
+
+
+def _rows_of_facts(column: Column) -> Iterator[tuple[str, str]]:
     share = column["missing"] / max(1, column["records"])
     missing = f"{column['missing']:,} ({share:.1%})"
     yield "missing", f'<span class="warn">{missing}</span>' if column["missing"] else "none"
     if column["distinct"] is not None:
-        yield "distinct", _count(column["distinct"])
-    of = "length " if column["dtype"] == "string" else ""
-    for label in ("mean", "std", "min", "max"):
-        if label in column:
-            yield of + label, _number(column[label])
-
-
-def _count(distinct: int) -> str:
-    if distinct < DISTINCT:
-        return f"{distinct:,}"
-    return f"about {float(f'{distinct:.3g}'):,.0f}"  # an estimate: see sketches
-
-
-def _plot(column: Mapping[str, Any]) -> str:
-    words = column.get("vocabulary")
-    if words and (len(words) <= _MOST_BARS or column["dtype"] == "string"):
-        return _bars(list(words.items())[:_MOST_BARS], column["records"])
-    return _histogram(column) if column.get("histogram") else ""
-
-
-def _bars(words: Sequence[tuple[str, int]], records: int) -> str:
-    """One bar for each of the most frequent values."""
-    most = max(count for _, count in words)
-    rows = []
-    for number, (word, count) in enumerate(words):
-        top = number * _ROW
-        width = 250 * count / most
-        rows.append(
-            f'<text x="130" y="{top + 14}" text-anchor="end">{_word(word)}</text>'
-            f'<rect x="138" y="{top + 3}" width="{width:.1f}" height="14" fill="{_FILL}"/>'
-            f'<text x="{144 + width:.1f}" y="{top + 14}">{count:,} ({count / records:.1%})</text>'
-        )
-    return _svg(len(words) * _ROW + 4, "".join(rows), "values by frequency")
-
-
-def _word(word: str) -> str:
-    return escape(word[:20]) or "(empty)"
-
-
-def _histogram(column: Mapping[str, Any]) -> str:
-    """The histogram of the values between minimum and maximum."""
-    counts, height = column["histogram"], 120
-    most, width = max(counts) or 1, _WIDTH / len(counts)
-    bars = "".join(
-        f'<rect x="{number * width + 0.5:.1f}" y="{height - height * count / most:.1f}" '
-        f'width="{width - 1:.1f}" height="{height * count / most:.1f}" fill="{_FILL}"/>'
-        for number, count in enumerate(counts)
-    )
-    axis = (
-        f'<line x1="0" x2="{_WIDTH}" y1="{height}" y2="{height}" stroke="#90a4ae"/>'
-        f'<text x="0" y="{height + 15}">{_number(column["min"])}</text>'
-        f'<text x="{_WIDTH}" y="{height + 15}" text-anchor="end">{_number(column["max"])}</text>'
-    )
-    return _svg(height + 20, bars + axis, "histogram")
-
-
-def _svg(height: int, content: str, title: str) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img"><title>{title}</title>{content}</svg>'
-
-
-def _number(value: float) -> str:
-    is_shown_whole = float(value).is_integer() or abs(value) >= 1000
-    return f"{value:,.0f}" if is_shown_whole and abs(value) < 1e15 else f"{value:,.4g}"
+        yield "distinct", number_of_distinct(column["distinct"])
+    if "min" not in column:
+        return
+    of, unit = "length " if column["dtype"] == "string" else "", column.get("since_1970", "")
+    yield of + "min", text_of(column["min"], unit)
+    if column.get("quantiles"):
+        yield of + "median", text_of(column["quantiles"]["0.5"], unit)
+    yield of + "max", text_of(column["max"], unit)
+    yield of + "mean", text_of(column["mean"], unit)
+    yield of + "std", duration_of(column["std"], unit)

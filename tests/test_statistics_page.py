@@ -1,0 +1,403 @@
+"""The page of the statistics: what it shows of each column, alone and beside the last data set."""
+
+import json
+import re
+import zlib
+from base64 import b64decode
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aerotrain.cli import main
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.dataset import PAGE, STATISTICS, load_statistics
+from aerotrain.data.hashing import hashes_of
+from aerotrain.data.records import Columns, column_of
+from aerotrain.data.statistics.axis import BINS, Axis
+from aerotrain.data.statistics.column import Statistics
+from aerotrain.data.statistics.page import Comparison, Described, page
+from aerotrain.data.statistics.pictures import CLASS_BYTES, CLASSES, OF_CLASS, png, reduced
+from aerotrain.standalone import prepare
+from aerotrain.store import open_store
+
+RULES = PlanArguments(source={"kind": "python", "module": "x"})
+
+URL = "file:///store/datasets/1a2b"
+
+
+def gathered(columns: Columns, parts: Sequence[Any], **options: Any) -> Statistics:
+    """The statistics of records in these parts, merged in their order."""
+    whole = Statistics()
+    hashes = hashes_of([f"key-{number}" for number in range(len(next(iter(columns.values()))))])
+    for rows in parts:
+        part = Statistics()
+        taken = {name: column.take(rows) for name, column in columns.items()}
+        part.add(taken, {}, hashes[rows], **options)
+        whole.merge(Statistics.from_json(part.to_json()))
+    return whole
+
+
+def described(times: Any = None, **values: Any) -> Described:
+    columns = {name: column_of(name, each) for name, each in values.items()}
+    records = len(next(iter(columns.values())))
+    statistics = gathered(columns, [np.arange(records)], times=times or {})
+    return Described(url=URL, summary=statistics.summary(), pictures=statistics.pictures())
+
+
+def compared(before: Described, now: Described) -> str:
+    return page(now, {}, comparison=Comparison.of(before, now, RULES))
+
+
+class Elements(HTMLParser):
+    """The tags, the addresses and the texts of a document."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.addresses: list[str] = []
+        self.handlers: list[str] = []
+        self.text = ""
+        self.feed(document)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+# --- pictures
+
+
+def images(records: int, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(0).integers(0, 256, (records, *shape), np.uint8)
+
+
+def pixels_of(content: bytes, shape: tuple[int, ...]) -> Any:
+    """The pixels of a PNG file without filters."""
+    [data] = re.findall(rb"IDAT(.*)....\0\0\0\0IEND", content, re.DOTALL)
+    lines = np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape[0], -1)
+    return lines[:, 1:].reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 3), (5, 7, 4)])
+def test_pixels_become_a_png_with_the_same_pixels(shape: tuple[int, ...]) -> None:
+    [image] = images(1, shape)
+    content = png(image)
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert (pixels_of(content, shape) == image).all()
+    kind = {(): 0, (1,): 0, (3,): 2, (4,): 6}[shape[2:]]
+    assert content[16:26] == bytes([0, 0, 0, 7, 0, 0, 0, 5, 8, kind])
+
+
+@pytest.mark.parametrize("shape", [(480, 640, 3), (4000, 5), (49, 48), (28, 28, 1)])
+def test_large_pictures_are_reduced(shape: tuple[int, ...]) -> None:
+    found = reduced(np.full(shape, 100, np.uint8))
+    assert max(found.shape[:2]) <= 48
+    assert min(found.shape[:2]) >= 1
+    assert (found == 100).all()
+
+
+def test_the_page_has_pictures_of_each_class() -> None:
+    found = page(described(image=images(400, (8, 8)), label=np.arange(400) % 3), {})
+    sources = [each for each in Elements(found).addresses if each.startswith("data:image/png")]
+    assert len(set(sources)) == 3 * OF_CLASS
+    assert b64decode(sources[0].partition(",")[2]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape"),
+    [([n % 20 for n in range(300)], (8, 8)), ([f"c{n % 12:02}" for n in range(300)], (48, 48, 3))],
+)
+def test_pictures_do_not_depend_on_the_order_of_records_or_partitions(
+    labels: list[Any], shape: tuple[int, ...]
+) -> None:
+    columns = {
+        "image": column_of("image", images(300, shape)),
+        "label": column_of("label", np.array(labels)),
+    }
+    rows = np.arange(300)
+    one = gathered(columns, [rows]).pictures()
+    assert gathered(columns, np.array_split(rows[::-1], 7)).pictures() == one
+    assert gathered(columns, np.array_split(rows, 10)[::-1]).pictures() == one
+    assert len(one["image"]) == CLASSES
+    for _, contents in one["image"]:
+        assert 0 < len(contents) <= OF_CLASS
+        assert sum(len(b64decode(each)) for each in contents) <= CLASS_BYTES
+
+
+def test_encoded_pictures_of_many_sizes_do_not_depend_on_the_order_either() -> None:
+    sizes = np.random.default_rng(0).integers(1, 12_000, 200)
+    files = pa.array([b"\xff\xd8\xff" + bytes(int(size)) for size in sizes])
+    columns = {"image": column_of("image", files)}
+    rows = np.arange(200)
+    one = gathered(columns, [rows]).pictures()
+    for parts in (2, 10, 100, 200):
+        assert gathered(columns, np.array_split(rows[::-1], parts)).pictures() == one
+
+
+def test_encoded_pictures_are_shown_as_they_are_and_other_bytes_are_not() -> None:
+    small, large = png(images(1, (8, 8))[0]), png(images(1, (200, 200))[0])
+    jpeg, svg = b"\xff\xd8\xff\xe0 some", b"<svg onload='alert(1)'/>"
+    sent = pa.array([small, large, jpeg, svg, b"no\0text"] * 10, pa.binary())
+    statistics = described(image=sent)
+    [(label, contents)] = statistics.pictures["image"]
+    assert label is None
+    assert {b64decode(each) for each in contents} == {small, jpeg}
+    found = Elements(page(statistics, {}))
+    assert {each[:15] for each in found.addresses} == {"data:image/png;", "data:image/jpeg"}
+    assert "svg onload" not in found.text
+
+
+def test_a_page_of_many_pictures_is_bounded() -> None:
+    columns = {f"image-{n}": images(100, (48, 48, 3)) for n in range(4)}
+    now = described(**columns, label=np.arange(100) % 10)
+    before = described(**columns, label=np.arange(100) % 10)
+    assert len(compared(before, now)) < 350_000
+
+
+def test_dark_pictures_are_shown_brighter() -> None:
+    found = page(described(image=images(50, (8, 8)) // 16), {})
+    assert "--light:17" in found
+    assert "the greatest value is 15" in found
+
+
+# --- texts, dates, long tails
+
+
+HOSTILE = (
+    "</style><script>alert(1)</script><img src=x onerror='alert(2)'>\"&\u202e\0\ud800" + "x" * 300
+)
+
+
+def test_names_and_values_are_never_markup() -> None:
+    now = described(**{HOSTILE: np.arange(9)}, text=pa.array(["<b onclick=x>"] * 9))
+    other = described(**{HOSTILE: np.arange(9) + 100}, text=pa.array(["\"'><i>"] * 9))
+    found = compared(other, now)
+    elements = Elements(found)
+    assert not {"script", "b onclick", "i onclick"} & elements.tags
+    assert not elements.handlers
+    assert all(each.startswith("#column-") for each in elements.addresses)
+    assert "<script>alert(1)</script>" in elements.text
+    assert "default-src 'none'" in found
+    assert found.encode()
+
+
+def test_texts_are_shown_with_their_lengths() -> None:
+    long = "a review of many words, " * 10
+    found = Elements(page(described(text=pa.array([long] * 20)), {}))
+    assert long in found.text
+    assert "length in bytes" in found.text
+
+
+def test_dates_are_shown_as_dates() -> None:
+    days, times = np.arange(18_000, 19_000).astype(np.int32), np.arange(10**6) * 10**9
+    found = page(
+        described(
+            {"day": "days", "time": "microseconds", "took": ""},
+            day=days,
+            time=times[:1000],
+            took=np.arange(1000) * 77,
+        ),
+        {},
+    )
+    text = Elements(found).text
+    for shown in ("2019-04-14", "2022-01-07", "1970-01-01", "1970-01-12 13:30:00", "76,923"):
+        assert shown in text
+    assert "18,000" not in text
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "labels"),
+    [
+        ("2012-10-15", "2021-12-31", ["2014", "2016", "2018", "2020"]),
+        ("2021-01-05", "2021-05-20", ["2021-02", "2021-03", "2021-04", "2021-05"]),
+        ("2021-02-05", "2021-02-11", ["2021-02-05", "2021-02-07", "2021-02-09", "2021-02-11"]),
+    ],
+)
+def test_an_axis_of_dates_has_round_dates(least: str, greatest: str, labels: list[str]) -> None:
+    first, last = (int(np.datetime64(each).astype(int)) for each in (least, greatest))
+    axis = Axis(least=first, greatest=last, since_1970="days")
+    assert [text for _, text in axis.labels()] == labels
+
+
+def test_a_date_far_away_does_not_hide_the_others() -> None:
+    days = np.append(np.arange(18_000, 19_000), [2_932_896] * 50).astype(np.int32)
+    [column] = described({"day": "days"}, day=days).summary.values()
+    axis = Axis.of([column])
+    assert axis is not None
+    assert axis.is_cut
+    assert sum(share > 0.02 for share in axis.shares(column)) > 8
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).lognormal(3, 2, 5000),
+        np.append(np.zeros(2000), np.random.default_rng(0).lognormal(8, 2, 3000)),
+        np.random.default_rng(0).standard_t(1, 5000),
+        np.minimum(np.random.default_rng(0).zipf(1.7, 5000), 10**6),
+    ],
+    ids=["lognormal", "many zeros", "in both directions", "zipf"],
+)
+def test_a_long_tail_has_a_logarithmic_axis(values: Any) -> None:
+    [column] = described(x=values).summary.values()
+    axis = Axis.of([column])
+    assert axis is not None
+    assert axis.linear_to
+    shares = axis.shares(column)
+    assert sum(shares) == pytest.approx(1)
+    assert max(shares) < 0.6
+    assert len(axis.labels()) >= 3
+    assert "logarithmic axis" in page(described(x=values), {})
+
+
+def test_numbers_without_a_long_tail_have_a_linear_axis() -> None:
+    random = np.random.default_rng(0)
+    for values in (random.normal(5, 2, 9999), random.gamma(2, 3, 9999), np.arange(9999.0)):
+        [column] = described(x=values).summary.values()
+        axis = Axis.of([column])
+        assert axis is not None
+        assert not axis.linear_to
+        assert axis.shares(column) == [count / 4096 for count in column["histogram"]]
+
+
+@pytest.mark.parametrize("span", [17, 46, 500])
+def test_every_bar_of_integers_has_as_many_of_them(span: int) -> None:
+    values = np.tile(np.arange(span), 3)[: 3 * span].astype(np.uint8 if span < 256 else np.int16)
+    [column] = described(x=values.reshape(-1, 1)).summary.values()
+    axis = Axis.of([column])
+    assert axis is not None
+    assert axis.bins <= BINS
+    shares = axis.shares(column)[:-1]  # the last one may have fewer
+    assert shares == pytest.approx([axis.integers / span] * len(shares), rel=0.25)
+
+
+def test_integers_have_whole_labels_and_years_no_comma() -> None:
+    [column] = described(x=np.arange(1950, 2020)).summary.values()
+    axis = Axis.of([column])
+    assert axis is not None
+    assert [text for _, text in axis.labels()] == ["1960", "1980", "2000", "2020"]
+    assert "9" in [text for _, text in Axis(least=7.5, greatest=9.5, integers=1).labels()]
+
+
+def test_labels_of_an_axis_do_not_overlap() -> None:
+    axis = Axis(least=-1e6, greatest=1e6, linear_to=10.0)
+    places = [place for place, _ in axis.labels()]
+    assert "0" in [text for _, text in axis.labels()]
+    assert np.diff(places).min() > 0.07
+
+
+def test_rare_categories_are_counted_as_others() -> None:
+    words = [f"common-{n}" for n in range(12) for _ in range(50)] + [f"rare-{n}" for n in range(40)]
+    found = Elements(page(described(word=pa.array(words)), {}))
+    assert "40 others40 (6.2%)" in found.text
+
+
+# --- two data sets
+
+
+def test_two_data_sets_are_side_by_side_with_the_verdict_of_each_column() -> None:
+    random = np.random.default_rng(0)
+    one = described(
+        same=random.normal(0, 1, 2000),
+        moved=random.normal(0, 1, 2000),
+        gone=np.zeros(2000),
+        town=pa.array(["Ulm", "Bonn"] * 1000),
+    )
+    other = described(
+        same=random.normal(0, 1, 2000),
+        moved=random.normal(3, 1, 2000),
+        town=pa.array(["Ulm", "Ulm", "Ulm", "Rome"] * 500),
+    )
+    found = compared(one, other)
+    text = Elements(found).text
+    assert "4 changes" in text
+    assert re.search(r"movedfloat64drift of 0\.\d\d: median", text)
+    assert "samefloat64no drift, compared as numbers" in text
+    assert "gonefloat64column missing" in text
+    assert "Ulm75.0% was 50.0%" in text
+    assert "Bonn0.0% was 50.0%" in text
+    assert found.count("<path") == 2  # the outlines of what was before
+
+
+def test_columns_of_other_types_are_not_drawn_over_each_other() -> None:
+    found = compared(described(x=pa.array(["a", "b"] * 9)), described(x=np.arange(18.0)))
+    assert "type: string of shape () → float64 of shape ()" in Elements(found).text
+    assert "<path" not in found
+
+
+# --- with a data set
+
+
+def write(folder: Path, shift: float = 0) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    table = {
+        "price": np.arange(1000) * 0.5 + shift,
+        "label": np.arange(1000) % 2,
+        "day": pa.array(np.arange(18_000, 19_000).astype("datetime64[D]")),
+        "time": pa.array(np.arange(18_000, 19_000).astype("datetime64[D]").astype("datetime64[s]")),
+        "took": pa.array(np.arange(1000), pa.duration("s")),
+    }
+    pq.write_table(pa.table(table), folder / "x.parquet")
+    return {"kind": "parquet", "url": folder.as_uri()}
+
+
+def test_a_run_that_fails_by_drift_leaves_a_page_that_shows_it(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    first = prepare(store, tmp_path, write(tmp_path / "in"))
+    assert "Compared with" not in open_store(first).get(PAGE).decode()
+    with pytest.raises(FinalError, match=r"both are side by side on (\S+)") as failed:
+        prepare(store, tmp_path, write(tmp_path / "in", shift=400))
+    [url] = re.findall(r"side by side on (\S+)/", str(failed.value))
+    assert url != first
+    text = Elements(open_store(url).get(PAGE).decode()).text
+    assert f"Compared with {first}, of 1,000 records: 1 change" in text
+
+
+def test_dates_and_timestamps_of_a_source_are_shown_as_dates(tmp_path: Path) -> None:
+    url = prepare((tmp_path / "store").as_uri(), tmp_path, write(tmp_path / "in"))
+    shown = open_store(url).get(PAGE).decode()
+    assert shown.count("<td>2019-04-14</td>") == 2  # the minima of both columns
+    assert [load_statistics(url)[name]["since_1970"] for name in ("day", "time", "took")] == [
+        "days",
+        "microseconds",
+        "",
+    ]
+
+
+def test_a_data_set_without_pictures_and_units_is_still_compared(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    first = prepare(store, tmp_path, write(tmp_path / "in"))
+    summary = json.loads(open_store(first).get(STATISTICS))
+    for column in summary.values():  # as earlier versions wrote them
+        del column["since_1970"]
+    open_store(first).put(STATISTICS, json.dumps(summary).encode())
+    second = prepare(store, tmp_path, write(tmp_path / "in", shift=1))
+    assert "no change" in open_store(second).get(PAGE).decode()
+
+
+def test_two_data_sets_are_compared_by_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, other = ((tmp_path / name).as_uri() for name in ("store", "other"))
+    one = prepare(store, tmp_path, write(tmp_path / "in"))
+    two = prepare(other, tmp_path, write(tmp_path / "in", shift=400))
+    output = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", one, two, "-o", str(output)])
+    assert ended.value.code == 0
+    assert f"Compared with {one}, of 1,000 records: 1 change" in Elements(output.read_text()).text
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", one, store, "-o", str(output)])
+    assert ended.value.code
+    assert "there is no finished data set at" in capsys.readouterr().out
