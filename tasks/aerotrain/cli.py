@@ -2,12 +2,14 @@
 
 ::
 
+    aerotrain new churn --from customers.csv
     aerotrain check --model digits --source digits --code dags/models --store file:///data/digits
     aerotrain prepare digits --code dags/models --store file:///data/digits
     aerotrain train --model digits --code dags/models \\
         --data file:///data/digits/datasets/1a2b… --store file:///data/digits
 
-Its flags are the fields of the steps' arguments.
+The flags of a step are the fields of its arguments. ``new``, which writes a pipeline, is no step:
+``aerotrain.scaffold`` has it.
 """
 
 import inspect
@@ -39,6 +41,7 @@ from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_o
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
+from aerotrain.scaffold import flags as new_flags
 from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_replicas
 
 _SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
@@ -75,6 +78,9 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the step that the command line describes, and exit as a replica does."""
     given = parse(words)
     try:
+        if given.command == "new":
+            _scaffold(given)
+            sys.exit(ExitCode.OK)
         job = job_of(given)
         if given.command == "train":
             _check_environment(os.environ)
@@ -104,6 +110,13 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(code)  # a normal exit would wait for TensorFlow's threads
+
+
+def _scaffold(given: Namespace) -> None:
+    """Write the files of a new pipeline; ask about what is in doubt only at a terminal."""
+    from aerotrain.scaffold.command import asked, run  # which import Arrow
+
+    run(given, asked if sys.stdin.isatty() else None)
 
 
 def _run(job: Job, given: Namespace, scratch: Path) -> int:
@@ -219,6 +232,14 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     """The values of the command line; ``command`` is the name of the command."""
     parser = _Parser(prog="aerotrain", description="Run one step of a pipeline on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    new = commands.add_parser(
+        "new",
+        help="write a pipeline for your data",
+        description=new_flags.DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    new_flags.add_arguments(new)
     stamp = f"{time.strftime('by-hand-%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
     for name, command in COMMANDS.items():
         added = commands.add_parser(
