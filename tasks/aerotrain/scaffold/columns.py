@@ -186,7 +186,8 @@ def _of_text(column: Column) -> Decision:
     if words >= _SENTENCE:
         return Decision(use=Use.TEXT, why=f"{why} of {words:.0f} words on average")
     if different > _IDENTIFYING * records:
-        return Decision(use=Use.KEY, why=f"{why}, nearly all different")
+        alike = "all" if column.is_unique else "nearly all"
+        return Decision(use=Use.KEY, why=f"{why}, {alike} different")
     if longest <= _LONGEST_WORD:
         return Decision(use=Use.CATEGORY, why=f"{why}, of which the most frequent count")
     return Decision(use=Use.TEXT, why=f"{why}, long ones")

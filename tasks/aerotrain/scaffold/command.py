@@ -29,7 +29,7 @@ def run(given: Namespace, ask: Ask | None) -> None:
         FinalError: the name is taken, or the data cannot be used; the message says what to do.
     """
     _check_name(given.name)
-    place = Place(name=given.name, folder=Path(given.to).absolute(), url=url_of(given.address))
+    place = Place(name=given.name, folder=Path(given.to).resolve(), url=url_of(given.address))
     _check_free(place)
     sample = look_at(given.address)
     if isinstance(sample, ImageSample):
@@ -43,6 +43,10 @@ def run(given: Namespace, ask: Ask | None) -> None:
         _print_table(_rows(columns))
     paths = write(place, texts)
     print(f"wrote {', '.join(map(str, paths))}")
+    if "models" not in place.ignored.read_text():
+        print(
+            f"add the line models/ to {place.ignored}, or Airflow parses the modules as DAG files"
+        )
     print(f"run it: make run DAG={given.name}, or trigger {given.name} in your Airflow")
     print(f"test the module: python -m pytest {paths[2]}", flush=True)
 

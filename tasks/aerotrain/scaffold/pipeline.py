@@ -126,6 +126,11 @@ class Place:
         parts = " / ".join(map(literal, self.below.parts))
         return Expression(f"Path(__file__).parent / {parts}"), Expression("DATA.as_uri()")
 
+    @property
+    def ignored(self) -> Path:
+        """Airflow's list of files in the folder that are no DAG files."""
+        return self.folder / ".airflowignore"
+
     def files(self) -> dict[str, Path]:
         """The paths of the files, by their templates' kinds."""
         return {
@@ -289,22 +294,18 @@ def _facts_of_dag(place: Place, label: Label) -> set[str]:
 
 
 def write(place: Place, texts: Mapping[str, str]) -> list[Path]:
-    """Write the files, none of which may exist; hide the modules from Airflow's parser.
+    """Write the files, and hide the folder of modules from Airflow's parser.
 
     Returns:
-        Their paths.
+        Their paths, relative to the current folder.
 
     Raises:
-        FileExistsError: one exists; nothing is written.
+        FileExistsError: one exists.
     """
     files = place.files()
-    for path in files.values():
-        if path.exists():
-            raise FileExistsError(path)
     written = {files[kind]: text for kind, text in texts.items()}
-    ignored = place.folder / ".airflowignore"
-    if not ignored.exists():
-        written[ignored] = "models/\n"
+    if not place.ignored.exists():
+        written[place.ignored] = "models/\n"
     for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

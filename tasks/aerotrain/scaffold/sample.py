@@ -74,7 +74,7 @@ class ImageSample:
 
 def url_of(address: str) -> str:
     """The URL of a path on this machine; a URL is one already."""
-    return address if "://" in address else Path(address).absolute().as_uri()
+    return address if "://" in address else Path(address).resolve().as_uri()
 
 
 def look_at(address: str) -> Sample | ImageSample:
