@@ -138,7 +138,7 @@ def batch_spec(schema: Schema, transform: Transform) -> Any:
     except KeyError as error:
         places = _PLACE.findall(str(error))
         place = f" (line {places[-1][1]} of {Path(places[-1][0]).name})" if places else ""
-        name = error.args[0]
+        name = str(error.args[0]).removeprefix("KeyError: ").strip("'\"")
         raise FinalError(
             f"transform looks up {name!r}{place}, and does not find it{nearest(name, schema)}; the "
             f"columns of the data set are {', '.join(schema)}"
