@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from aerotrain.scaffold.columns import Column, Decision, Use
@@ -170,7 +171,8 @@ def of_images(place: Place, sample: ImageSample) -> dict[str, str]:
     classes = list(sample.counts)
     task = Task.BINARY if len(classes) == 2 else Task.SEVERAL
     share = max(sample.counts.values()) / sample.records
-    label = Label(column=None, task=task, classes=classes, share=share)  # type: ignore[arg-type]
+    names = Column("label", pa.chunked_array([classes], pa.string()))
+    label = Label(column=names, task=task, classes=classes, share=share)
     values = {**_values(label), "invented": "", "words": ""}
     facts = {"images", "plain", "classes", "classification", task.value}
     source = {name: each for name, each in sample.description.items() if name != "url"}
@@ -219,7 +221,7 @@ def _target(label: Label) -> str:
         return "tf.cast(features[LABEL], tf.float32)[:, tf.newaxis]"
     if label.is_numbered:
         return "classes"
-    if label.column is not None and not label.column.is_text and not label.column.is_integer:
+    if not label.column.is_text and not label.column.is_integer:
         return "tf.cast(features[LABEL], tf.int64)"
     return "features[LABEL]"
 
@@ -227,7 +229,7 @@ def _target(label: Label) -> str:
 def _invented(label: Label) -> str:
     """How the generated test makes labels of ``number``."""
     if label.classes is None:
-        return "module.MEAN + module.DEVIATION * (number - number.mean()) / number.std()"
+        return "module.MEAN + module.DEVIATION * (number - 4.5) / 3"
     if label.is_numbered:
         return "np.array(module.CLASSES)[number]"
     return "number"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
-from aerotrain.data.sources import DeclaredSource, SourceError, open_source
+from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.sources.files import InputFile, files_of
 from aerotrain.scaffold.columns import Column
 from aerotrain.scaffold.csv_format import csv_options
@@ -137,17 +137,28 @@ def _records(kind: str, url: str, first: InputFile) -> Sample:
     if kind == "csv":
         with first.stream() as stream:
             description |= csv_options(stream.read(_BEGINNING))
-    left_out: dict[str, str] = {}
+    left_out = _nested(first) if kind == "parquet" else {}
+    if left_out:
+        description["skip"] = list(left_out)
     try:
         _ = open_source(description).found
     except AerotrainError as error:
-        left_out = _unreadable(description, first)
-        if not left_out:
+        unreadable = _unreadable(description, first)
+        if not unreadable:
             raise
-        description["skip"] = [*description.get("skip", []), *left_out]
+        left_out |= unreadable
+        description["skip"] = [*description.get("skip", []), *unreadable]
         if not _names(description, first) - set(description["skip"]):
             raise FinalError(f"no column can be read: {error}") from error
     return _read(open_source(description), left_out)
+
+
+def _nested(file: InputFile) -> dict[str, str]:
+    """The columns of a Parquet file that are lists or have parts, with their types as reasons."""
+    with file.open() as stream:
+        fields = list(pq.read_schema(stream))
+    nested = (each for each in fields if pa.types.is_nested(each.type))
+    return {each.name: f"is {each.type}, which transform would have to use" for each in nested}
 
 
 def _unreadable(description: Mapping[str, Any], first: InputFile) -> dict[str, str]:
@@ -156,7 +167,7 @@ def _unreadable(description: Mapping[str, Any], first: InputFile) -> dict[str, s
     for name in sorted(_names(description, first) - set(description.get("skip", []))):
         try:
             _ = open_source({**description, "columns": [name]}).found
-        except (SourceError, AerotrainError) as error:
+        except AerotrainError as error:
             reasons[name] = str(error)
     return reasons
 
