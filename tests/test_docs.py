@@ -13,8 +13,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
 from aerotrain_airflow.settings import Settings
+from devtools.site import collect
 
 ROOT = Path(__file__).parent.parent
 
@@ -236,6 +239,15 @@ def test_every_setting_exists(page: Path) -> None:
     found += re.findall(r"\[aerotrain\] ([a-z]+_[a-z_]+|\w+(?= =))", page.read_text())
     missing = [each for each in found if each.lower() not in settings]
     assert not missing, f"{name_of(page)} names settings that do not exist: {missing}"
+
+
+@pytest.mark.process
+def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
+    collect(ROOT, tmp_path / "pages")
+    given = {"docs_dir": str(tmp_path / "pages"), "site_dir": str(tmp_path / "html")}
+    build(load_config(str(ROOT / "mkdocs.yml"), **given, strict=True))  # raises Abort
+    reference = (tmp_path / "html" / "reference.html").read_text()
+    assert 'id="aerotrain_airflow.steps.prepare"' in reference
 
 
 def table_of_models() -> dict[str, dict[str, str]]:
