@@ -72,8 +72,8 @@ def _in_one_line(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):
-        items = (f"{_in_one_line(key)}: {_in_one_line(each)}" for key, each in value.items())
-        return f"{{{', '.join(items)}}}"
+        pairs = (f"{_in_one_line(key)}: {_in_one_line(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         items = ", ".join(map(_in_one_line, value))
         if isinstance(value, list):
