@@ -115,9 +115,11 @@ bench: $(READY) ## run the benchmarks, and write their tables to benchmarks/resu
 	done
 	@$(BIN)/python -m benchmarks.stale
 
-docs: $(READY) ## write docs/options.md from the declared options, docs/inputs.md by running its cases
+docs: $(READY) ## write docs/options.md and docs/inputs.md, and the site of all pages, .site/html
 	$(BIN)/python -m devtools.options_page > docs/options.md
 	PYTHONPATH=tests $(BIN)/python -m support.nasty_inputs > docs/inputs.md
+	$(BIN)/python -m devtools.site
+	$(BIN)/mkdocs build --strict
 
 lock: | $(UV) ## write every requirements.lock, after a change of dependencies in pyproject.toml
 	$(UV) pip compile --universal --generate-hashes --python-version 3.11 --all-extras \

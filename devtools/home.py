@@ -28,6 +28,7 @@ class Home:
         self.logs = root / "logs"  # of each Airflow component, and of `up`
         self.restarts = self.logs / "restarts.log"  # of components that ended after `up`
         self.model = root / "model"  # the SavedModel that the last `run` exported
+        self.statistics = root / "statistics.html"  # of the data set of the last `run`
         self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
         self.s3 = root / "s3.env"  # how clients use the S3 server, as lines NAME=VALUE for a shell
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.names import path_segment
+from aerotrain.data.dataset import PAGE
 from aerotrain.store import fetch, open_store
 from devtools.airflow_api import AirflowApi
 from devtools.environment import BUCKET
@@ -26,11 +27,14 @@ class Report:
     exported: str | None
     model: Path | None
     tensorboard: Path | None
+    statistics: Path | None
 
     def __str__(self) -> str:
         lines = [f"{self.dag} succeeded in {self.seconds:.0f} s (run {self.run})"]
         if self.metrics:
             lines.append(f"test metrics    {_metrics(self.metrics)}")
+        if self.statistics is not None:
+            lines.append(f"statistics      {self.statistics}")
         if self.seconds_per_step is not None:
             lines.append(f"training        {1000 * self.seconds_per_step:.1f} ms a step")
         if self.tensorboard is not None:
@@ -72,7 +76,7 @@ def collect(
     Raises:
         AerotrainError: the store does not hold what the run's tasks returned.
     """
-    exported = api.result(dag, run, "export")
+    exported, data = api.result(dag, run, "export"), api.result(dag, run, "prepare.finalize")
     return Report(
         dag=dag,
         run=run,
@@ -82,7 +86,14 @@ def collect(
         exported=exported,
         model=_keep_model(exported, s3, home.model) if exported else None,
         tensorboard=_keep_event_files(dag, run, s3, home.tensorboard),
+        statistics=_keep_statistics(data, s3, home.statistics) if data else None,
     )
+
+
+def _keep_statistics(data: str, s3: S3Server, page: Path) -> Path:
+    """Download the page with the statistics of the data set."""
+    open_store(data, s3.environment).download(PAGE, page)
+    return page
 
 
 def _keep_model(url: str, s3: S3Server, folder: Path) -> Path:

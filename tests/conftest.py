@@ -24,6 +24,7 @@ pytest_plugins = [
 #: others, of which there is one more than cores.
 LONGEST = [
     "test_pipeline.py",
+    "test_tutorial.py",
     "test_strategies.py",
     "test_lease.py",  # waits
     "test_training_recovery.py",
@@ -52,6 +53,7 @@ LONGEST = [
     "test_prepare.py",
     "test_evaluate_export.py",
     "test_example_pipelines.py",
+    "test_scaffold.py",
 ]
 
 

@@ -103,6 +103,16 @@ def test_what_a_training_would_refuse_is_refused_before_its_data_is_prepared(che
         check(**given)
 
 
+def test_a_transform_that_looks_up_a_missing_column_is_told_which_there_are(check):
+    def transform(features):
+        return features["images"], features["label"]
+
+    model = module(build_model=lambda _: compiled(keras.layers.Dense(10)), transform=transform)
+    message = r"up 'images' \(line \d+ of test_check.py\).*mean 'image'\?; .* are image, label"
+    with pytest.raises(FinalError, match=message):
+        check(model)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -13,8 +13,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
+from aerotrain.cli import COMMANDS
+from aerotrain.other_commands import OTHERS
 from aerotrain_airflow.settings import Settings
+from devtools.site import collect
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,6 +45,9 @@ IMPORTED_FROM = (ROOT, ROOT / "tasks", ROOT / "plugins", ROOT / "tests")
 
 #: Folders of the store, which the documentation writes like those of the code.
 IN_STORE = {"quarantine/"}
+
+#: Files that the commands of the tutorial write.
+WRITTEN = {"dags/churn.py", "dags/models/churn.py", "tests/test_churn.py"}
 
 #: Words of other projects in code spans, which occur nowhere in this project's code.
 FOREIGN = {"max_failures", "PearsonCorrelation"}
@@ -112,7 +120,7 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 def missing_paths(page: Path) -> Iterator[str]:
     """Paths in code spans: from the root, or the end of a path, such as ``contract/job.py``."""
     for span in spans(page):
-        if span in IN_STORE or not re.fullmatch(
+        if span in IN_STORE | WRITTEN or not re.fullmatch(
             r"[a-z0-9_.\-/]+(\.(py|md|yaml|toml|lock)|/)", span
         ):
             continue
@@ -132,7 +140,7 @@ def test_every_path_from_the_root_exists(page: Path) -> None:
     pattern = rf"(?<![\w./$\-])(?:{'|'.join(FOLDERS)})/[\w./*\-]*[\w*]"
     found = re.findall(pattern, page.read_text())
     named = [each for each in found if "*" not in each and not each.endswith("/NAME")]
-    missing = [each for each in named if each not in files()]
+    missing = [each for each in named if each not in files() | WRITTEN]
     assert not missing, f"{name_of(page)} names files that do not exist: {missing}"
 
 
@@ -192,17 +200,12 @@ def test_every_flag_of_a_command_exists(page: Path) -> None:
 
 @per_page(CURRENT)
 def test_every_command_of_aerotrain_exists(page: Path) -> None:
-    source = (ROOT / "tasks" / "aerotrain" / "cli.py").read_text()
     missing = []
     for span in spans(page):
         for command, rest in re.findall(r"(?:^|/)aerotrain ([a-z]+)(.*)", span):
             flags = re.findall(r"--([a-z-]+)", rest)
             missing += [f"--{each}" for each in flags if each.replace("-", "_") not in words()]
-            missing += (
-                []
-                if re.search(rf'"{command}": Command\(|^_[A-Z]+ = "{command}"$', source, re.M)
-                else [command]
-            )
+            missing += [] if command in {*COMMANDS, *OTHERS} else [command]
     assert not missing, f"{name_of(page)} names what `aerotrain` does not have: {missing}"
 
 
@@ -236,6 +239,15 @@ def test_every_setting_exists(page: Path) -> None:
     found += re.findall(r"\[aerotrain\] ([a-z]+_[a-z_]+|\w+(?= =))", page.read_text())
     missing = [each for each in found if each.lower() not in settings]
     assert not missing, f"{name_of(page)} names settings that do not exist: {missing}"
+
+
+@pytest.mark.process
+def test_the_site_has_no_broken_link(tmp_path: Path) -> None:
+    collect(ROOT, tmp_path / "pages")
+    given = {"docs_dir": str(tmp_path / "pages"), "site_dir": str(tmp_path / "html")}
+    build(load_config(str(ROOT / "mkdocs.yml"), **given, strict=True))  # raises Abort
+    reference = (tmp_path / "html" / "reference.html").read_text()
+    assert 'id="aerotrain_airflow.steps.prepare"' in reference
 
 
 def table_of_models() -> dict[str, dict[str, str]]:

@@ -86,18 +86,19 @@ def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
 
 
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path):
-    schema = {
-        name: Feature("float32", ())
-        for name in ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
-    }
+    columns = ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
+    columns += ("class", "c\\d", "e/f>g")
+    schema = {name: Feature("float32", ()) for name in columns}
     names = input_names(schema)
     assert names == {
-        **{name: name for name in ("Age", "Monthly_Spend", "a-b")},
+        **{name: name for name in ("Age", "Monthly_Spend", "a-b", "e/f>g")},
         "age": "age_1",
         "Monthly Spend": "Monthly_Spend_1",
         "_z": "x_z",
         "größe": "gr__e",
         "x:y": "x_y",
+        "class": "class_",
+        "c\\d": "c_d",
     }
     inputs = keras.Input((len(schema),))
     model = keras.Model(inputs, keras.ops.sum(inputs, axis=1))

@@ -431,8 +431,10 @@ def test_a_report_has_the_metrics_the_url_and_an_example_of_loading_the_model() 
         exported="s3://aerotrain/digits/serving/1",
         model=Path("/clone/.local/model"),
         tensorboard=None,
+        statistics=Path("/clone/.local/statistics.html"),
     )
     said = str(report)
+    assert "statistics      /clone/.local/statistics.html" in said
     assert "accuracy 0.9733, records 360" in said
     assert "10.2 ms a step" in said
     assert 'tf.saved_model.load("/clone/.local/model")' in said

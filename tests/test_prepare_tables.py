@@ -338,6 +338,15 @@ def test_missing_values_are_filled_if_a_fill_value_is_set(tmp_path: Path) -> Non
     assert sorted(numbers) == [-1, *range(100)]
 
 
+def test_integers_with_missing_values_are_numbers_if_their_type_is_float32(tmp_path: Path) -> None:
+    columns = {"n": pa.array([1, None, 3] * 10), "label": [0] * 30}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    described = {**source(tmp_path / "x.parquet"), "types": {"n": "float32"}}
+    url = prepare(tmp_path.as_uri(), tmp_path, described, splits={"all": 1})
+    values = sorted(str(each["n"]) for each in records(url, "all"))
+    assert values == sorted(["1.0", "nan", "3.0"] * 10)
+
+
 def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + "5,1\n")
     with pytest.raises(

@@ -2,12 +2,13 @@
 
 ::
 
+    aerotrain new churn --from customers.csv
     aerotrain check --model digits --source digits --code dags/models --store file:///data/digits
     aerotrain prepare digits --code dags/models --store file:///data/digits
     aerotrain train --model digits --code dags/models \\
         --data file:///data/digits/datasets/1a2b… --store file:///data/digits
 
-Its flags are the fields of the steps' arguments.
+The flags of a step are the fields of its arguments. ``other_commands`` has those that run no step.
 """
 
 import inspect
@@ -38,14 +39,11 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
+from aerotrain.other_commands import OTHERS
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
 from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_replicas
 
 _SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
-
-
-#: The command that runs no step.
-_COMPARE = "compare"
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,10 @@ COMMANDS: Mapping[str, Command] = {
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Run the step that the command line describes, and exit as a replica does."""
     given = parse(words)
-    if given.command == _COMPARE:
-        sys.exit(_compare(given))
     try:
+        if given.command in OTHERS:
+            OTHERS[given.command].run(given)
+            sys.exit(ExitCode.OK)
         job = job_of(given)
         if given.command == "train":
             _check_environment(os.environ)
@@ -110,22 +109,6 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(code)  # a normal exit would wait for TensorFlow's threads
-
-
-def _compare(given: Namespace) -> int:
-    """Write the page of two data sets; this needs no job."""
-    from aerotrain.data.compare import page_of_two  # other commands need no pyarrow at once
-
-    try:
-        given.output.write_text(page_of_two(given.before, given.now), encoding="utf-8")
-    except AerotrainError as error:
-        print(f"error: {error}", flush=True)
-        return exit_code_of(error)
-    except OSError as error:
-        print(f"error: {given.output} cannot be written: {error}; give another --output")
-        return ExitCode.FINAL
-    print(f"written: {given.output}")
-    return ExitCode.OK
 
 
 def _run(job: Job, given: Namespace, scratch: Path) -> int:
@@ -241,6 +224,16 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     """The values of the command line; ``command`` is the name of the command."""
     parser = _Parser(prog="aerotrain", description="Run one step of a pipeline on this machine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, other in OTHERS.items():
+        other.add_arguments(
+            commands.add_parser(
+                name,
+                help=other.help,
+                description=other.description,
+                formatter_class=RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+        )
     stamp = f"{time.strftime('by-hand-%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
     for name, command in COMMANDS.items():
         added = commands.add_parser(
@@ -276,18 +269,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         _add_fields(
             added, command.arguments, leave_out=("source", *(["data"] if name == "check" else []))
         )
-    _add_compare(commands)
     return parser.parse_args(words)
-
-
-def _add_compare(commands: Any) -> None:
-    words = "write a page of two data sets side by side"
-    parser = commands.add_parser(_COMPARE, help=words, description=words.capitalize() + ".")
-    parser.add_argument("before", help="URL of a data set")
-    parser.add_argument("now", help="URL of the data set to compare with it, by its rules of drift")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("compare.html"), help="file of the page"
-    )
 
 
 def _add_prepare_flags(parser: ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from aerotrain.training.model.keras_adapter import KERAS
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
 _TOLERANCE = 1e-5
 
-#: The names of inputs that a signature accepts: those of TensorFlow's operations.
-_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
+#: The names of inputs that a signature keeps: those of TensorFlow's operations without backslashes.
+_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
 
 Features = Mapping[str, tf.Tensor]
 Outputs = dict[str, tf.Tensor]
@@ -177,14 +178,16 @@ def input_names(features: Iterable[str]) -> dict[str, str]:
     """The input of ``serving_default`` for each feature.
 
     It has the feature's name, in which underscores replace what a signature does not accept, such
-    as spaces and letters that are not ASCII. Names that are then alike, but for their case, are
-    numbered: ``unit price`` and ``unit_price`` are ``unit_price_1`` and ``unit_price``.
+    as spaces and letters that are not ASCII. An underscore follows a keyword of Python. Names that
+    are then alike, but for their case, are numbered: ``unit price`` and ``unit_price`` are
+    ``unit_price_1`` and ``unit_price``.
     """
     names: dict[str, str] = {}
     taken = set()
-    for feature in sorted(features, key=lambda each: (not _SIGNATURE_NAME.fullmatch(each), each)):
-        stem = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", feature)
+    for feature in sorted(features, key=lambda each: (not _is_signature_name(each), each)):
+        stem = re.sub(r"[^A-Za-z0-9_./>-]", "_", feature)
         stem = stem if _SIGNATURE_NAME.fullmatch(stem) else f"x{stem}"
+        stem = stem if _is_signature_name(stem) else f"{stem}_"
         name, number = stem, 0
         while name.lower() in taken:  # TensorFlow's operations differ by more than case
             number += 1
@@ -192,6 +195,10 @@ def input_names(features: Iterable[str]) -> dict[str, str]:
         names[feature] = name
         taken.add(name.lower())
     return names
+
+
+def _is_signature_name(name: str) -> bool:
+    return bool(_SIGNATURE_NAME.fullmatch(name)) and not iskeyword(name.lower())
 
 
 def _specs(schema: Schema) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         elif _is_nanoseconds(kept):
             rounded[name] = pc.sum(pc.not_equal(pc.nanosecond(kept), 0)).as_py() or 0
         if name in rules.key:
-            keys[name] = _key_column(_fill_nulls(kept, rules.fill.get(name)), exact)
+            filled = _fill_nulls(kept, rules.fill.get(name), as_float=schema[name].is_float)
+            keys[name] = _key_column(filled, exact)
     for name, (least, greatest) in rules.ranges.items():
         outside = _outside(columns[name], least, greatest)
         rejections.add_among(rows, outside, f"column {name!r} is not from {least} to {greatest}")
@@ -177,7 +178,7 @@ def _cast(
         elif isinstance(values, Column):
             exact = values
         else:
-            exact = column_of(name, _fill_nulls(values, fill))
+            exact = column_of(name, _fill_nulls(values, fill, as_float=feature.is_float))
         return exact, _cast_column(name, feature, exact)
     except (RecordError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SourceError(
@@ -186,7 +187,8 @@ def _cast(
         ) from error
 
 
-def _fill_nulls(values: Any, fill: Any) -> Any:
+def _fill_nulls(values: Any, fill: Any, *, as_float: bool) -> Any:
+    """``values`` without nulls: these are ``fill``, or NaN of numbers ``as_float``, or empty."""
     if not isinstance(values, pa.Array) or not values.null_count:
         return values
     if pa.types.is_null(values.type):
@@ -195,7 +197,7 @@ def _fill_nulls(values: Any, fill: Any) -> Any:
         is_day = pa.types.is_date32(values.type) and isinstance(fill, int)
         fill = pa.scalar(fill, pa.int32()) if is_day else pa.scalar(fill)
         return values.fill_null(fill.cast(values.type))
-    if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
+    if as_float or pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
         return values.cast(pa.float64()).fill_null(float("nan"))
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()

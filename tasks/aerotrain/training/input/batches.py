@@ -1,5 +1,6 @@
 """From shards of serialized records to the batches of a model."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.training.input.rows import Rows
 from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
@@ -14,6 +16,9 @@ from aerotrain.training.internals import tensorflow2
 
 #: Takes a batch of features by name, returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 Transform = Callable[[dict[str, tf.Tensor]], Any]
+
+#: A line of the user's code in an error of AutoGraph, the last of which raised it.
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
@@ -121,10 +126,23 @@ def in_microbatches(
 
 
 def batch_spec(schema: Schema, transform: Transform) -> Any:
-    """The shapes and dtypes of a model's batches, without reading any."""
-    with tf.device("CPU:0"):
-        record = {name: tf.zeros(each.shape, each.dtype) for name, each in schema.items()}
-        return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
+    """The shapes and dtypes of a model's batches, without reading any.
+
+    Raises:
+        FinalError: the transform looks up a column that does not exist.
+    """
+    try:
+        with tf.device("CPU:0"):
+            record = {name: tf.zeros(each.shape, each.dtype) for name, each in schema.items()}
+            return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
+    except KeyError as error:
+        places = _PLACE.findall(str(error))
+        place = f" (line {places[-1][1]} of {Path(places[-1][0]).name})" if places else ""
+        name = str(error.args[0]).removeprefix("KeyError: ").strip("'\"")
+        raise FinalError(
+            f"transform looks up {name!r}{place}, and does not find it{nearest(name, schema)}; the "
+            f"columns of the data set are {', '.join(schema)}"
+        ) from error
 
 
 def every_record(

@@ -1,0 +1,237 @@
+"""What the first records show of each column, and what a model uses it for."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aerotrain.data.sources.declared import is_text_type
+
+#: The most words of a category that are typical, and the least records of each.
+_CATEGORY_WORDS, _CATEGORY_RECORDS = 50, 2
+
+#: Words of a text on average from which it is read as sentences.
+_SENTENCE = 3
+
+#: The share of different values from which a column of texts identifies its records.
+_IDENTIFYING = 0.9
+
+#: The most bytes of a word that the statistics count.
+_LONGEST_WORD = 64
+
+#: Names of columns that identify a record.
+_KEY_NAME = re.compile(r"(?i:(^|[_\s.-])(id|uuid|guid|key|index|nr|no))$|[a-z](Id|ID|Key)$")
+
+#: The formats of dates other than ISO 8601 that are tried, in this order.
+_DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
+
+_ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
+_ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
+
+
+class Use(StrEnum):
+    """What a column is used for."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+    TEXT = "text"
+    KEY = "identifier"
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True)
+class Column:
+    """The values of a column in the first records, null where they are missing."""
+
+    name: str
+    values: pa.ChunkedArray
+
+    @classmethod
+    def of(cls, name: str, values: pa.ChunkedArray) -> "Column":
+        """The column with texts instead of bytes and of indices, and nulls for empty texts."""
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if is_text_type(values.type):
+            try:
+                texts = values.cast(pa.string())
+            except pa.ArrowInvalid:  # bytes that are no text
+                return cls(name, values)
+            values = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+        return cls(name, values)
+
+    @cached_property
+    def known(self) -> pa.ChunkedArray:
+        return self.values.drop_null()
+
+    @property
+    def missing(self) -> int:
+        return self.values.null_count
+
+    @property
+    def is_text(self) -> bool:
+        return pa.types.is_string(self.values.type)
+
+    @property
+    def is_integer(self) -> bool:
+        return pa.types.is_integer(self.values.type)
+
+    @property
+    def is_number(self) -> bool:
+        types, kind = pa.types, self.values.type
+        return self.is_integer or types.is_floating(kind) or types.is_decimal(kind)
+
+    @property
+    def is_bool(self) -> bool:
+        return pa.types.is_boolean(self.values.type)
+
+    @cached_property
+    def counts(self) -> Mapping[Any, int]:
+        """How many records have each value, the most frequent value first."""
+        if not (self.is_text or self.is_number or self.is_bool):
+            return {}
+        counted = self.known.value_counts()
+        pairs = zip(
+            counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True
+        )
+        return dict(sorted(pairs, key=lambda each: (-each[1], str(each[0]))))
+
+    @property
+    def is_unique(self) -> bool:
+        return not self.missing and len(self.counts) == len(self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What a column is used for, why, and what ``prepare`` must know for it.
+
+    ``type`` is for ``types`` of the source, ``fill`` for ``fill`` of ``prepare``.
+    """
+
+    use: Use
+    why: str
+    type: str | None = None
+    fill: Any = None
+    is_time: bool = False
+
+    @classmethod
+    def left_out(cls, why: str) -> "Decision":
+        return cls(use=Use.LEFT_OUT, why=why)
+
+
+def decide(column: Column, *, is_json: bool) -> Decision:
+    """What to use a column for; ``is_json`` is whether its source is JSON lines."""
+    kind = column.values.type
+    if not len(column.known):
+        return Decision.left_out("has no value")
+    if len(column.counts) == 1 and (not column.missing or not column.is_text):
+        return Decision.left_out(f"is always {next(iter(column.counts))!r:.40}")
+    if column.is_bool:
+        return _of_bool(column, is_json=is_json)
+    if column.is_number:
+        return _of_number(column)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _time(column.known, f"{kind}", column.missing)
+    if column.is_text:
+        return _of_text(column)
+    return Decision.left_out(f"is {kind}, which transform would have to use by hand")
+
+
+def _of_bool(column: Column, *, is_json: bool) -> Decision:
+    if not column.missing:
+        return Decision(use=Use.NUMBER, why="true or false")
+    if is_json:  # whose values cannot be read as another type
+        why = f"true or false; {_count(column.missing)} missing count as false"
+        return Decision(use=Use.NUMBER, why=why, fill=False)
+    return Decision(use=Use.CATEGORY, why="true, false or missing", type="string")
+
+
+def _of_number(column: Column) -> Decision:
+    least, greatest = pc.min_max(column.known).values()
+    why = f"{len(column.counts):,} values from {_shown(least)} to {_shown(greatest)}"
+    if column.is_integer and column.is_unique and _identifies(column):
+        return Decision(use=Use.KEY, why=f"{why}, all different")
+    if column.missing:
+        why += f", {_count(column.missing)} missing"
+    if column.missing and column.is_integer:
+        return Decision(use=Use.NUMBER, why=why, type="float32")
+    return Decision(use=Use.NUMBER, why=why)
+
+
+def _identifies(column: Column) -> bool:
+    """Whether integers that are all different are names of records, by their own name or order."""
+    if _KEY_NAME.search(column.name):
+        return True
+    values = column.values.to_pylist()
+    return values == list(range(values[0], values[0] + len(values)))
+
+
+def _of_text(column: Column) -> Decision:
+    if (time := _time_of_texts(column)) is not None:
+        return time
+    records, different = len(column.known), len(column.counts)
+    words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(column.known))).as_py()
+    why = f"{different:,} texts"
+    if column.missing:
+        why += f", {_count(column.missing)} missing"
+    few = different <= _CATEGORY_WORDS and different * _CATEGORY_RECORDS <= records
+    longest = pc.max(pc.binary_length(column.known)).as_py()
+    if few and longest <= _LONGEST_WORD:
+        names = ", ".join(map(str, list(column.counts)[:4]))
+        return Decision(use=Use.CATEGORY, why=f"{why}: {names}{', …' if different > 4 else ''}")
+    if words >= _SENTENCE:
+        return Decision(use=Use.TEXT, why=f"{why} of {words:.0f} words on average")
+    if different > _IDENTIFYING * records:
+        alike = "all" if column.is_unique else "nearly all"
+        return Decision(use=Use.KEY, why=f"{why}, {alike} different")
+    if longest <= _LONGEST_WORD:
+        return Decision(use=Use.CATEGORY, why=f"{why}, of which the most frequent count")
+    return Decision(use=Use.TEXT, why=f"{why}, long ones")
+
+
+def _time_of_texts(column: Column) -> Decision | None:
+    """The decision for texts that are dates or times; None if some are not."""
+    for pattern, kind, type_ in (
+        (_ISO_DATE, "date", pa.date32()),
+        (_ISO_TIME, "timestamp", pa.timestamp("us")),
+    ):
+        if pc.all(pc.match_substring_regex(column.known, pattern)).as_py():
+            try:
+                return _time(column.known.cast(type_), f"{kind}s", column.missing, kind)
+            except pa.ArrowInvalid:  # such as a 31st of June, or with a time zone
+                return None
+    fitting = {}
+    for form in _DATE_FORMATS:
+        try:
+            fitting[form] = pc.strptime(column.known, format=form, unit="s").cast(pa.date32())
+        except pa.ArrowInvalid:
+            continue
+    if not fitting:
+        return None
+    form, *others = fitting
+    why = f"dates as {form}" + (f", or {others[0]}: all values fit both" if others else "")
+    return _time(fitting[form], why, column.missing, f"date {form}")
+
+
+def _time(known: pa.ChunkedArray, what: str, missing: int, kind: str | None = None) -> Decision:
+    """The decision for times. Integers have no value for missing, so these count as the median."""
+    least, greatest = (each.as_py() for each in pc.min_max(known).values())
+    why = f"{what}, from {least} to {greatest}"
+    if not missing:
+        return Decision(use=Use.NUMBER, why=why, type=kind, is_time=True)
+    middle = known.sort()[len(known) // 2].as_py()
+    why += f", {_count(missing)} missing count as {middle}"
+    return Decision(use=Use.NUMBER, why=why, type=kind, fill=middle.isoformat(), is_time=True)
+
+
+def _shown(value: pa.Scalar) -> str:
+    number = value.as_py()
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.6g}"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"

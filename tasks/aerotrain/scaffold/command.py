@@ -1,0 +1,124 @@
+"""The command ``aerotrain new``: reads, decides, says what it decided, and writes."""
+
+import keyword
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.scaffold.columns import Decision, Use, decide
+from aerotrain.scaffold.label import label_of, name_of_label
+from aerotrain.scaffold.pipeline import Columns, Place, of_columns, of_images, write
+from aerotrain.scaffold.sample import ImageSample, Sample, look_at, url_of
+
+#: Names that a DAG file imports, or that name its parts.
+_TAKEN = {"dag", "evaluate", "export", "prepare", "timedelta", "train", "training_params", "Path"}
+
+#: Asks for one of several columns.
+Ask = Callable[[Sequence[str]], str]
+
+
+def run(given: Namespace, ask: Ask | None) -> None:
+    """Carry out the command, and print what was decided and written.
+
+    ``ask`` is None if there is nobody to answer.
+
+    Raises:
+        FinalError: the name is taken, or the data cannot be used; the message says what to do.
+    """
+    _check_name(given.name)
+    place = Place(name=given.name, folder=Path(given.to).resolve(), url=url_of(given.address))
+    _check_free(place)
+    sample = look_at(given.address)
+    if isinstance(sample, ImageSample):
+        if given.label or given.task == "regression":
+            raise SpecError("the class of an image is its folder; leave --label and --task out")
+        texts = of_images(place, sample)
+        _print_table([(name, f"class, {count:,} images") for name, count in sample.counts.items()])
+    else:
+        columns = _decided(given, sample, ask)
+        texts = of_columns(place, columns)
+        _print_table(_rows(columns))
+    paths = write(place, texts)
+    print(f"wrote {', '.join(map(str, paths))}")
+    if "models" not in place.ignored.read_text():
+        print(
+            f"add the line models/ to {place.ignored}, or Airflow parses the modules as DAG files"
+        )
+    print(f"run it: make run DAG={given.name}, or trigger {given.name} in your Airflow")
+    print(f"test the module: python -m pytest {paths[2]}", flush=True)
+
+
+def _check_name(name: str) -> None:
+    if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
+        raise SpecError(
+            f"{name!r} cannot name a module; use letters, digits and underscores, and begin with a "
+            "letter"
+        )
+    if name in _TAKEN or name in sys.stdlib_module_names or find_spec(name) is not None:
+        raise SpecError(
+            f"{name!r} is the name of a Python module, or of a part of a DAG file, which yours "
+            f"would hide; choose another one, such as {name}_model"
+        )
+
+
+def _check_free(place: Place) -> None:
+    for path in place.files().values():
+        if path.exists():
+            raise SpecError(
+                f"{path} exists, and is not overwritten; choose another name, or move it"
+            )
+
+
+def _decided(given: Namespace, sample: Sample, ask: Ask | None) -> Columns:
+    is_json = sample.description["kind"] == "jsonl"
+    decisions = {name: decide(column, is_json=is_json) for name, column in sample.columns.items()}
+    name = name_of_label(given.name, sample.columns, decisions, given.label, ask)
+    label = label_of(sample.columns[name], given.task)
+    decisions[name] = Decision(use=Use.CATEGORY if label.classes else Use.NUMBER, why=label.why)
+    found = Columns(sample=sample, decisions=decisions, label=label)
+    if not any(map(found.of, (Use.NUMBER, Use.CATEGORY, Use.TEXT))):
+        raise SpecError(
+            f"no column is left to predict {name!r} from: "
+            + "; ".join(f"{other} {each.why}" for other, each in decisions.items() if other != name)
+        )
+    return found
+
+
+def _rows(columns: Columns) -> list[tuple[str, str]]:
+    """What each column was found to be, in words."""
+    rows = []
+    for name, each in columns.decisions.items():
+        what = f"{each.use}: {each.why}"
+        if name == columns.label.name:
+            what = each.why
+            if missing := columns.label.column.missing:
+                what += f"; {missing:,} records lack it, and are left out"
+        elif name == columns.key:
+            what = f"key of the records: {each.why}"
+        elif each.use is Use.KEY:
+            what = f"left out, an identifier: {each.why}"
+        elif each.use is Use.LEFT_OUT:
+            what = f"left out: {each.why}"
+        rows.append((name, what))
+    rows += [(name, f"left out: {why}") for name, why in columns.sample.left_out.items()]
+    read = f"{columns.sample.records:,} records" + (
+        "" if columns.sample.is_whole else ", the first"
+    )
+    if columns.sample.rejected:
+        read += f"; {columns.sample.rejected:,} others cannot be read, and are left out"
+    return [*rows, ("(all)", read)]
+
+
+def _print_table(rows: Sequence[tuple[str, str]]) -> None:
+    width = min(40, max(len(name) for name, _ in rows))
+    for name, what in rows:
+        print(f"  {name:{width}}  {what}")
+
+
+def asked(candidates: Sequence[str]) -> str:
+    """The column that the user types at the terminal."""
+    print(f"Which column is to be predicted? Probably one of: {', '.join(candidates)}")
+    return input("column: ").strip()

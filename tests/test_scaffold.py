@@ -1,0 +1,330 @@
+"""`aerotrain new`: what it decides by the first records, what it refuses, and what it writes."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from aerotrain.cli import main, parse
+from aerotrain.contract.errors import ExitCode, SpecError
+from aerotrain.scaffold.command import run
+from aerotrain.scaffold.csv_format import csv_options
+from aerotrain.scaffold.literals import Expression, call, literal
+
+ROOT = Path(__file__).parent.parent
+
+#: Table files of which each is read by `new`, with the words that it takes besides them.
+Rows = Sequence[Mapping[str, Any]]
+
+
+def written(path: Path, rows: Rows, delimiter: str = ",") -> Path:
+    """A CSV file of the rows."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, str]]:
+    """Run `aerotrain new NAME` into a folder; returns what it says of each column."""
+
+    def new(name: str, data: Path | str, *words: str, ask: Any = None) -> dict[str, str]:
+        folder = str(tmp_path / "dags")
+        run(parse(["new", name, "--from", str(data), "--to", folder, *words]), ask)
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+        pairs = (line.strip().split("  ", 1) for line in lines)
+        return {column: what.strip() for column, what in pairs}
+
+    return new
+
+
+def customers(count: int = 200) -> Rows:
+    """A table with everything that a column can be, whose label follows from two of them."""
+    random = Random(7)
+    rows = []
+    for number in range(count):
+        plan, spend = random.choice(["basic", "pro", ""]), random.gauss(60, 20)
+        day = date(2024, 1, 1) + timedelta(random.randrange(300))
+        rows.append(
+            {
+                "customer": f"c-{number:04d}",
+                "Monthly Spend ($)": f"{spend:.2f}",
+                "visits": random.choice(["", 1, 2, 3]),
+                "class": plan,
+                "since": "" if number % 19 == 7 else day.isoformat(),
+                'a "größe"': random.choice([160, 170.5]),
+                "active": random.choice(["true", "false"]),
+                "newsletter": random.choice(["true", "false", ""]),
+                "source": "web",
+                "note": f"called us {number} times about the {plan} plan",
+                "session": f"{random.randrange(10**12):x}",
+                "churned": "yes" if spend + 30 * (plan == "pro") > 65 else "no",
+            }
+        )
+    return rows
+
+
+def test_each_column_is_used_for_what_its_values_are(new: Any, tmp_path: Path) -> None:
+    said = new("churn", written(tmp_path / "x.csv", customers()), "--label", "churned")
+    kinds = {name: what.partition(":")[0] for name, what in said.items()}
+    assert kinds == {
+        "customer": "key of the records",
+        "Monthly Spend ($)": "number",
+        "visits": "number",
+        "class": "category",
+        "since": "number",
+        'a "größe"': "number",
+        "active": "number",
+        "newsletter": "category",
+        "source": "left out",
+        "note": "text",
+        "session": "left out, an identifier",
+        "churned": "the label, 2 classes",
+        "(all)": "200 records",
+    }
+    dag = (tmp_path / "dags" / "churn.py").read_text()
+    assert '"skip": ["source", "session"]' in dag
+    assert '"visits": "float32"' in dag
+    assert '"since": "date"' in dag
+    assert '"churned": ["no", "yes"]' in dag
+    assert 'fill={"since": "2024-' in dag
+
+
+def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: Path) -> None:
+    rows = [
+        {"Fläche": f"{each},5", "Einzug": f"{each % 28 + 1:02d}.11.2021", "Miete": f"{9 * each},25"}
+        for each in range(40)
+    ]
+    path = tmp_path / "miete.csv"
+    path.write_bytes(written(path, rows, ";").read_text().encode("cp1252"))
+    said = new("miete", path)
+    assert said["Miete"].startswith("the label, a number of mean 175.8")
+    assert said["Einzug"].startswith("number: dates as %d.%m.%Y, from 2021-11-01")
+    dag = (tmp_path / "dags" / "miete.py").read_text()
+    assert '"encoding": "cp1252"' in dag
+    assert '"delimiter": ";"' in dag
+    assert '"decimal": ","' in dag
+
+
+def test_words_for_missing_numbers_and_an_unnamed_index_are_found() -> None:
+    assert csv_options(b",price,name\n0,1.5,a\n1,-,b\n2,?,-\n3,4,c\n") == {
+        "nulls": ["-", "?"],
+        "skip": [""],
+    }
+
+
+def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> None:
+    count = 60
+    columns = {
+        "n": pa.array([None, 1, 2] * 20),
+        "when": pa.array([datetime(2026, 1, 1 + each % 20) for each in range(count)]),
+        "tags": pa.array([["a"] * (each % 3) for each in range(count)]),
+        "target": pa.array([float(each % 2) for each in range(count)]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    said = new("flat", tmp_path / "x.parquet")
+    assert said["n"] == "number: 2 values from 1 to 2, 20 missing"
+    assert said["when"].startswith("number: timestamp")
+    assert said["tags"].startswith("left out: ")
+    assert said["target"] == "the label, 2 classes: 0, 1"
+
+    lines = [
+        {"vip": [True, False, None][each % 3], "day": f"2026-01-{1 + each % 20:02d}", "y": each % 4}
+        for each in range(count)
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    said = new("lines", tmp_path / "x.jsonl")
+    assert said["vip"] == "number: true or false; 20 missing count as false"
+    assert said["day"].startswith("number: dates, from 2026-01-01")
+    assert said["y"] == "the label, 4 classes: 0, 1, 2, 3"
+
+
+def test_a_label_that_some_records_lack_leaves_them_out(new: Any, tmp_path: Path) -> None:
+    rows = [{"x": each % 9, "y": "" if each % 10 == 0 else each % 3 + 4} for each in range(100)]
+    said = new("few", written(tmp_path / "x.csv", rows))
+    assert said["y"].endswith("3 classes: 4, 5, 6; 10 records lack it, and are left out")
+    dag = (tmp_path / "dags" / "few.py").read_text()
+    assert 'ranges={"y": [4, 6]}' in dag
+    assert "max_rejected=10" in dag
+
+
+NUMBERS = [{"a": each, "b": each % 7, "y": each % 2} for each in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "message"),
+    [
+        (["churn"], [{"a": n, "b": n % 7} for n in range(60)], "in doubt; name it by --label.*'b'"),
+        (["churn", "--label", "c"], NUMBERS, "no column 'c' to predict.*the columns are a, b, y"),
+        (["churn", "--label", "y"], NUMBERS[:3], "has 3 records, .* at least 30"),
+        (["churn"], [{**row, "y": "no"} for row in NUMBERS], "'y' .* only has the value 'no'"),
+        (["churn", "--label", "a", "--task", "classification"], NUMBERS * 3, None),
+        (["keras"], NUMBERS, "'keras' is the name of a Python module"),
+        (["train"], NUMBERS, "'train' is the name of .* part of a DAG file"),
+        (["my-dag"], NUMBERS, "'my-dag' cannot name a module"),
+        (["class"], NUMBERS, "'class' cannot name a module"),
+    ],
+)
+def test_what_cannot_become_a_pipeline_is_refused_in_one_sentence(
+    new: Any, tmp_path: Path, words: list[str], rows: Rows, message: str | None
+) -> None:
+    data = written(tmp_path / "x.csv", rows)
+    if message is None:
+        assert "60 classes" in new(words[0], data, *words[1:])["a"]
+        return
+    with pytest.raises(Exception, match=message):
+        new(words[0], data, *words[1:])
+    assert not (tmp_path / "dags").exists()
+
+
+def test_no_file_is_overwritten(new: Any, tmp_path: Path) -> None:
+    data = written(tmp_path / "x.csv", NUMBERS)
+    new("once", data)
+    (tmp_path / "dags" / "once.py").write_text("mine")
+    with pytest.raises(SpecError, match=r"once\.py exists, and is not overwritten"):
+        new("once", data)
+    assert (tmp_path / "dags" / "once.py").read_text() == "mine"
+
+
+def test_a_label_in_doubt_is_asked_at_a_terminal(new: Any, tmp_path: Path) -> None:
+    asked = []
+
+    def ask(columns: Sequence[str]) -> str:
+        asked.append(list(columns))
+        return "b"
+
+    data = written(tmp_path / "x.csv", [{"a": n / 9, "b": n % 7} for n in range(60)])
+    assert new("churn", data, ask=ask)["b"].startswith("the label, 7 classes")
+    assert asked == [["a", "b"]]
+
+
+def test_the_command_prints_an_error_as_other_commands_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["new", "churn", "--from", str(tmp_path / "no.csv")])
+    assert ended.value.code == ExitCode.FINAL
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("error: the source is empty: there is no file at file://")
+
+
+def test_a_literal_takes_a_line_for_each_item_only_if_it_does_not_fit() -> None:
+    assert literal({"a": (1,), "b": ['"x"', "it's"]}) == """{"a": (1,), "b": ['"x"', "it's"]}"""
+    long = {"url": Expression("DATA"), "names": ["a" * 40, "b" * 40]}
+    assert literal(long, indent=4).splitlines()[1:3] == [
+        '        "url": DATA,',
+        '        "names": [',
+    ]
+    assert call("f", [("", 1), ("x", [2])], indent=0, before=0) == "f(1, x=[2])"
+
+
+@pytest.fixture(scope="module")
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pipelines of each kind, below whose `dags` their data are."""
+    folder = tmp_path_factory.mktemp("clone")
+    data = folder / "dags" / "data"
+    data.mkdir(parents=True)
+    random = Random(3)
+    written(data / "customers.csv", customers(600))
+    rents = [
+        {"area": area, "rooms": area // 30, "rent": 300 + 11 * area + random.randrange(20)}
+        for area in (random.randrange(20, 140) for _ in range(400))
+    ]
+    pq.write_table(pa.Table.from_pylist(rents), data / "rents.parquet")
+    words = ["fine kind great", "late rude torn", "cheap small light"]
+    mails = [
+        {"text": f"{words[each % 3]} parcel no. {random.randrange(9999)}", "topic": f"t{each % 3}"}
+        for each in range(300)
+    ]
+    (data / "mails.jsonl").write_text("\n".join(map(json.dumps, mails)))
+    draw(data / "shapes")
+    for words in (
+        ["churn", "--from", str(data / "customers.csv"), "--label", "churned"],
+        ["rents", "--from", str(data / "rents.parquet"), "--label", "rent"],
+        ["topics", "--from", str(data / "mails.jsonl"), "--label", "topic"],
+        ["shapes", "--from", str(data / "shapes")],
+    ):
+        run(parse(["new", *words, "--to", str(folder / "dags")]), None)
+    return folder
+
+
+def draw(folder: Path) -> None:
+    """Images of two classes: black above, or below."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(5)
+    for name, rows in (("above", slice(0, 20)), ("below", slice(20, 40))):
+        (folder / name).mkdir(parents=True)
+        for number in range(30):
+            image = random.integers(150, 255, (40, 40, 3), np.uint8)
+            image[rows] //= 4
+            tf.io.write_file(str(folder / name / f"{number}.png"), tf.io.encode_png(image))
+
+
+@pytest.mark.process
+def test_what_is_written_passes_ruff_and_its_own_tests(pipelines: Path) -> None:
+    ours = '["aerotrain", "aerotrain_airflow"]'
+    settings = ["--config", str(ROOT / "pyproject.toml")]
+    for words in (
+        ["check", *settings, "--config", f"lint.isort.known-first-party={ours}"],
+        ["format", "--check", *settings],
+    ):
+        command = [sys.executable, "-m", "ruff", *words, str(pipelines)]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    tested = subprocess.run(command, cwd=pipelines, capture_output=True, text=True, check=False)
+    assert "8 passed" in tested.stdout, tested.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("name", "metric", "least"),
+    [
+        ("churn", "accuracy", 0.8),
+        ("rents", "r2_score", 0.8),
+        ("topics", "accuracy", 0.9),
+        ("shapes", "accuracy", 0.8),
+    ],
+)
+def test_what_is_written_runs_at_once_and_learns(
+    pipelines: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    metric: str,
+    least: float,
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    from aerotrain import evaluate, export
+    from aerotrain import train as training
+    from aerotrain.standalone import prepare
+    from support.training_fixtures import Pipeline
+
+    monkeypatch.syspath_prepend(str(pipelines / "dags" / "models"))
+    bag = DagBag(str(pipelines / "dags" / f"{name}.py"))
+    assert bag.import_errors == {}
+    dag = bag.dags[name]
+    planned = dag.get_task("prepare.plan").job["arguments"]
+    rules = {key: each for key, each in planned.items() if key not in ("shards", "allow_drift")}
+    pipeline = Pipeline(tmp_path, data="")
+    data = prepare(pipeline.store, tmp_path / "scratch", **rules)
+    epochs, threshold = (dag.params.dump()[each] for each in ("epochs", "threshold"))
+    wanted = {"model": name, "data": data, "epochs": epochs, "hparams": {"learning_rate": 1e-3}}
+    model = training.run(pipeline.replica("train", "r", **wanted))
+    passed = {"model": model, "data": data, "thresholds": {metric: threshold}}
+    assert evaluate.run(pipeline.replica("evaluate", "r", **passed))[metric] > least
+    assert export.run(pipeline.replica("export", "r", model=model, data=data)).endswith("/1")
