@@ -136,7 +136,8 @@ def test_pictures_do_not_depend_on_the_order_of_records_or_partitions(
 
 
 def test_encoded_pictures_of_many_sizes_do_not_depend_on_the_order_either() -> None:
-    sizes = np.random.default_rng(0).integers(1, 12_000, 200)
+    # A large picture does not fit after a small one, and keeps later ones out in any partition.
+    sizes = np.random.default_rng(0).choice([500, 23_900], 200)
     files = pa.array([b"\xff\xd8\xff" + bytes(int(size)) for size in sizes])
     columns = {"image": column_of("image", files)}
     rows = np.arange(200)
