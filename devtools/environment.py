@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Mapping
+from configparser import ConfigParser
+from io import StringIO
 from pathlib import Path
 
 from devtools.home import USER, Home, Secrets
@@ -54,6 +56,19 @@ def component_environment(
             [str(project / "tasks"), str(project / "plugins"), inherited.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep),
     }
+
+
+def config_text(environment: Mapping[str, str]) -> str:
+    """The settings among these variables as the text of an ``airflow.cfg``."""
+    config = ConfigParser(interpolation=None)
+    for name, value in environment.items():
+        kind, *place = name.split("__", 2)
+        if kind == "AIRFLOW" and len(place) == 2:
+            section, key = (each.lower() for each in place)
+            config.read_dict({section: {key: value.replace("%", "%%")}})
+    text = StringIO()
+    config.write(text)
+    return text.getvalue()
 
 
 def sqlite(home: Home) -> str:

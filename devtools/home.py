@@ -21,6 +21,7 @@ class Home:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.airflow = root / "airflow"  # AIRFLOW_HOME: the task logs, and a database in SQLite
+        self.config = self.airflow / "airflow.cfg"  # for the command `airflow`
         self.sqlite = self.airflow / "airflow.db"  # only where PostgreSQL cannot run
         self.postgres = root / "postgres"  # the data of PostgreSQL, one folder per major version
         self.store = root / "store"  # the data of the S3 server

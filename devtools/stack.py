@@ -26,6 +26,7 @@ from devtools.environment import (
     SERVER,
     base_url,
     component_environment,
+    config_text,
     sqlite,
     store_environment,
 )
@@ -183,6 +184,7 @@ def _start_with(
     secrets = Secrets.of(home)
     url = database.url if database else sqlite(home)
     environment = component_environment(home, project, port, secrets, os.environ, url)
+    write_private(home.config, config_text(environment))
     airflow = Preloaded(environment, home)
     exits.callback(airflow.end)
 
