@@ -70,8 +70,8 @@ def test_an_interval_is_due_once_per_period():
 
 
 def test_the_pace_is_that_of_the_latest_progress():
-    pace = Pace(batch_size=32, now=0.0, step=100)
-    assert pace.at(0.0, 100) == 0.0
+    pace = Pace(batch_size=32)
+    assert pace.at(0.0, 100) is None  # the first steps include the compilation
     assert pace.at(2.0, 110) == 160.0
     for second in range(3, 30):
         last = pace.at(second, 110 + 10 * second)
