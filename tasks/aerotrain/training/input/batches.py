@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.training.input.rows import Rows
 from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
@@ -121,10 +122,24 @@ def in_microbatches(
 
 
 def batch_spec(schema: Schema, transform: Transform) -> Any:
-    """The shapes and dtypes of a model's batches, without reading any."""
+    """The shapes and dtypes of a model's batches, without reading any.
+
+    Raises:
+        FinalError: the transform reads a column that does not exist.
+    """
     with tf.device("CPU:0"):
         record = {name: tf.zeros(each.shape, each.dtype) for name, each in schema.items()}
-        return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
+        try:
+            return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
+        except KeyError as error:
+            # TensorFlow puts the lines of the user's module into the message of the error.
+            key = getattr(error, "original_key", error.args[0])
+            if key in schema:
+                raise
+            raise FinalError(
+                f"the transform reads {key!r}, which is no column{nearest(str(key), schema)}; the "
+                f"columns are {', '.join(schema)}"
+            ) from error
 
 
 def every_record(
