@@ -17,7 +17,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
-from aerotrain.training.checkpoints.interval import Interval
+from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
 from aerotrain.training.input.order import Schedule
@@ -67,6 +67,15 @@ def test_an_interval_is_due_once_per_period():
     for now[0] in (5.0, 10.0, 12.0, 19.0, 25.0):
         seen.append(every.due())
     assert seen == [False, True, False, False, True]
+
+
+def test_progress_is_printed_at_first_more_often():
+    now = [0.0]
+    every = GrowingInterval(1, 10, lambda: now[0])
+    due = []
+    for now[0] in range(1, 60):
+        due += [now[0]] if every.due() else []
+    assert due == [1, 3, 7, 15, 25, 35, 45, 55]
 
 
 def test_the_pace_is_that_of_the_latest_progress():

@@ -19,7 +19,7 @@ from aerotrain_airflow.settings import Settings
 _CONSOLE = "https://s3.console.aws.amazon.com/s3/buckets"
 
 
-class _StoreLink(BaseOperatorLink):  # type: ignore[misc]  # attrs' decorator has no types
+class StoreLink(BaseOperatorLink):
     """A link to an object or a folder in the store."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
@@ -32,7 +32,7 @@ class _StoreLink(BaseOperatorLink):  # type: ignore[misc]  # attrs' decorator ha
         raise NotImplementedError
 
 
-class OutputLink(_StoreLink):
+class OutputLink(StoreLink):
     """The folder of the task's output."""
 
     name = "Output"
@@ -41,7 +41,7 @@ class OutputLink(_StoreLink):
         return prefix_of(**place_of(operator, ti, settings)) + "/"
 
 
-class EventLogLink(_StoreLink):
+class EventLogLink(StoreLink):
     """The event log of a training: failures, restarts, checkpoints and the goodput."""
 
     name = "Event log"
@@ -52,7 +52,7 @@ class EventLogLink(_StoreLink):
         return f"{prefix_of(**place_of(operator, ti, settings))}/{RUN_LOG}"
 
 
-class StatisticsLink(_StoreLink):
+class StatisticsLink(StoreLink):
     """The page of statistics of the data set that the task wrote or read."""
 
     name = "Statistics"

@@ -140,10 +140,14 @@ class Progress:
             return None
         pairs = dict(pair.split("=", 1) for pair in match[1].split())
         try:
-            steps = {name: int(pairs[name]) for name in ("step", "steps")}
-            pace = ("examples_per_second", "seconds_left")
-            known = {name: float(pairs[name]) for name in pace if name in pairs}
-            return cls(**steps, loss=float(pairs["loss"]), **known)
+            pace, left = pairs.get("examples_per_second"), pairs.get("seconds_left")
+            return cls(
+                step=int(pairs["step"]),
+                steps=int(pairs["steps"]),
+                loss=float(pairs["loss"]),
+                examples_per_second=None if pace is None else float(pace),
+                seconds_left=None if left is None else float(left),
+            )
         except (KeyError, ValueError):
             return None
 
