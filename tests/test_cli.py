@@ -84,7 +84,7 @@ def test_the_help_names_the_word_for_null(capsys):
     with pytest.raises(SystemExit):
         parse(["train", "--help"])
     words = " ".join(capsys.readouterr().out.split())
-    assert "the chief not counted. auto: the strategy's default." in words
+    assert "the chief not counted. auto: 1 under multi_worker_mirrored, 2 under" in words
     assert "Empty: the" not in words
 
 

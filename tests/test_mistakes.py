@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.data.dataset import Feature
+from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained
 
@@ -108,3 +110,12 @@ def test_a_label_out_of_range_is_explained_on_parameter_servers(digits):
         said, _ = processes["chief"].communicate(60)
         assert processes["chief"].wait(60) == ExitCode.FINAL
     assert "has outputs for the labels 0 to 4 (compiled in line" in said
+
+
+def test_a_column_that_a_transform_reads_and_no_record_has_is_named_with_those_that_exist():
+    schema = {"image": Feature("uint8", (8, 8)), "label": Feature("int64")}
+    with pytest.raises(
+        FinalError,
+        match=r"reads 'imgae', which is no column, did you mean 'image'.*; the columns are image",
+    ):
+        batch_spec(schema, lambda features: (features["imgae"], features["label"]))

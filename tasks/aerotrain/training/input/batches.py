@@ -1,5 +1,6 @@
 """From shards of serialized records to the batches of a model."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,10 @@ def in_microbatches(
     return made.apply(endless).prefetch(tf.data.AUTOTUNE)
 
 
+#: The key in TensorFlow's message of a KeyError.
+_KEY = re.compile(r"KeyError: '(.*)'")
+
+
 def batch_spec(schema: Schema, transform: Transform) -> Any:
     """The shapes and dtypes of a model's batches, without reading any.
 
@@ -132,8 +137,9 @@ def batch_spec(schema: Schema, transform: Transform) -> Any:
         try:
             return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
         except KeyError as error:
-            # TensorFlow puts the lines of the user's module into the message of the error.
-            key = getattr(error, "original_key", error.args[0])
+            # TensorFlow puts the lines of the user's module, and the error, into the message.
+            found = _KEY.search(str(error.args[0]))
+            key = found[1] if found else error.args[0]
             if key in schema:
                 raise
             raise FinalError(
