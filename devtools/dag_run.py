@@ -147,10 +147,10 @@ def _end_of_log(api: AirflowApi, instance: Mapping[str, Any]) -> str:
     if instance["map_index"] >= 0:
         name += f"[{instance['map_index']}]"
     events, _ = api.log(instance)
-    errors = [detail for event in events for detail in event.get("error_detail") or ()]
+    errors = [detail["exc_value"] for event in events for detail in event.get("error_detail") or ()]
     lines = [str(event.get("event", json.dumps(event))) for event in events]
     last = [line for line in lines if not line.startswith(_FOLDS)][-_LAST_LINES:]
     shown = [f"task {name} failed; its log ends:", *(f"  {line}" for line in last)]
     if errors:
-        shown.append(f"error: {errors[-1]['exc_value']}")
+        shown.append(f"error: {errors[-1]}")
     return "\n".join(shown)

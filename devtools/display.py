@@ -130,12 +130,13 @@ class Board:
 
 def _bar(training: Progress) -> Table:
     bar = Table.grid(padding=(0, 2))
+    pace, left = training.examples_per_second, training.seconds_left
     bar.add_row(
         f"step {training.step}/{training.steps}",
         ProgressBar(total=training.steps, completed=training.step, width=30),
         f"loss {training.loss:.4f}",
-        f"{training.examples_per_second:.0f} examples/s",
-        f"{training.seconds_left:.0f} s left",
+        *([] if pace is None else [f"{pace:.0f} examples/s"]),
+        *([] if left is None else [f"{left:.0f} s left"]),
     )
     return bar
 

@@ -31,7 +31,7 @@ def page() -> str:
             if each.option.section is section:
                 mark = "" if each.option.in_form else " †"
                 default = json.dumps(each.default, ensure_ascii=False)
-                help_ = each.option.help.replace("\n", "<br>").replace("|", "\\|")
+                help_ = each.option.full_help.replace("\n", "<br>").replace("|", "\\|")
                 lines.append(f"| `{name}`{mark} | {_values(each.option)} | `{default}` | {help_} |")
     lines += [
         "",

@@ -168,6 +168,11 @@ def test_a_model_checkpoint_of_the_best_only_exports_the_best(capsys):
 def test_the_best_of_a_metric_that_keras_does_not_know_needs_a_direction():
     with pytest.raises(FinalError, match=r"write max:val_score or min:val_score"):
         Callbacks("m", [], network(), 1, export_best="val_score")
+    names = ["loss", "accuracy", "val_loss", "val_accuracy"]
+    with pytest.raises(
+        FinalError, match="'val_acc', which is not logged, did you mean 'val_accura"
+    ):
+        Callbacks("m", [], network(), 1, export_best="val_acc", logged=names)
     [best] = Callbacks("m", [], network(), 1, export_best="max:val_score").given
     with pytest.raises(FinalError, match="export_best is 'val_score', which is not logged"):
         Callbacks("m", [best], network(), 1).check_monitored(["loss"], ["loss"])

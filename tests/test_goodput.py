@@ -55,8 +55,10 @@ def test_a_kill_costs_the_restart_and_the_repeated_steps() -> None:
     )
     assert (found.steps, found.steps_twice, found.restarts) == (800, 100, 1)
     assert str(found) == (
-        "goodput 72.7%, 110 s in all, start-up 10 s, recovery 10 s, rework 10 s, "
-        "100 of 800 steps done twice"
+        "73% of 110 s were training steps that count; the rest: start of the replicas 10 s, "
+        "recovery from failures 10 s, steps done again 10 s; 100 of 800 steps were done twice "
+        "(this share is the goodput: "
+        "https://research.google/blog/introducing-ml-productivity-goodput/)"
     )
 
 

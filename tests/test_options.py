@@ -1,5 +1,6 @@
 """Options are declared once; form, checks, command line and docs are derived from them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,14 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from aerotrain.cli import parse
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.options import Kind, Section, check_options, option, options_of
+from aerotrain.contract.options import (
+    Kind,
+    Section,
+    check_options,
+    check_strategy,
+    option,
+    options_of,
+)
 from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.params import OPTIONS, training_params
 from devtools import options_page
@@ -68,10 +76,102 @@ def test_options_are_in_the_order_of_the_sections_of_the_form():
 def test_the_form_and_the_rest_schema_have_the_bounds_of_the_declaration():
     params = training_params()
     assert params["epochs"].schema["minimum"] == 1
-    assert params["progress_timeout"].schema["exclusiveMinimum"] == 0
+    assert params["store_timeout"].schema["exclusiveMinimum"] == 0
     assert params["checkpoint_interval"].schema["type"] == ["null", "number"]
     assert params["launcher"].schema["enum"] == [None, "process", "kubernetes"]
     assert params["mesh"].schema["propertyNames"] == {"enum": ["batch", "model"]}
+
+
+NOT_FINITE = [float("nan"), float("inf"), float("-inf"), json.loads("1e999")]
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+@pytest.mark.parametrize("name", ["learning_rate", "threshold", "checkpoint_interval"])
+def test_a_number_that_airflow_would_store_as_null_is_refused(name, value):
+    with pytest.raises(ParamValidationError):
+        training_params()[name].resolve(value)
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+def test_a_hyperparameter_that_airflow_would_store_as_null_is_refused(value):
+    with pytest.raises(ParamValidationError):
+        training_params()["hparams"].resolve({"l2": value})
+
+
+def test_hyperparameters_may_be_of_any_type_and_number():
+    given = {"text": "a", "list": [1], "none": None, "on": True, "zero": 0, "large": -1e300}
+    assert training_params()["hparams"].resolve(given) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("progress_timeout", 1e-9), ("shards", 1_000_000), ("strategy", None)]
+)
+def test_a_value_that_cannot_work_is_refused_when_a_run_is_triggered(name, value):
+    with pytest.raises(ParamValidationError):
+        training_params()[name].resolve(value)
+
+
+@pytest.mark.parametrize("address", ["<b>tpu</b>", "http://10.0.0.2", "grpc://a b:1", ""])
+def test_what_is_no_address_of_a_tpu_is_refused(address):
+    with pytest.raises(SpecError, match="tpu must be the name of a TPU, or grpc://host:port, got"):
+        training_params(tpu=address)
+
+
+def test_a_default_of_a_dag_is_checked_because_the_form_would_show_nothing():
+    with pytest.raises(SpecError, match="epochs must be a whole number of 1 or more, got 0"):
+        training_params(epochs=0)
+
+
+def test_an_option_of_another_strategy_is_refused():
+    meshed = TrainArguments(model="m", data="d", mesh={"batch": 2})
+    check_strategy(meshed, "dtensor")
+    with pytest.raises(SpecError, match=r"mesh is .*, which only the strategy 'dtensor' uses"):
+        check_strategy(meshed, "mirrored")
+    # A DAG file may describe a TPU, and a run choose another strategy.
+    check_strategy(TrainArguments(model="m", data="d", tpu="grpc://a:1", tpu_seconds=3), "mirrored")
+
+
+def form():
+    """The titles of the form's fields by section, in its order; ``*`` marks those with a star."""
+    sections = {}
+    for param in training_params().values():
+        star = "" if "null" in param.schema["type"] else "*"
+        sections.setdefault(param.schema["section"], []).append(param.schema["title"] + star)
+    return sections
+
+
+def test_the_form_shows_training_first_and_open():
+    section, titles = next(iter(form().items()))
+    assert section == "Run Parameters"  # Airflow's form opens the section of that name
+    assert titles[:2] == ["Epochs*", "Batch size*"]
+    assert titles[-1] == "Keep the best epoch by metric"
+
+
+def test_what_is_rarely_needed_is_in_one_section_at_the_end():
+    section, titles = list(form().items())[-1]
+    assert section == "Rarely needed"
+    assert {"dtensor: mesh", "dtensor: layout"} <= set(titles)
+    assert "multi_worker_mirrored: size of an all-reduce (bytes)*" in titles
+
+
+def test_only_a_field_that_needs_a_value_has_a_star():
+    for name, param in training_params().items():
+        value = param.schema["default_of_dag"]
+        may_be_empty = value is None or isinstance(value, bool | dict)
+        if name == "checkpoint_interval":
+            may_be_empty = True
+        assert ("null" in param.schema["type"]) == may_be_empty, name
+
+
+def test_the_form_shows_no_literal_null():
+    for name, param in training_params().items():
+        if None in param.schema.get("enum", ()):
+            assert param.schema["values_display"] == {"None": "(the setting of this Airflow)"}, name
+
+
+def test_the_form_says_what_an_empty_field_means():
+    said = training_params()["workers"].schema["description_md"]
+    assert "Empty: 1 under multi_worker_mirrored, 2 under parameter_server" in said
 
 
 def test_a_run_cannot_choose_where_its_data_are_sent():

@@ -31,6 +31,18 @@ def test_input_replicas_always_have_a_dispatcher(asked, roles):
     assert job.count(Role.INPUT) == (asked or 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [("hparams", {"units": 8}), ("resources", {}), ("check_model", False), ("workers", None)],
+)
+def test_null_over_rest_is_the_same_as_leaving_the_param_out(name, default):
+    with DAG("nulls", params=training_params(hparams={"units": 8}, check_model=False)) as dag:
+        pass
+    dag.params[name] = None  # as Airflow does with the conf of a run
+    context = {"params": dag.params.validate(), "dag": dag}
+    assert RunParam(name).resolve(context) == default
+
+
 def test_a_switch_is_shown_as_its_param_in_a_rendered_template():
     assert str(RunSwitch("evaluator")) == "{{ params.evaluator }}"
 

@@ -439,7 +439,7 @@ def test_an_empty_source_writes_nothing_at_all(tmp_path: Path, write_source: Wri
         ({"source": {"kind": "python", "module": "nowhere"}}, "there is no module 'nowhere'"),
         ({"source": {"kind": "python", "module": "json"}}, "no function list_parts"),
         ({"splits": {"../x": 1.0}}, "cannot be part of a file's name"),
-        ({"shards": 0}, "shards must be a whole number of 1 or more, got 0"),
+        ({"shards": 0}, "shards must be a whole number from 1 to 10000, got 0"),
     ],
 )
 def test_invalid_arguments_of_plan_are_refused(
@@ -448,6 +448,14 @@ def test_invalid_arguments_of_plan_are_refused(
     arguments = {"source": {"kind": "python", "module": "json"}} | arguments
     with pytest.raises((FinalError, SpecError), match=words):
         run_step("data.prepare.plan", tmp_path.as_uri(), tmp_path, **arguments)
+
+
+def test_far_more_shards_than_records_are_refused(tmp_path: Path, write_source: Write) -> None:
+    few = write_source()
+    with pytest.raises(
+        FinalError, match=r"cannot be divided into \d+ shards.*ask for 100 shards or"
+    ):
+        prepare(tmp_path.as_uri(), tmp_path, few, shards=9000)
 
 
 def _frames(path: Path) -> list[bytes]:

@@ -7,13 +7,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import SpecError, TemporaryError
 from aerotrain.contract.job import Job, ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
@@ -57,6 +58,18 @@ def test_the_plan_names_a_command_for_every_replica_and_starts_none(
     plan = launcher.plan(job(tmp_path), "try-1")
     assert str(plan).count("-m aerotrain.replica") == 4
     assert not plan.folder.exists()
+
+
+def test_a_job_of_more_processes_than_the_machine_can_serve_is_refused(
+    launcher: Launcher[Any], tmp_path: Path
+) -> None:
+    few = job(tmp_path)
+    workers = replace(few.replica(Role.WORKER), count=100_000)
+    others = [each for each in few.replicas if each.role is not Role.WORKER]
+    with pytest.raises(
+        SpecError, match=r"has 10000\d replicas, and this machine has \d+ cores.*at "
+    ):
+        launcher.plan(replace(few, replicas=(*others, workers)), "try-1")
 
 
 def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(

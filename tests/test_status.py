@@ -70,6 +70,9 @@ def test_a_result_is_equal_after_a_round_trip_through_json() -> None:
 def test_a_progress_line_is_found_after_any_prefix_of_a_log() -> None:
     progress = Progress(step=120, steps=540, loss=0.231, examples_per_second=4210, seconds_left=12)
     assert Progress.parse(f"[2026-11-21, 10:00:00] INFO - [chief] {progress}") == progress
+    first = Progress(step=50, steps=540, loss=0.231)  # the pace is not known yet
+    assert str(first) == "progress step=50 steps=540 loss=0.2310"
+    assert Progress.parse(str(first)) == first
 
 
 @pytest.mark.parametrize("line", ["", "progress", "in progress step=1", "progress step=x steps=2"])

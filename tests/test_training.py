@@ -17,7 +17,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.store import CorruptError
 from aerotrain.train import run
-from aerotrain.training.checkpoints.interval import Interval
+from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.hooks.report import Pace
 from aerotrain.training.input.batches import batch_spec, parse
 from aerotrain.training.input.order import Schedule
@@ -69,9 +69,18 @@ def test_an_interval_is_due_once_per_period():
     assert seen == [False, True, False, False, True]
 
 
+def test_progress_is_printed_at_first_more_often():
+    now = [0.0]
+    every = GrowingInterval(1, 10, lambda: now[0])
+    due = []
+    for now[0] in range(1, 60):
+        due += [now[0]] if every.due() else []
+    assert due == [1, 3, 7, 15, 25, 35, 45, 55]
+
+
 def test_the_pace_is_that_of_the_latest_progress():
-    pace = Pace(batch_size=32, now=0.0, step=100)
-    assert pace.at(0.0, 100) == 0.0
+    pace = Pace(batch_size=32)
+    assert pace.at(0.0, 100) is None  # the first steps include the compilation
     assert pace.at(2.0, 110) == 160.0
     for second in range(3, 30):
         last = pace.at(second, 110 + 10 * second)

@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, Context
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.names import job_name, path_segment
+from aerotrain.contract.options import check_strategy
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.user_code import publish_code
 from aerotrain_airflow.controller.history import with_fewer_workers
@@ -34,24 +35,31 @@ def describe(
         SpecError: it cannot run; the message says why.
     """
     ti = context["ti"]
-    segment = path_segment(task.task_id)
-    if ti.map_index is not None and ti.map_index >= 0:
-        segment = f"{segment}/{ti.map_index}"
     described = Job.from_dict(
         {
             "code": _models_folder(task),
             **job,
             "name": job_name(ti.dag_id, ti.run_id, task.task_id, ti.map_index or 0),
-            "store": f"{settings.store}/{path_segment(ti.dag_id)}",
-            "run": path_segment(ti.run_id),
-            "task": segment,
+            **place_of(task, ti, settings),
             "arguments": {**job.get("arguments", {}), **arguments},
         }
     )
     checked = ARGUMENTS.get(described.module)
     if checked is not None:
-        checked.of(described.arguments)
+        check_strategy(checked.of(described.arguments), described.strategy)
     return described
+
+
+def place_of(task: BaseOperator, ti: Any, settings: Settings) -> dict[str, str]:
+    """Where a task instance writes: the store of its pipeline, and the segments of run and task."""
+    segment = path_segment(task.task_id)
+    if ti.map_index is not None and ti.map_index >= 0:
+        segment = f"{segment}/{ti.map_index}"
+    return {
+        "store": f"{settings.store}/{path_segment(ti.dag_id)}",
+        "run": path_segment(ti.run_id),
+        "task": segment,
+    }
 
 
 def without_unplaced_workers(job: Job, settings: Settings) -> Job:

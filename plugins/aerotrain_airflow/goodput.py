@@ -19,6 +19,18 @@ from typing import Any
 from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, RUN_LOG, Event, EventType, read
 from aerotrain.store import MissingError, Store
 
+#: What goodput means, for who reads it in a log for the first time.
+_MEANING = "https://research.google/blog/introducing-ml-productivity-goodput/"
+
+#: What the time was lost for, in a task's log.
+_WORDS: Mapping[str, str] = {
+    "start-up": "start of the replicas",
+    "recovery": "recovery from failures",
+    "save stall": "waiting for checkpoints",
+    "rework": "steps done again",
+    "other": "other work, such as validation",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
@@ -44,13 +56,14 @@ class Goodput:
 
     def __str__(self) -> str:
         """One line for a task's log."""
-        parts = [f"{self.wall:.0f} s in all"]
-        if self.goodput is not None:
-            parts.insert(0, f"goodput {self.goodput:.1%}")
-        parts += [f"{cause} {seconds:.0f} s" for cause, seconds in self.lost.items() if seconds]
+        if self.goodput is None:
+            return f"{self.wall:.0f} s in all"
+        lost = [f"{_WORDS[name]} {took:.0f} s" for name, took in self.lost.items() if took >= 0.5]
+        line = f"{self.goodput:.0%} of {self.wall:.0f} s were training steps that count"
+        line += f"; the rest: {', '.join(lost)}" if lost else ""
         if self.steps_twice:
-            parts.append(f"{self.steps_twice} of {self.steps} steps done twice")
-        return ", ".join(parts)
+            line += f"; {self.steps_twice} of {self.steps} steps were done twice"
+        return f"{line} (this share is the goodput: {_MEANING})"
 
 
 def merged(*logs: Iterable[Event]) -> list[Event]:

@@ -1,18 +1,14 @@
 """The operator that runs any job through a launcher."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context, get_current_context
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowSkipException
 
-from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
+from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
 from aerotrain.store import MissingError
@@ -26,7 +22,9 @@ from aerotrain_airflow.description import (
     with_code_published,
     without_unplaced_workers,
 )
+from aerotrain_airflow.failures import translated
 from aerotrain_airflow.goodput import record
+from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink, StoreLink
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
 
@@ -59,6 +57,7 @@ class JobOperator(BaseOperator):
     template_fields: Sequence[str] = ("job", "arguments", "launcher", "is_dry_run")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json", "arguments": "json"}
     ui_color = "#e8f4ea"
+    operator_extra_links: tuple[StoreLink, ...] = (OutputLink(), EventLogLink(), StatisticsLink())
 
     def __init__(
         self,
@@ -210,17 +209,6 @@ class JobOperator(BaseOperator):
         if self._running is not None:
             launcher, handle = self._running
             launcher.stop(handle)
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Raise Airflow's exceptions for the two kinds of error of this project."""
-    try:
-        yield
-    except FinalError as error:
-        raise AirflowFailException(str(error)) from error
-    except TemporaryError as error:
-        raise AirflowException(str(error)) from error
 
 
 def _try_id(context: Context) -> str:

@@ -17,7 +17,7 @@ from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts, Role
-from aerotrain.contract.options import Kind, Section, option, options_of
+from aerotrain.contract.options import Declared, Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
@@ -31,8 +31,9 @@ class RunOptions:
     threshold: float = option(
         0.9,
         title="Threshold",
-        help="Least accuracy on the test split of a model that is exported.",
-        section=Section.GATE,
+        help="Least accuracy on the test split of a model that is exported, or the least value of "
+        "the metric that the DAG gives to evaluate.",
+        section=Section.TRAINING,
         minimum=0,
         maximum=1,
     )
@@ -41,7 +42,7 @@ class RunOptions:
         title="Check the model",
         help="Build the model in the first task, on the first records of the source, and end the "
         "run there if the model cannot be trained. It takes some seconds.",
-        section=Section.GATE,
+        section=Section.LAUNCHER,
     )
     restarts: Mapping[str, int] = option(
         {},
@@ -58,14 +59,14 @@ class RunOptions:
         title="Resources",
         help='Resources of the pods of each role, as {"worker": {"cpu": 4, "memory": "8Gi", '
         '"gpu": 1}}. A role that is not named gets 0.25 cores and 1536Mi.',
-        section=Section.LAUNCHER,
+        section=Section.REPLICAS,
         keys=tuple(Role),
     )
     launcher: str | None = option(
         None,
         title="Launcher",
-        help="Run replicas as local processes or as pods, if the administrator allows it. Empty: "
-        "the setting of this Airflow.",
+        help="Run replicas as local processes or as pods, if the administrator allows it.",
+        empty="the setting of this Airflow",
         section=Section.LAUNCHER,
         kind=Kind.STRING,
         choices=tuple(LAUNCHERS),
@@ -78,8 +79,16 @@ class RunOptions:
     )
 
 
+#: The section that Airflow's form shows open, and its name there. All others are closed, and only
+#: one is open at a time.
+_FIRST, _OPEN = Section.TRAINING, "Run Parameters"
+
+#: The keyword of a param's schema for its default, which stays when a run's conf replaces the
+#: value. Airflow cannot read a schema with JSON Schema's own keyword, ``default``.
+_DEFAULT = "default_of_dag"
+
 #: Every option of a pipeline by name, and those of them that are in the trigger form.
-OPTIONS = options_of(TrainingOptions, RunOptions, TrainArguments, PlanArguments, Deadlines, Job)
+OPTIONS = options_of(TrainArguments, TrainingOptions, RunOptions, PlanArguments, Deadlines, Job)
 FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 
 #: The options that are also arguments of the training step, under the same names.
@@ -93,39 +102,53 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     """Every param of a training pipeline, with the pipeline's own defaults.
 
     Raises:
-        SpecError: a default is given for a param that does not exist.
+        SpecError: a default is given for a param that does not exist, or is not accepted.
     """
-    params = {
-        name: Param(
-            each.default,
-            title=each.option.title,
-            description_md=each.option.help,
-            section=each.option.section.value,
-            **each.option.json_schema(),
-        )
-        for name, each in FORM.items()
-    }
-    for name, value in defaults.items():
-        if name not in params:
+    for name in defaults:
+        if name not in FORM:
             raise SpecError(
-                f"a training pipeline has no param {name!r}{nearest(name, params)}; "
-                f"it has {', '.join(params)}"
+                f"a training pipeline has no param {name!r}{nearest(name, FORM)}; "
+                f"it has {', '.join(FORM)}"
             )
-        params[name].value = value
-    for name, each in FORM.items():
-        if each.option.fixed:
-            params[name].schema["enum"] = [params[name].value]
-    return params
+    return {name: _param(each, defaults.get(name, each.default)) for name, each in FORM.items()}
+
+
+def _param(declared: Declared, default: Any) -> Param:
+    """The param of that option, with the default of the pipeline."""
+    described = declared.option
+    if default is None and described.kind is Kind.OBJECT:
+        default = {}
+    # Airflow's form shows a default that its schema rejects as an empty field.
+    described.check(declared.name, default)
+    schema = described.json_schema()
+    if described.fixed:
+        schema["enum"] = [default]
+    return Param(
+        default,
+        schema={
+            "title": described.full_title,
+            "description_md": described.full_help,
+            "section": _OPEN if described.section is _FIRST else described.section.value,
+            _DEFAULT: default,
+            **schema,
+        },
+    )
 
 
 @dataclass(frozen=True)
 class RunParam:
-    """The value of one param of the run, with its type, after Airflow's check."""
+    """The value of one param of the run, with its type, after Airflow's check.
+
+    Where null is no value of its own, it is the same as leaving the param out.
+    """
 
     name: str
 
     def resolve(self, context: Context) -> Any:
-        return context["params"][self.name]
+        value = context["params"][self.name]
+        if value is None and self.name in FORM and not FORM[self.name].option.optional:
+            return context["dag"].params.get_param(self.name).schema[_DEFAULT]
+        return value
 
     def __str__(self) -> str:
         return f"{{{{ params.{self.name} }}}}"

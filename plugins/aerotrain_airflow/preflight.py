@@ -16,7 +16,8 @@ from aerotrain.store import probe
 from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import check_conf, describe, with_code_published
-from aerotrain_airflow.operator import JobOperator, translated
+from aerotrain_airflow.failures import translated
+from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import WorkerGoneError
 
@@ -42,6 +43,7 @@ class PreflightOperator(JobOperator):
     """
 
     template_fields: Sequence[str] = ("check_model", "launcher", "is_dry_run")
+    operator_extra_links = ()
 
     def __init__(self, *, check_model: Any = True, **kwargs: Any) -> None:
         super().__init__(job={}, **kwargs)
@@ -55,6 +57,7 @@ class PreflightOperator(JobOperator):
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(store_of(url, settings))
             self._check_plans(list(jobs.values()), settings, str(context["ti"].id))
+            _check_shards(list(jobs.values()))
             if self.check_model and not self.is_dry_run:
                 self._check_trainings(jobs, context, settings)
         self.log.info("the run can start: its jobs, its store %s and its launcher are fine", url)
@@ -131,7 +134,6 @@ class PreflightOperator(JobOperator):
                     jobs[task.task_id] = job
         if errors:
             raise FinalError("\n".join(errors))
-        _check_shards(list(jobs.values()))
         return jobs
 
 

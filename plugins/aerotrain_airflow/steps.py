@@ -22,6 +22,11 @@ from aerotrain_airflow.preflight import PreflightOperator
 #: The params that every step reads besides its own.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
 
+_PARTITION_DOC = (
+    "Writes the records of the source as TFRecord shards. **Skipped** if this very input was "
+    "prepared before: then there is nothing to write, and `finalize` returns that data set."
+)
+
 PodTemplate = Mapping[str, Any]
 
 
@@ -65,6 +70,7 @@ def prepare(
         partitions = JobOperator.partial(
             task_id="partition",
             job={"module": "aerotrain.data.prepare.partition"},
+            doc_md=_PARTITION_DOC,
             **_WHERE,
             **bounded,
         ).expand(arguments=plan.output)

@@ -314,7 +314,7 @@ def _field_flag(field: Field[Any]) -> dict[str, Any]:
 def _option_flag(declared: Declared) -> dict[str, Any]:
     """The argparse arguments of an option; the word ``auto`` means null."""
     option = declared.option
-    words = option.help.replace("%", "%%").replace("**", "")
+    words = option.full_help.replace("%", "%%").replace("**", "")
     if option.optional:
         words = words.replace("Empty:", "auto:")  # the form leaves the field empty
     flag: dict[str, Any] = {"default": declared.default, "help": words}

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +30,7 @@ from aerotrain.contract.environment import (
     set_tensorflow_variables,
 )
 from aerotrain.contract.errors import (
+    ERROR_PREFIX,
     TERMINATION_LOG,
     AerotrainError,
     ExitCode,
@@ -170,7 +171,7 @@ class Replica:
 
     def write_termination_message(self, message: str, unresponsive: Iterable[str] = ()) -> None:
         """Write why this replica ends, and who did not answer, to the log and the message file."""
-        print(f"error: {message}", flush=True)
+        print("\n".join(ERROR_PREFIX + line for line in message.splitlines()), flush=True)
         if self.termination_log is not None:
             said = TerminationMessage(reason=message, unresponsive=frozenset(unresponsive))
             with suppress(OSError):  # it cannot be written: the log has the message
@@ -275,8 +276,13 @@ def _explain(replica: Replica, error: BaseException, code_folder: str) -> ExitCo
         code = ExitCode.TEMPORARY
         message = f"the disk that holds {replica.scratch} is full; free some of it, or use another"
     else:
-        traceback.print_exception(error)
-        message = f"{type(error).__name__}: {error}{_line_of(error, code_folder)}"
+        lines = _lines_of(error, code_folder)
+        if lines:
+            print("the lines of your modules that it came through, the last one last:")
+            print("".join(traceback.format_list(lines)), end="", flush=True)
+        else:
+            traceback.print_exception(error)
+        message = f"{type(error).__name__}: {error}{_place(lines, code_folder)}"
     replica.write_termination_message(message)
     return code
 
@@ -288,16 +294,21 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return ExitCode.TEMPORARY if isinstance(error, TemporaryError) else ExitCode.FINAL
 
 
-def _line_of(error: BaseException, folder: str) -> str:
-    """A suffix that names the last line of the user's modules that ``error`` came through."""
+def _lines_of(error: BaseException, folder: str) -> list[traceback.FrameSummary]:
+    """The lines of the user's modules that ``error`` came through, in the order of the calls."""
     if not folder:
-        return ""
+        return []
     top = Path(folder).resolve()
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename).resolve()
-        if path.is_relative_to(top):
-            return f" (line {frame.lineno} of {path.relative_to(top)}, in {frame.name})"
-    return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [each for each in frames if Path(each.filename).resolve().is_relative_to(top)]
+
+
+def _place(lines: Sequence[traceback.FrameSummary], folder: str) -> str:
+    """A suffix that names the last of these lines."""
+    if not lines:
+        return ""
+    path = Path(lines[-1].filename).resolve().relative_to(Path(folder).resolve())
+    return f" (line {lines[-1].lineno} of {path}, in {lines[-1].name})"
 
 
 class _LossyStream(io.FileIO):

@@ -5,7 +5,6 @@ it again. A backend decides nothing; the controller does. It is a folder of this
 module ``backend`` whose ``from_settings`` returns it.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -21,16 +20,17 @@ if TYPE_CHECKING:
     # are printed.
     from airflow.triggers.base import BaseTrigger
 
-#: What every TensorFlow process prints twice at its start, whatever its log level.
-_BANNER = re.compile(r"All log messages before absl::InitializeLog|oneDNN custom operations are on")
-
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of a replica's output, without its line end."""
+    """One line of a replica's output, without its line end.
+
+    ``is_noise`` is true for what TensorFlow prints whatever its log level.
+    """
 
     replica: ReplicaName
     text: str
+    is_noise: bool = False
 
     def __str__(self) -> str:
         return f"[{self.replica}] {self.text}"
@@ -178,8 +178,8 @@ class Backend(Protocol[PlanT]):
 
 
 def log_line(log: Any, line: LogLine) -> None:
-    """Write a replica's line to a task's log; TensorFlow's banner only at level DEBUG."""
-    (log.debug if _BANNER.search(line.text) else log.info)("%s", line)
+    """Write a replica's line to a task's log; noise only at level DEBUG."""
+    (log.debug if line.is_noise else log.info)("%s", line)
 
 
 def attempt_of(handle: str) -> str:

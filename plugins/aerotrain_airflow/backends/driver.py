@@ -6,19 +6,19 @@ from contextlib import suppress
 from logging import getLogger
 
 from aerotrain.contract.errors import AerotrainError, FinalError
-from aerotrain.contract.status import Progress, State
+from aerotrain.contract.status import State
 from aerotrain_airflow.backends.base import (
     Backend,
     Emit,
     GoneError,
     Group,
-    LogLine,
     NotNowError,
     PlanT,
     Say,
 )
+from aerotrain_airflow.backends.output import Listener
 from aerotrain_airflow.controller.controller import Controller
-from aerotrain_airflow.controller.decision import Decision, Ended, LastStep, Restart, Wait
+from aerotrain_airflow.controller.decision import Decision, Ended, Restart, Wait
 
 #: Seconds until the next decision after one that could not be carried out.
 AGAIN_AFTER = 2.0
@@ -60,7 +60,7 @@ async def follow(
 
     ``until`` is a time of ``time.time()`` at which the task's own timeout ends.
     """
-    listener, is_said = _Listener(emit), False
+    listener, is_said = Listener(emit), False
     while True:
         try:
             async with backend.open(handle, listener.emit, say) as group:
@@ -73,25 +73,13 @@ async def follow(
             if not is_said:
                 say(f"{error}: the job is followed once that is possible again")
             is_said = True
+        finally:
+            listener.release()
         await asyncio.sleep(AGAIN_AFTER)
 
 
-class _Listener:
-    """Forwards lines, and keeps the last progress line."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-        self.last_step: LastStep | None = None
-
-    def emit(self, line: LogLine) -> None:
-        found = Progress.parse(line.text)
-        if found is not None:
-            self.last_step = LastStep(found.step, time.time())
-        self._emit(line)
-
-
 class _Following:
-    def __init__(self, group: Group, listener: _Listener, say: Say, until: float | None) -> None:
+    def __init__(self, group: Group, listener: Listener, say: Say, until: float | None) -> None:
         self._group = group
         self._listener = listener
         self._say = say
@@ -108,6 +96,7 @@ class _Following:
             if isinstance(decision.action, Ended):
                 if await self._record_end(decision):
                     await self._group.finish(decision.action)
+                    self._listener.told(decision.action.reason)
                     return decision.action
                 wait, look_again = 0.0, False
                 continue
@@ -137,6 +126,7 @@ class _Following:
             match decision.action:
                 case Restart():
                     self._say(str(decision.action))
+                    self._listener.told(str(decision.action))
                     await self._group.restart(decision.action)
                     self._not_before = 0.0
                     return 0.0

@@ -46,6 +46,9 @@ class ExitCode(IntEnum):
     TERMINATED = 143  # 128 + SIGTERM: preempted, and ended in time
 
 
+#: How each line of the error that ends a replica begins in its output.
+ERROR_PREFIX = "error: "
+
 #: Where Kubernetes reads the termination message of a failed container.
 TERMINATION_LOG = "/dev/termination-log"
 

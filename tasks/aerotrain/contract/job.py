@@ -25,6 +25,11 @@ def is_reserved(variable: str) -> bool:
     return variable == "TF_CONFIG" or variable.startswith("AEROTRAIN_")
 
 
+def prefix_of(store: str, run: str, task: str) -> str:
+    """The prefix of a job's output in the store of its pipeline."""
+    return f"{store.rstrip('/')}/runs/{run}/{task}"
+
+
 class Role(StrEnum):
     """The task of a replica in its job, by TensorFlow's own names."""
 
@@ -146,7 +151,7 @@ class Deadlines:
         help="Time without a heartbeat or a training step after which a replica counts as "
         "unresponsive and is ended. Its launcher restarts it; by hand, the training ends.",
         section=Section.RECOVERY,
-        above=0,
+        minimum=1,
     )
 
     def __post_init__(self) -> None:
@@ -209,7 +214,8 @@ class Job:
         None,
         title="Minimum workers",
         help="Number of workers with which a retry of the task may go on, where the others could "
-        "not be scheduled. Empty: all of them.",
+        "not be scheduled.",
+        empty="all of them",
         section=Section.RECOVERY,
         kind=Kind.INTEGER,
         minimum=0,
@@ -314,7 +320,7 @@ class Job:
     @property
     def prefix(self) -> str:
         """The prefix in the store where only this job writes: ``store/runs/run/task``."""
-        return f"{self.store.rstrip('/')}/runs/{self.run}/{self.task}"
+        return prefix_of(self.store, self.run, self.task)
 
     @property
     def result_url(self) -> str:

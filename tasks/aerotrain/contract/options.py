@@ -5,6 +5,7 @@ line, the checks, the schema of the REST API and docs/options.md are derived fro
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
@@ -19,12 +20,12 @@ class Section(StrEnum):
     """The sections of the trigger form, in their order."""
 
     TRAINING = "Training"
-    CLUSTER = "Cluster"
+    REPLICAS = "Replicas"
     DATA = "Data"
-    GATE = "Gate"
     PERFORMANCE = "Performance"
     RECOVERY = "Recovery"
     LAUNCHER = "Launcher"
+    RARE = "Rarely needed"
 
 
 class Kind(StrEnum):
@@ -45,16 +46,27 @@ _PYTHON: Mapping[Kind, type | tuple[type, ...]] = {
     Kind.OBJECT: Mapping,
 }
 
+#: JSON Schema of finite numbers; it accepts all values of other types. Airflow would store NaN and
+#: infinities as null. NaN passes all bounds, as it is neither below nor above any number: so it is
+#: the only number that is both at least 1 and at most -1.
+_FINITE: Mapping[str, Any] = {
+    "minimum": -1e308,
+    "maximum": 1e308,
+    "not": {"title": "NaN", "type": "number", "minimum": 1, "maximum": -1},
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """The description of one option, and the values it accepts.
 
     ``minimum`` and ``maximum`` are inclusive, ``above`` is exclusive. ``choices`` are the allowed
-    strings, ``keys`` the allowed keys of an object. An ``optional`` option may be null, and
-    ``help`` says what that means. ``in_form`` is false for an option that only the command line and
-    DAG files offer. ``fixed`` is true for one that names a place, where the work would be done or
-    data be sent: a DAG file may set it, and its runs may not change it.
+    strings, ``keys`` the allowed keys of an object. ``pattern`` is a regular expression for the
+    whole of a string, and ``form`` describes such strings. An ``optional`` option may be null, and
+    ``empty`` says what that means. ``strategy`` is the only strategy that has the option: the title
+    names it, and no other strategy accepts a value. ``in_form`` is false for an option that only
+    the command line and DAG files offer. ``fixed`` is true for one that names a place, where the
+    work would be done or data be sent: a DAG file may set it, and its runs may not change it.
     """
 
     title: str
@@ -66,13 +78,38 @@ class Option:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    pattern: str = ".*"
+    form: str = ""
     optional: bool = False
+    empty: str = ""
+    strategy: str = ""
     in_form: bool = True
     fixed: bool = False
 
+    @property
+    def full_title(self) -> str:
+        """The title, with the strategy that the option belongs to."""
+        return f"{self.strategy}: {self.title}" if self.strategy else self.title
+
+    @property
+    def full_help(self) -> str:
+        """The help, with what an empty value means."""
+        return f"{self.help} Empty: {self.empty}." if self.empty else self.help
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether a form may leave it empty: a switch is never, and an empty object is none."""
+        return self.optional or self.kind in (Kind.OBJECT, Kind.BOOLEAN)
+
     def json_schema(self) -> dict[str, Any]:
         """The accepted values as JSON Schema, https://json-schema.org/draft/2020-12."""
-        schema: dict[str, Any] = {"type": ["null", self.kind.value] if self.optional else self.kind}
+        schema: dict[str, Any] = {
+            "type": ["null", self.kind.value] if self.may_be_empty else self.kind.value
+        }
+        if self.kind is Kind.NUMBER:
+            schema |= _FINITE
+        if self.kind is Kind.OBJECT:
+            schema["additionalProperties"] = dict(_FINITE)
         for name, value in (
             ("minimum", self.minimum),
             ("exclusiveMinimum", self.above),
@@ -82,6 +119,8 @@ class Option:
                 schema[name] = value
         if self.choices:
             schema["enum"] = [*([None] if self.optional else []), *self.choices]
+        if self.choices and self.optional:
+            schema["values_display"] = {"None": f"({self.empty})"}
         if self.keys:
             schema["propertyNames"] = {"enum": list(self.keys)}
         return schema
@@ -103,6 +142,8 @@ class Option:
         fits = isinstance(value, _PYTHON[self.kind])
         if is_number and fits:
             fits = not isinstance(value, bool) and self._is_within(value)
+        elif self.kind is Kind.STRING and fits:
+            fits = re.fullmatch(self.pattern, value) is not None
         if not fits:
             raise SpecError(f"{name} must be {self._expected()}, got {value!r}")
         for key in value if self.keys else ():
@@ -125,7 +166,7 @@ class Option:
             Kind.BOOLEAN: "true or false",
             Kind.INTEGER: "a whole number",
             Kind.NUMBER: "a number",
-            Kind.STRING: "a string",
+            Kind.STRING: self.form or "a string",
             Kind.OBJECT: "an object",
         }[self.kind]
         if self.minimum is not None and self.maximum is not None:
@@ -167,10 +208,13 @@ class Declared:
 
 
 def options_of(*owners: type) -> dict[str, Declared]:
-    """The options that the dataclasses ``owners`` declare, by name, in the order of the form."""
+    """The options that the dataclasses ``owners`` declare, by name, in the order of the form.
+
+    In each section, those that need a value come first.
+    """
     found = [each for owner in owners for each in _declared(owner)]
     order = list(Section)
-    found.sort(key=lambda each: order.index(each.option.section))
+    found.sort(key=lambda each: (order.index(each.option.section), each.option.may_be_empty))
     return {each.name: each for each in found}
 
 
@@ -194,6 +238,22 @@ def check_options(values: Any) -> None:
     """
     for each in _declared(type(values)):
         each.option.check(each.name, getattr(values, each.name))
+
+
+def check_strategy(values: Any, strategy: str) -> None:
+    """Check that no option of a dataclass instance is set that only another strategy has.
+
+    Raises:
+        SpecError: one is set; the message names its strategy.
+    """
+    for each in _declared(type(values)):
+        only, value = each.option.strategy, getattr(values, each.name)
+        of_run = each.option.in_form and not each.option.fixed
+        if of_run and only not in ("", strategy) and value != each.default:
+            raise SpecError(
+                f"{each.name} is {value!r}, which only the strategy {only!r} uses, and this is "
+                f"{strategy!r}; choose {only!r}, or give {each.name} its default {each.default!r}"
+            )
 
 
 def known(owner: type, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from aerotrain.contract.options import (
     option,
 )
 
+#: The greatest least number of shards. A data set has more of them if ``shard_bytes`` asks for it.
+MOST_SHARDS = 10_000
+
 #: The column that is the label unless another one is named.
 LABEL = "label"
 #: How the values of a column are compared with those of the last data set; keys and times are not.
@@ -85,6 +88,7 @@ class PlanArguments(Arguments):
         "reads files of its own.",
         section=Section.DATA,
         minimum=1,
+        maximum=MOST_SHARDS,
     )
     shard_bytes: int = option(
         128 * 2**20,

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -113,6 +113,7 @@ _LINE = re.compile(r"\bprogress ((?:[a-z_]+=\S+ ?)+)")
 class Progress:
     """The progress of training: global steps done and planned, the loss, and the pace.
 
+    The pace, and so the time left, is unknown at first: the first steps include the compilation.
     A replica logs it as the word ``progress`` and ``key=value`` pairs (https://brandur.org/logfmt)::
 
         progress step=120 steps=540 loss=0.2310 examples_per_second=4210 seconds_left=12
@@ -121,15 +122,15 @@ class Progress:
     step: int
     steps: int
     loss: float
-    examples_per_second: float
-    seconds_left: float
+    examples_per_second: float | None = None
+    seconds_left: float | None = None
 
     def __str__(self) -> str:
-        return (
-            f"progress step={self.step} steps={self.steps} loss={self.loss:.4f} "
-            f"examples_per_second={self.examples_per_second:.0f} "
-            f"seconds_left={self.seconds_left:.0f}"
-        )
+        line = f"progress step={self.step} steps={self.steps} loss={self.loss:.4f}"
+        for name in ("examples_per_second", "seconds_left"):
+            if (value := getattr(self, name)) is not None:
+                line += f" {name}={value:.0f}"
+        return line
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
@@ -139,7 +140,14 @@ class Progress:
             return None
         pairs = dict(pair.split("=", 1) for pair in match[1].split())
         try:
-            return cls(**{each.name: each.type(pairs[each.name]) for each in fields(cls)})  # type: ignore[operator]
+            pace, left = pairs.get("examples_per_second"), pairs.get("seconds_left")
+            return cls(
+                step=int(pairs["step"]),
+                steps=int(pairs["steps"]),
+                loss=float(pairs["loss"]),
+                examples_per_second=None if pace is None else float(pace),
+                seconds_left=None if left is None else float(left),
+            )
         except (KeyError, ValueError):
             return None
 

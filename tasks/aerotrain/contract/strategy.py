@@ -85,6 +85,12 @@ def rules_of(strategy: str) -> StrategyRules:
         ) from None
 
 
+def _defaults(count: str) -> str:
+    """What an empty field means: the default count of each strategy that has one."""
+    counts = {name: getattr(rules, count) for name, rules in STRATEGIES.items()}
+    return ", ".join(f"{each} under {name}" for name, each in counts.items() if each) + ", else 0"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
     """The options of a training that are no arguments of its step: its strategy and replicas."""
@@ -100,22 +106,25 @@ class TrainingOptions:
         "parameter_server",
         title="Strategy",
         help="\n".join(f"- **{name}**: {rules.summary}" for name, rules in STRATEGIES.items()),
-        section=Section.CLUSTER,
+        section=Section.TRAINING,
         choices=tuple(STRATEGIES),
     )
     workers: int | None = option(
         None,
         title="Workers",
-        help="Replicas that compute, the chief not counted. Empty: the strategy's default.",
-        section=Section.CLUSTER,
+        help="Replicas that compute, the chief not counted.",
+        empty=_defaults("workers"),
+        section=Section.REPLICAS,
         kind=Kind.INTEGER,
         minimum=0,
     )
     ps: int | None = option(
         None,
-        title="Parameter servers",
-        help="Replicas that hold variables. Empty: the strategy's default.",
-        section=Section.CLUSTER,
+        title="ps",
+        help="Replicas that hold variables.",
+        empty=_defaults("ps"),
+        strategy="parameter_server",
+        section=Section.REPLICAS,
         kind=Kind.INTEGER,
         minimum=0,
     )
@@ -124,14 +133,15 @@ class TrainingOptions:
         title="Evaluator",
         help="An additional replica that measures each checkpoint on the validation split while "
         "training goes on.",
-        section=Section.CLUSTER,
+        section=Section.REPLICAS,
     )
     data_workers: int | None = option(
         None,
         title="Data workers",
         help="Replicas of a tf.data service that read, parse and transform records for the "
-        "others, where input is the bottleneck. Not available under dtensor. Empty: none.",
-        section=Section.DATA,
+        "others, where input is the bottleneck. Not available under dtensor.",
+        empty="none",
+        section=Section.REPLICAS,
         kind=Kind.INTEGER,
         minimum=0,
     )

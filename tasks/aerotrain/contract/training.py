@@ -68,30 +68,31 @@ class TrainArguments(Arguments):
     )
     seed: int = option(
         0,
-        title="Seed",
+        title="Random seed",
         help="Seed of the initial weights and of the order of the records.",
         section=Section.TRAINING,
         minimum=0,
     )
     deterministic: bool = option(
         False,
-        title="Deterministic",
+        title="Same result in each run",
         help="Compute the same bits in each run, at some cost in time. Not available under "
         "parameter_server, nor with data workers.",
-        section=Section.TRAINING,
+        section=Section.RARE,
     )
     validate: bool = option(
         False,
-        title="Validate",
+        title="Validate after each epoch",
         help="Measure the validation split at the end of each epoch. Callbacks that monitor a "
         "val_ metric turn it on by themselves.",
         section=Section.TRAINING,
     )
     export_best: str | None = option(
         None,
-        title="Export the best",
+        title="Keep the best epoch by metric",
         help="Metric whose best epoch gives the weights of the model, as val_loss; min:NAME or "
-        "max:NAME where Keras does not know which is better. Empty: the weights of the last epoch.",
+        "max:NAME where Keras does not know which is better.",
+        empty="the weights of the last epoch",
         section=Section.TRAINING,
         kind=Kind.STRING,
     )
@@ -108,45 +109,51 @@ class TrainArguments(Arguments):
         title="Synchronized batch normalization",
         help="Let each BatchNormalization use the statistics of the whole batch, as on one device, "
         "instead of those of a replica's part of it. Not available with jit_compile.",
-        section=Section.TRAINING,
+        section=Section.RARE,
     )
     mesh: Mapping[str, int] = option(
         {},
-        title="Mesh",
-        help='dtensor only: number of devices along each axis, over all processes, as {"batch": '
-        '1, "model": 2}. Empty: all devices along model where there is a layout, else along batch.',
-        section=Section.CLUSTER,
+        title="mesh",
+        help='Number of devices along each axis, over all processes, as {"batch": 1, "model": 2}.',
+        empty="all devices along model where there is a layout, else along batch",
+        strategy="dtensor",
+        section=Section.RARE,
         keys=MESH_AXES,
     )
     layout: Mapping[str, Sequence[str | None]] = option(
         {},
-        title="Layout",
-        help="dtensor only: patterns of variables' paths, each with an axis or null for each "
-        'dimension, as {"dense/kernel": [null, "model"]}. Other variables are replicated.',
-        section=Section.CLUSTER,
+        title="layout",
+        help="Patterns of variables' paths, each with an axis or null for each dimension, as "
+        '{"dense/kernel": [null, "model"]}. Other variables are replicated.',
+        strategy="dtensor",
+        section=Section.RARE,
     )
     tpu: str = option(
         "local",
-        title="TPU",
-        help="tpu only: name of the TPU, or its address as grpc://host:port. The DAG file sets it: "
-        "a run cannot change it.",
-        section=Section.CLUSTER,
+        title="name or address",
+        help="Name of the TPU, or its address as grpc://host:port. The DAG file sets it: a run "
+        "cannot change it.",
+        strategy="tpu",
+        section=Section.RARE,
+        pattern=r"[\w.-]+|grpc://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?(,grpc://[\w.-]+:\d+)*",
+        form="the name of a TPU, or grpc://host:port",
         fixed=True,
     )
     tpu_seconds: float = option(
         15.0,
-        title="TPU timeout (seconds)",
-        help="tpu only: time in which the TPU must answer.",
-        section=Section.CLUSTER,
+        title="timeout (seconds)",
+        help="Time in which the TPU must answer.",
+        strategy="tpu",
+        section=Section.RARE,
         above=0,
         in_form=False,
     )
     shard_cache_bytes: int = option(
         0,
-        title="Shard cache (bytes)",
+        title="Disk space for shards (bytes)",
         help="Disk space of each replica for shards of the data set, at least the size of the "
         "largest shard. Shards are downloaded while training reads. 0: keep all shards.",
-        section=Section.DATA,
+        section=Section.RARE,
         minimum=0,
     )
     steps_per_execution: int = option(
@@ -159,7 +166,7 @@ class TrainArguments(Arguments):
     )
     dtype_policy: str = option(
         DTYPE_POLICIES[0],
-        title="Dtype policy",
+        title="Precision of layers",
         help="Keras dtype policy of the layers; weights are float32 under all of them. On a CPU, "
         "mixed_float16 takes about 10 times as long as mixed_bfloat16.",
         section=Section.PERFORMANCE,
@@ -173,7 +180,7 @@ class TrainArguments(Arguments):
     )
     gradient_accumulation_steps: int = option(
         1,
-        title="Gradient accumulation steps",
+        title="Microbatches per step",
         help="Number of microbatches into which each replica divides its part of a batch. "
         "Gradients are exchanged once for all of them.",
         section=Section.PERFORMANCE,
@@ -181,30 +188,33 @@ class TrainArguments(Arguments):
     )
     communication: str = option(
         COMMUNICATIONS[0],
-        title="All-reduce implementation",
-        help="multi_worker_mirrored only: TensorFlow's choice, a ring over gRPC, or NCCL.",
-        section=Section.PERFORMANCE,
+        title="all-reduce",
+        help="How workers add up gradients: TensorFlow's choice, a ring over gRPC, or NCCL.",
+        strategy="multi_worker_mirrored",
+        section=Section.RARE,
         choices=COMMUNICATIONS,
     )
     gradient_dtype: str = option(
         GRADIENT_DTYPES[0],
-        title="Gradient dtype",
+        title="Gradient precision",
         help="Dtype in which synchronous strategies send gradients. 16 bits halve the traffic.",
         section=Section.PERFORMANCE,
         choices=GRADIENT_DTYPES,
     )
     bytes_per_pack: int = option(
         0,
-        title="Bytes per pack",
+        title="size of an all-reduce (bytes)",
         help="Bytes of gradients that one all-reduce sends. 0: TensorFlow's choice.",
-        section=Section.PERFORMANCE,
+        strategy="multi_worker_mirrored",
+        section=Section.RARE,
         minimum=0,
     )
     checkpoint_interval: float | None = option(
         60.0,
         title="Checkpoint interval (seconds)",
-        help="Time between two checkpoints: the most that a failure loses. Empty: the interval "
-        "of least cost, from the measured time of a save and the failures of this training.",
+        help="Time between two checkpoints: the most that a failure loses.",
+        empty="the interval of least cost, from the measured time of a save and the failures of "
+        "this training",
         section=Section.RECOVERY,
         kind=Kind.NUMBER,
         above=0,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import path_segment
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from aerotrain_airflow.settings import Settings
 
 LEAST_FREE_BYTES = 1 << 30  # for a training's shards and a few checkpoints
+
+#: The most processes of a job for each core of the machine. With more of them, a step of the last
+#: one takes longer than the timeouts.
+MOST_PER_CORE = 16
 
 
 def from_settings(settings: "Settings", holder: str) -> "ProcessBackend":
@@ -93,7 +98,18 @@ class ProcessBackend:
         self._fork_server = ForkServer(root, python, self._environment) if warm else None
 
     def plan(self, job: Job, attempt: str) -> ProcessPlan:
-        """One command per replica; ports are chosen at the start."""
+        """One command per replica; ports are chosen at the start.
+
+        Raises:
+            SpecError: the job has too many replicas for this machine.
+        """
+        count, cores = sum(each.count for each in job.replicas), os.cpu_count() or 1
+        if count > MOST_PER_CORE * cores:
+            raise SpecError(
+                f"{job.task} has {count} replicas, and this machine has {cores} cores, where at "
+                f"most {MOST_PER_CORE * cores} local processes can work together; ask for fewer "
+                "workers, or run them as pods with the launcher 'kubernetes'"
+            )
         return ProcessPlan(
             job=job,
             attempt=attempt,

@@ -35,6 +35,9 @@ from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
 from aerotrain.store.requests import each_of
 
+#: A number of shards that costs little, even if most of them are empty.
+_FEW_SHARDS = 100
+
 #: The file of a partition's key hashes in the scratch folder.
 _KEYS = "keys"
 
@@ -170,6 +173,7 @@ def write_partition(
 
     Raises:
         FinalError: too many records are rejected, or a key occurs twice; the message names them.
+            Or there are more shards than records.
     """
     schema, rules = plan.schema, plan.rules
     shuffle = ExternalShuffle(folder, rules.seed)
@@ -179,6 +183,7 @@ def write_partition(
             writer.write(batch, schema)
         quarantine.check()
     shuffle.finish()
+    _check_shards(plan.shards_per_partition, shuffle.records)
     has_keys = writer.has_keys and shuffle.records > 0
     if has_keys:
         check_unique(plan, planned, shuffle, folder / _KEYS)
@@ -194,6 +199,19 @@ def write_partition(
         first_rejected=quarantine.first,
         rounded=writer.rounded,
     )
+
+
+def _check_shards(shards: int, records: int) -> None:
+    """Check that most shards of a split would have a record.
+
+    Raises:
+        FinalError: they would not.
+    """
+    if shards > max(_FEW_SHARDS, records):
+        raise FinalError(
+            f"a partition of {records} records cannot be divided into {shards} shards of each "
+            f"split; ask for {max(_FEW_SHARDS, records)} shards or fewer"
+        )
 
 
 def _stratify(plan: Plan, shuffle: ExternalShuffle, writer: BatchWriter) -> None:

@@ -43,7 +43,10 @@ def run(replica: Replica) -> dict[str, Any]:
     root = open_store(replica.job.store)
     store = root.child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
-        print(f"already finalized: {store.url} holds this very input, there is nothing to write")
+        print(
+            f"already finalized: {store.url} holds this very input, there is nothing to write, and "
+            "the task partition is skipped"
+        )
         return {"dataset": store.url, "partitions": []}
     print(as_text("inferred of the source:", plan.inferred))
     baseline = latest_of(root, arguments.name)

@@ -54,8 +54,12 @@ def check_rejected(count: int, first: Sequence[Rejected], most: int) -> None:
     """
     if count <= most:
         return
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for each in first[:SHOWN]:
+        alike.setdefault((each.file, each.unit, each.reason), []).append(str(each.offset))
     listed = "\n".join(
-        f"  {each.file} at {each.unit} {each.offset}: {each.reason}" for each in first[:SHOWN]
+        f"  {file} at {unit} {', '.join(offsets)}: {reason}"
+        for (file, unit, reason), offsets in alike.items()
     )
     raise FinalError(
         f"{count} records or more were rejected, and max_rejected is {most}:\n{listed}\n"

@@ -35,6 +35,20 @@ class Interval:
         """Record the ``seconds`` for which the last save stopped training; ignored here."""
 
 
+class GrowingInterval(Interval):
+    """Due after ``first`` seconds, and each time after twice as long, up to ``most`` seconds."""
+
+    def __init__(self, first: float, most: float, clock: Callable[[], float]) -> None:
+        super().__init__(first, clock)
+        self._most = most
+
+    def due(self) -> bool:
+        if not super().due():
+            return False
+        self.seconds = min(2 * self.seconds, self._most)
+        return True
+
+
 class OptimalInterval(Interval):
     """The interval of least cost: the time of saving plus the expected loss by failures.
 

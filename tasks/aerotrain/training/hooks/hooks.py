@@ -132,10 +132,14 @@ def callbacks_of(pipeline: InputPipeline, step: TrainStep) -> tuple[Callbacks, b
     """
     code, arguments, metrics = pipeline.code, pipeline.arguments, step.metrics
     given = code.reads.call(code.callbacks, arguments.all_hparams)
-    callbacks = Callbacks(code.name, given, step.model, arguments.epochs, arguments.export_best)
+    measured = metrics.measured_names()
+    names = [*metrics.names(), *(f"val_{name}" for name in measured or ())]
+    callbacks = Callbacks(
+        code.name, given, step.model, arguments.epochs, arguments.export_best, names
+    )
     validates = arguments.validate or callbacks.monitor_validation
     if callbacks.monitored:
-        callbacks.check_monitored(metrics.names(), metrics.measured_names() if validates else [])
+        callbacks.check_monitored(metrics.names(), measured if validates else [])
     return callbacks, validates
 
 

@@ -10,37 +10,39 @@ import tensorflow as tf
 
 from aerotrain.contract.status import Progress
 from aerotrain.training.checkpoints.checkpoints import SavedState
-from aerotrain.training.checkpoints.interval import Interval
+from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
 
 _FOLDER = "tensorboard"
-_SECONDS_BETWEEN_LINES = 1.0
-_LINES_IN_PACE = 10
+_SECONDS_BETWEEN_POINTS = 1.0
+_SECONDS_BETWEEN_LINES = 10.0
+_POINTS_IN_PACE = 10
 
 
 class Pace:
     """Examples per second, over the last few calls.
 
-    Training starts at ``now`` seconds, with ``step`` steps done before.
+    What happens before the first call does not count: TensorFlow traces and compiles.
     """
 
-    def __init__(self, batch_size: int, now: float, step: int) -> None:
+    def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._marks = deque([(now, step)], maxlen=_LINES_IN_PACE)
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_POINTS_IN_PACE)
 
-    def at(self, now: float, step: int) -> float:
-        """The pace when ``step`` steps are done at ``now`` seconds; 0 if it is unknown."""
-        since, first = self._marks[0]
+    def at(self, now: float, step: int) -> float | None:
+        """The pace when ``step`` steps are done at ``now`` seconds; None if it is unknown."""
+        since, first = self._marks[0] if self._marks else (now, step)
         self._marks.append((now, step))
-        return (step - first) * self._batch_size / (now - since) if now > since else 0.0
+        return (step - first) * self._batch_size / (now - since) if now > since else None
 
 
 class Report(Hook):
     """Prints progress, and writes TensorBoard's event files.
 
-    A line is printed once a second, at the end, and after the first execution, which shows that
-    TensorFlow has traced and compiled.
+    A line is printed after the first execution, which shows that TensorFlow has traced and
+    compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. The curves of
+    TensorBoard have a point for each second.
     """
 
     def __init__(
@@ -52,30 +54,39 @@ class Report(Hook):
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False
-        self._line = Interval(_SECONDS_BETWEEN_LINES, self._clock)
-        self._pace = Pace(self._context.schedule.batch_size, self._clock(), state.step)
+        self._point = Interval(_SECONDS_BETWEEN_POINTS, self._clock)
+        self._line = GrowingInterval(_SECONDS_BETWEEN_POINTS, _SECONDS_BETWEEN_LINES, self._clock)
+        self._pace = Pace(self._context.schedule.batch_size)
 
     def on_execution(self, state: TrainState) -> None:
         schedule = self._context.schedule
-        if self._begun and state.step < schedule.steps and not self._line.due():
+        is_first_or_last = not self._begun or state.step >= schedule.steps
+        if not (self._point.due() or is_first_or_last):
             return
         self._begun = True
         loss = main_loss(state.results(self._context.step.metrics))
         pace = self._pace.at(self._clock(), state.step)
-        left = (schedule.steps - state.step) * schedule.batch_size
-        line = Progress(
-            step=state.step,
-            steps=schedule.steps,
-            loss=loss,
-            examples_per_second=pace,
-            seconds_left=left / pace if pace else 0.0,
-        )
-        print(line, flush=True)
-        values = {"loss": loss, "examples_per_second": pace}
+        if self._line.due() or is_first_or_last:
+            print(self._progress(state.step, loss, pace), flush=True)
+        values = {"loss": loss}
+        if pace is not None:
+            values["examples_per_second"] = pace
         if (optimizer := self._context.model.optimizer) is not None:
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
         self._events.write(state.step, values)
+
+    def _progress(self, step: int, loss: float, pace: float | None) -> Progress:
+        schedule = self._context.schedule
+        left = (schedule.steps - step) * schedule.batch_size
+        seconds = left / pace if pace else None
+        return Progress(
+            step=step,
+            steps=schedule.steps,
+            loss=loss,
+            examples_per_second=pace,
+            seconds_left=seconds if left else 0.0,
+        )
 
     def on_epoch_end(self, state: TrainState) -> None:
         schedule = self._context.schedule

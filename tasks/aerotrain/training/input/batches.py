@@ -19,6 +19,8 @@ Transform = Callable[[dict[str, tf.Tensor]], Any]
 
 #: A line of the user's code in an error of AutoGraph, the last of which raised it.
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+#: The key in such an error.
+_KEY = re.compile(r"KeyError: '(.*)'")
 
 
 def parse(records: tf.Tensor, schema: Schema) -> dict[str, tf.Tensor]:
@@ -136,9 +138,12 @@ def batch_spec(schema: Schema, transform: Transform) -> Any:
             record = {name: tf.zeros(each.shape, each.dtype) for name, each in schema.items()}
             return tf.data.Dataset.from_tensors(record).batch(1).map(transform).element_spec
     except KeyError as error:
+        found = _KEY.search(str(error.args[0]))
+        name = found[1] if found else str(error.args[0])
+        if name in schema:
+            raise  # by another lookup of the transform
         places = _PLACE.findall(str(error))
         place = f" (line {places[-1][1]} of {Path(places[-1][0]).name})" if places else ""
-        name = str(error.args[0]).removeprefix("KeyError: ").strip("'\"")
         raise FinalError(
             f"transform looks up {name!r}{place}, and does not find it{nearest(name, schema)}; the "
             f"columns of the data set are {', '.join(schema)}"

@@ -55,14 +55,22 @@ class BestWeights(keras.callbacks.EarlyStopping):  # type: ignore[misc]  # Keras
     ``name`` is that of a logged metric; ``min:name`` and ``max:name`` say what is best where Keras
     does not know it.
 
+    ``logged`` are the names that training logs.
+
     Raises:
         FinalError: Keras does not know it.
     """
 
-    def __init__(self, name: str, model: keras.Model) -> None:
+    def __init__(self, name: str, model: keras.Model, logged: Sequence[str]) -> None:
         mode, found, monitor = name.rpartition(":")
         if not found:
             mode = keras3.monitor_mode(model, monitor) or ""
+        if not mode and logged and monitor not in logged:
+            raise FinalError(
+                f"export_best is {name!r}, which is not logged{nearest(monitor, logged)}; what is: "
+                f"{_by_nearness(monitor, logged)}. If a callback adds it, write max:{monitor} or "
+                f"min:{monitor}"
+            )
         if mode not in ("min", "max"):
             raise FinalError(
                 f"export_best is {name!r}, and Keras does not know whether more or less of it is "
@@ -83,7 +91,8 @@ class BestWeights(keras.callbacks.EarlyStopping):  # type: ignore[misc]  # Keras
 class Callbacks:
     """The callbacks of one training, in the order in which the user's module returns them.
 
-    ``export_best`` names the metric by which the best weights become those of the trained model.
+    ``export_best`` names the metric by which the best weights become those of the trained model,
+    one of ``logged`` unless a callback adds it.
     """
 
     def __init__(
@@ -93,13 +102,14 @@ class Callbacks:
         model: keras.Model,
         epochs: int,
         export_best: str | None = None,
+        logged: Sequence[str] = (),
     ) -> None:
         """Raises FinalError for an object that is no callback."""
         self.given, best = _checked(module, given)
         if export_best := export_best or best:
             KERAS.check_callbacks(module)
             # Last, so that its weights are final, and that the others may add to the logs.
-            self.given.append(BestWeights(export_best, model))
+            self.given.append(BestWeights(export_best, model, logged))
         self._module = module
         self._model = model
         self._list = keras.callbacks.CallbackList(self.given, model=model)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.job import Job, Role
+from aerotrain.contract.options import check_strategy
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
@@ -33,6 +34,7 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     Raises:
         FinalError: this Keras, or TensorFlow, cannot do it; the message says which option.
     """
+    check_strategy(arguments, job.strategy)
     KERAS.check_strategy(job.strategy, arguments)
     if arguments.deterministic:
         check_deterministic(job)

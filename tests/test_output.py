@@ -1,0 +1,89 @@
+"""What of the replicas' output reaches a task's log."""
+
+import pytest
+
+from aerotrain.contract.job import ReplicaName, Role
+from aerotrain_airflow.backends.base import LogLine
+from aerotrain_airflow.backends.output import Listener
+
+CHIEF, PS = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.PS, 0)
+
+#: What a server of TensorFlow prints when it gets its first client.
+DUMP = """\
+I0000 00:00:1795401164.090843    1586 eager_service_impl.cc:355] SessionOptions: goo.gle/debugproto
+device_count {
+  key: "CPU"
+  value: 1
+}
+allow_soft_placement: true
+experimental {
+  collective_group_leader: "/job:worker/replica:0/task:0"
+}
+"""
+
+
+class Log:
+    """The lines that were forwarded, without noise."""
+
+    def __init__(self):
+        self.lines = []
+        self.listener = Listener(self._take)
+
+    def _take(self, line):
+        if not line.is_noise:
+            self.lines.append(str(line))
+
+    def says(self, text, replica=CHIEF):
+        for line in text.split("\n"):
+            self.listener.emit(LogLine(replica, line))
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+def test_an_error_that_the_message_of_the_end_has_is_not_in_the_log_twice(log):
+    log.says("error: the label 7 is outside 0 to 3\nerror:   and so on")
+    log.listener.told("chief exited with 65: the label 7 is outside 0 to 3\n  and so on")
+    assert log.lines == []
+
+
+def test_an_error_that_no_message_has_is_in_the_log(log):
+    log.says("error: of one")
+    log.listener.told("chief was ended by signal 9")
+    log.says("error: in the user's own words\nmore of them")
+    log.says("error: at the end")
+    log.listener.release()
+    assert log.lines == [
+        "[chief] error: of one",
+        "[chief] error: in the user's own words",
+        "[chief] more of them",
+        "[chief] error: at the end",
+    ]
+
+
+def test_the_options_that_a_server_prints_are_noise_up_to_their_end(log):
+    log.says("ps-0 serves\n" + DUMP + "\nkey: value\n\nend", PS)
+    assert log.lines == ["[ps-0] ps-0 serves", "[ps-0] key: value", "[ps-0] ", "[ps-0] end"]
+
+
+def test_lines_of_another_replica_within_these_options_are_no_noise(log):
+    first, rest = DUMP.split("\n", 1)
+    log.says(first, PS)
+    log.says("loss: 3")
+    log.says(rest, PS)
+    assert log.lines == ["[chief] loss: 3"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I0000 00:00:1795401162.220990    1310 grpc_server_lib.cc:467] Started server",
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    ],
+)
+def test_what_tensorflow_prints_at_every_log_level_is_noise(log, line):
+    log.says(line)
+    log.says("W0000 00:00:1795401162.220990    1310 cpu.cc:1] a warning")
+    assert log.lines == ["[chief] W0000 00:00:1795401162.220990    1310 cpu.cc:1] a warning"]
