@@ -49,7 +49,7 @@ class Report:
 def _metrics(metrics: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in metrics.items()
+        for name, value in sorted(metrics.items())
     )
 
 
