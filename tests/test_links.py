@@ -2,10 +2,13 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from airflow.sdk import DAG
 
+from aerotrain.store import open_store
 from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink, browsable
 from aerotrain_airflow.params import training_params
 from aerotrain_airflow.steps import prepare, train
@@ -41,12 +44,16 @@ def test_a_task_has_no_link_to_what_it_does_not_have():
     assert links_of("prepare.plan")["Statistics"] == ""
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "address"),
-    [
-        ("http://127.0.0.1:9000/", "http://127.0.0.1:9000/bucket/a%20b/c.html"),
-        ("", "https://s3.console.aws.amazon.com/s3/buckets/bucket?prefix=a%20b%2Fc.html"),
-    ],
-)
-def test_an_object_in_s3_is_linked_where_a_browser_finds_it(endpoint, address):
-    assert browsable("s3://bucket/a b/c.html", endpoint) == address
+def test_an_object_in_aws_is_linked_in_its_console():
+    console = "https://s3.console.aws.amazon.com/s3/buckets/bucket?prefix=a%20b%2Fc.html"
+    assert browsable("s3://bucket/a b/c.html", {}) == console
+
+
+@pytest.mark.process
+def test_an_object_of_a_private_server_is_shown_by_a_browser_without_a_key(s3):
+    s3.make_bucket("linked")
+    open_store("s3://linked/a b", s3.environment).put("c.html", b"<p>statistics</p>")
+    with urlopen(browsable("s3://linked/a b/c.html", s3.environment)) as page:
+        assert (page.headers["Content-Type"], page.read()) == ("text/html", b"<p>statistics</p>")
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(f"{s3.endpoint}/linked/a%20b/c.html")

@@ -3,7 +3,9 @@
 Airflow asks for them when the task has ended, in the task's own process.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
+from mimetypes import guess_type
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +20,10 @@ from aerotrain_airflow.settings import Settings
 
 _CONSOLE = "https://s3.console.aws.amazon.com/s3/buckets"
 
+#: How long a signed address is valid.
+_SIGNED_SECONDS = 7 * 24 * 3600
+_TEXT = "text/plain"
+
 
 class StoreLink(BaseOperatorLink):
     """A link to an object or a folder in the store."""
@@ -25,7 +31,7 @@ class StoreLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         settings = Settings.read()
         url = self.url_of(operator, ti_key, settings)
-        return browsable(url, _endpoint(settings)) if url else ""
+        return browsable(url, _variables(settings)) if url else ""
 
     def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
         """The URL in the store; empty if this task has no such object."""
@@ -65,21 +71,42 @@ class StatisticsLink(StoreLink):
         return f"{data}/{PAGE}" if isinstance(data, str) and "://" in data else ""
 
 
-def browsable(url: str, endpoint: str) -> str:
-    """The address at which a browser finds ``url`` of a store; ``endpoint`` is that of S3.
+def browsable(url: str, variables: Mapping[str, str]) -> str:
+    """The address at which a browser finds ``url`` of a store.
 
-    Without an endpoint it is AWS's console. Browsers do not follow a link from a page to a
-    ``file://`` URL, but copy it.
+    ``variables`` are those by which clients use the store. At a server of one's own, an object gets
+    a signed address, because a browser has no key; whoever sees the task can open it, for the seven
+    days that S3 allows at most. Without a server it is AWS's console, which has a login. Browsers
+    do not follow a link from a page to a ``file://`` URL, but copy it.
     """
     scheme, _, path = url.partition("://")
     if scheme != "s3":
         return url
-    if endpoint:
-        return f"{endpoint.rstrip('/')}/{quote(path)}"
+    if endpoint := variables.get("AWS_ENDPOINT_URL"):
+        address = f"{endpoint.rstrip('/')}/{quote(path)}"
+        return address if path.endswith("/") else _signed(address, variables)
     bucket, _, key = path.partition("/")
     return f"{_CONSOLE}/{bucket}?prefix={quote(key, safe='')}"
 
 
+def _signed(address: str, variables: Mapping[str, str]) -> str:
+    """The address with a signature in its query, of AWS Signature Version 4."""
+    from botocore.auth import S3SigV4QueryAuth  # only where it is used, as in credentials.py
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    key = Credentials(
+        variables["AWS_ACCESS_KEY_ID"],
+        variables["AWS_SECRET_ACCESS_KEY"],
+        variables.get("AWS_SESSION_TOKEN"),
+    )
+    kind, _ = guess_type(address)  # otherwise the browser stores it
+    request = AWSRequest("GET", f"{address}?response-content-type={quote(kind or _TEXT, safe='')}")
+    region = variables.get("AWS_REGION", "us-east-1")
+    S3SigV4QueryAuth(key, "s3", region, expires=_SIGNED_SECONDS).add_auth(request)
+    return str(request.url)
+
+
 @lru_cache
-def _endpoint(settings: Settings) -> str:
-    return store_environment(settings).get("AWS_ENDPOINT_URL", "")
+def _variables(settings: Settings) -> Mapping[str, str]:
+    return store_environment(settings)
