@@ -107,7 +107,9 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
     def transform(features):
         return tf.stack([features[name] * weights[name] for name in sorted(schema)], axis=1), 0
 
-    Servable(model, transform, schema).save(tmp_path)
+    servable = Servable(model, transform, schema)
+    assert servable.renamed == {each: names[each] for each in columns if names[each] != each}
+    servable.save(tmp_path)
     signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
     for name, weight in weights.items():
         given = {names[each]: tf.constant([float(each == name)]) for each in schema}

@@ -106,17 +106,6 @@ def processes_of(project: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.process
-def test_a_run_shows_its_tasks_in_their_order_and_stops_all_that_it_started(
-    start: Start, project: Path
-) -> None:
-    run = start("run", "--dag", "small")
-    said, _ = run.communicate()
-    assert run.returncode == 0, said
-    assert said.index("part 3/3 success") < said.index("train success") < said.index("small succe")
-    assert processes_of(project) == []
-
-
-@pytest.mark.process
 def test_ctrl_c_in_the_middle_of_training_leaves_no_process(start: Start, project: Path) -> None:
     """Here without PostgreSQL, if this is root's: its ways to another user fail."""
     for name in ("unshare", "setpriv"):

@@ -46,6 +46,10 @@ MISTAKES = {
         r"has a mistake \(compiled in line 9 of misspelt_loss.py\): Could not interpret loss "
         r"identifier: sparse_categorical_crosentropy, did you mean 'sparse_categorical_cross",
     ),
+    "a loss that is near to a metric": (
+        module("near_a_metric", DENSE, loss="'sparse_kategorical'"),
+        "did you mean 'sparse_categorical_crossentropy'",
+    ),
     "a shape of inputs": (
         module("wrong_inputs", "[keras.Input((9,)), keras.layers.Dense(3)]"),
         r"compiled in line 9 of wrong_inputs.py\): .*9.*its batches are x float32 \(None, 8\), "

@@ -174,7 +174,7 @@ NUMBERS = [{"a": each, "b": each % 7, "y": each % 2} for each in range(60)]
         (["keras"], NUMBERS, "'keras' is the name of a Python module"),
         (["train"], NUMBERS, "'train' is the name of .* part of a DAG file"),
         (["my-dag"], NUMBERS, "'my-dag' cannot name a module"),
-        (["class"], NUMBERS, "'class' cannot name a module"),
+        (["class"], NUMBERS, "'class' is a keyword of Python"),
     ],
 )
 def test_what_cannot_become_a_pipeline_is_refused_in_one_sentence(
@@ -187,6 +187,13 @@ def test_what_cannot_become_a_pipeline_is_refused_in_one_sentence(
     with pytest.raises(Exception, match=message):
         new(words[0], data, *words[1:])
     assert not (tmp_path / "dags").exists()
+
+
+@pytest.mark.parametrize("name", ["mit leer.csv", "größe.csv", "mit[x].csv", "100%.csv"])
+def test_data_with_an_odd_name_are_found_by_their_path(new: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    seen = new("odd", written(tmp_path / "folder" / name, NUMBERS))
+    assert seen == new("many", str(tmp_path / "folder" / "*.csv"))
 
 
 def test_no_file_is_overwritten(new: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aerotrain.supervisor.ports import reserved_ports
+from devtools.stack import marked
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -66,6 +67,7 @@ def test_every_command_of_the_tutorial_runs_and_prints_what_the_page_says(clone:
         number = str(port.number)
     ran = bash(script.replace("127.0.0.1:8080", f"127.0.0.1:{number}"), clone, PORT=number)
     assert ran.returncode == 0, ran.stdout
+    assert marked(clone / ".local") == []
     position = 0
     for line in (line for kind, block in blocks if kind == "text" for line in block.splitlines()):
         parts = (re.escape(part) for part in line.strip().split("…"))

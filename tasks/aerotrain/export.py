@@ -101,6 +101,8 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         model = trained.restore(code, spec, replica.scratch)
         servable = Servable(model, code.transform, dataset.schema)
         servable.save(saved)
+        for name, input_name in servable.renamed.items():
+            print(f"the column {name!r} is the input {input_name!r} of the model", flush=True)
         servable.save_check(first_records(files, arguments.records), check)
         if arguments.keras_file:
             save_keras_file(model, saved / KERAS_FILE)

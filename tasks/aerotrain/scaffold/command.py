@@ -52,10 +52,12 @@ def run(given: Namespace, ask: Ask | None) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise SpecError(f"{name!r} is a keyword of Python; choose another name, such as my_{name}")
+    if not (name.isidentifier() and name.isascii()):
         raise SpecError(
-            f"{name!r} cannot name a module; use letters, digits and underscores, and begin with a "
-            "letter"
+            f"{name!r} cannot name a module; use letters from a to z, digits and underscores, and "
+            "begin with a letter"
         )
     if name in _TAKEN or name in sys.stdlib_module_names or find_spec(name) is not None:
         raise SpecError(

@@ -16,9 +16,6 @@ from aerotrain.scaffold.literals import Expression, call, literal
 from aerotrain.scaffold.sample import ImageSample, Sample
 from aerotrain.scaffold.templates import filled
 
-#: A threshold that a model meets which learns nothing, as a share of the most frequent class.
-_EASY = 0.8
-
 #: The steps that a small model needs, records of a step, and the bounds of epochs.
 _STEPS, _BATCH, _LEAST_EPOCHS, _MOST_EPOCHS = 600, 32, 5, 60
 
@@ -118,7 +115,7 @@ class Place:
         """The path of the data below the folder of the DAG, if it is there."""
         path = Path(unquote(self.url.removeprefix("file://")))
         is_below = self.url.startswith("file://") and path.is_relative_to(self.folder)
-        return path.relative_to(self.folder) if is_below else None
+        return path.relative_to(self.folder) if is_below and path.exists() else None
 
     def data(self) -> tuple[Expression, Expression]:
         """Where the data are, and their URL, as code."""
@@ -274,7 +271,8 @@ def _dag(
             "evaluate": evaluate,
             "share": f"{100 * label.share:.0f}",
             "epochs": str(min(_MOST_EPOCHS, max(_LEAST_EPOCHS, -(-_STEPS // steps)))),
-            "threshold": repr(round(_EASY * label.share, 2)),
+            # A little more than a model reaches that learns nothing, of a number or of a class.
+            "threshold": repr(round(min(label.share + 0.01, 0.99), 2)),
         },
         _facts_of_dag(place, label),
     )

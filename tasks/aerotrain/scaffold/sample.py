@@ -73,8 +73,11 @@ class ImageSample:
 
 
 def url_of(address: str) -> str:
-    """The URL of a path on this machine; a URL is one already."""
-    return address if "://" in address else Path(address).resolve().as_uri()
+    """The URL of a path on this machine, or of a glob of such; a URL is one already."""
+    if "://" in address:
+        return address
+    path = Path(address).resolve()
+    return path.as_uri() if path.exists() else f"file://{path}"
 
 
 def look_at(address: str) -> Sample | ImageSample:

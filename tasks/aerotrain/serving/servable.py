@@ -55,6 +55,12 @@ class Servable:
             }
         return {"predictions": tf.convert_to_tensor(given)}
 
+    @property
+    def renamed(self) -> dict[str, str]:
+        """The inputs of the signature that have other names than their features."""
+        names = input_names(self.needed)
+        return {name: each for name, each in names.items() if name != each}
+
     def save(self, folder: Path) -> None:
         """Write a SavedModel with two signatures.
 

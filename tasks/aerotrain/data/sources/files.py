@@ -6,6 +6,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -304,11 +305,11 @@ def _files_of(url: str, skipped: list[str]) -> list[InputFile]:
     base, pattern = split_at_wildcard(url)
     if not pattern:
         folder, _, name = base.rpartition("/")
-        try:
-            if name:
-                return [_input(folder, name)]
-        except (MissingError, SpecError):
-            pass  # it is a folder, or does not exist
+        # A key in S3 is written as it is, and the path in a file URL may be percent-encoded.
+        for key in dict.fromkeys((name, unquote(name) if url.startswith("file:") else name)):
+            with suppress(MissingError, SpecError):  # it is a folder, or does not exist
+                if key:
+                    return [_input(folder, key)]
         pattern = "**"
     matches = re.compile(expression(pattern)).fullmatch
     hidden = HIDDEN if pattern == "**" else DOT_FILE

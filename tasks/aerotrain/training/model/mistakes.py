@@ -18,7 +18,13 @@ _KINDS = (ValueError, TypeError, tf.errors.InvalidArgumentError)
 
 #: Names of losses, optimizers and others that Keras does not know, and where it looks for them.
 _UNKNOWN = re.compile(r"Could not (?:interpret|locate) [\w ]+?(?: identifier:)? '?(\w+)'?")
-_KNOWN = (keras.losses, keras.optimizers, keras.metrics, keras.activations, keras.initializers)
+_KNOWN = {
+    "loss": keras.losses,
+    "optimizer": keras.optimizers,
+    "metric": keras.metrics,
+    "activation": keras.activations,
+    "initializer": keras.initializers,
+}
 
 _LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 
@@ -61,7 +67,8 @@ def explained(error: Exception, module: str, build_model: Any, batch: Any = None
         )
     said = f"the model of {module!r} has a mistake{place}: {_sentence(message)}"
     if unknown := _UNKNOWN.search(message):
-        names = {name for each in _KNOWN for name in dir(each)}
+        fitting = [each for kind, each in _KNOWN.items() if kind in unknown[0]]
+        names = {name for each in fitting or _KNOWN.values() for name in dir(each)}
         return FinalError(said + nearest(unknown[1], names | {name.lower() for name in names}))
     return FinalError(said + ("" if batch is None else f"; its batches are {_described(batch)}"))
 
