@@ -26,13 +26,13 @@ LONGEST = [
     "test_pipeline.py",
     "test_tutorial.py",
     "test_strategies.py",
-    "test_lease.py",  # waits
     "test_training_recovery.py",
-    "test_store_failures.py",  # waits
     "test_resume.py",
-    "test_kubernetes_recovery.py",  # waits
-    "test_local.py",
+    "test_lease.py",  # waits
     "test_compiled_models.py",
+    "test_store_failures.py",  # waits
+    "test_local.py",
+    "test_kubernetes_recovery.py",  # waits
     "test_kubernetes_faults.py",  # waits
     "test_training.py",
     "test_s3_server.py",  # waits

@@ -137,7 +137,7 @@ def assert_nothing_left(folder: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_prepare_and_leaves_nothing(tmp_path, number, processes):
     does = "print('reads', flush=True); time.sleep(600)"
     with prepare_of(tmp_path, does, processes) as process:

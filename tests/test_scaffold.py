@@ -302,7 +302,6 @@ def test_what_is_written_passes_ruff_and_its_own_tests(pipelines: Path) -> None:
     [
         ("churn", "accuracy", 0.8),
         ("rents", "r2_score", 0.8),
-        ("topics", "accuracy", 0.9),
         ("shapes", "accuracy", 0.8),
     ],
 )
