@@ -45,13 +45,13 @@ def log():
 
 def test_an_error_that_the_message_of_the_end_has_is_not_in_the_log_twice(log):
     log.says("error: the label 7 is outside 0 to 3\nerror:   and so on")
-    log.listener.told("chief exited with 65: the label 7 is outside 0 to 3\n  and so on")
+    log.listener.reported("chief exited with 65: the label 7 is outside 0 to 3\n  and so on")
     assert log.lines == []
 
 
 def test_an_error_that_no_message_has_is_in_the_log(log):
     log.says("error: of one")
-    log.listener.told("chief was ended by signal 9")
+    log.listener.reported("chief was ended by signal 9")
     log.says("error: in the user's own words\nmore of them")
     log.says("error: at the end")
     log.listener.release()

@@ -75,9 +75,9 @@ def browsable(url: str, variables: Mapping[str, str]) -> str:
     """The address at which a browser finds ``url`` of a store.
 
     ``variables`` are those by which clients use the store. At a server of one's own, an object gets
-    a signed address, because a browser has no key; whoever sees the task can open it, for the seven
-    days that S3 allows at most. Without a server it is AWS's console, which has a login. Browsers
-    do not follow a link from a page to a ``file://`` URL, but copy it.
+    a signed address, because a browser has no key. All who see the task can open it, for the
+    seven days that S3 allows at most. Without a server it is AWS's console, which has a login.
+    Browsers do not follow a link from a page to a ``file://`` URL, but copy it.
     """
     scheme, _, path = url.partition("://")
     if scheme != "s3":

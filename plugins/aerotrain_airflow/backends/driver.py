@@ -96,7 +96,7 @@ class _Following:
             if isinstance(decision.action, Ended):
                 if await self._record_end(decision):
                     await self._group.finish(decision.action)
-                    self._listener.told(decision.action.reason)
+                    self._listener.reported(decision.action.reason)
                     return decision.action
                 wait, look_again = 0.0, False
                 continue
@@ -126,7 +126,7 @@ class _Following:
             match decision.action:
                 case Restart():
                     self._say(str(decision.action))
-                    self._listener.told(str(decision.action))
+                    self._listener.reported(str(decision.action))
                     await self._group.restart(decision.action)
                     self._not_before = 0.0
                     return 0.0

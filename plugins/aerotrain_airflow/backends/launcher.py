@@ -149,7 +149,7 @@ class _Work(Generic[T]):
         """Wait for the result. An exception of a signal handler cancels the work and is raised."""
         try:
             return self._done.result()
-        except BaseException:
+        except BaseException:  # of a signal handler, while this waits
             self.cancel()
             raise
 

@@ -32,7 +32,7 @@ class Listener:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._held: dict[ReplicaName, list[LogLine]] = {}
-        self._told = ""
+        self._reported = ""
         self._dumping: set[ReplicaName] = set()
         self.last_step: LastStep | None = None
 
@@ -56,14 +56,14 @@ class Listener:
             return True
         return _NOISE.search(line.text) is not None
 
-    def told(self, message: str) -> None:
+    def reported(self, message: str) -> None:
         """Take note of a message of the driver, which may have errors that are held back."""
-        self._told = message
+        self._reported = message
         self.release()
 
     def release(self) -> None:
         """Forward the errors that are held back, except those that the last message has."""
         held, self._held = self._held, {}
         for line in chain.from_iterable(held.values()):
-            if line.text.removeprefix(ERROR_PREFIX) not in self._told:
+            if line.text.removeprefix(ERROR_PREFIX) not in self._reported:
                 self._emit(line)

@@ -23,7 +23,7 @@ Ask = Callable[[Sequence[str]], str]
 def run(given: Namespace, ask: Ask | None) -> None:
     """Carry out the command, and print what was decided and written.
 
-    ``ask`` is None if there is nobody to answer.
+    ``ask`` is None without a terminal.
 
     Raises:
         FinalError: the name is taken, or the data cannot be used; the message says what to do.

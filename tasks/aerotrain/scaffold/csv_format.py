@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from aerotrain.data.sources.csv import NULL_NUMBERS
+
 #: The most lines that are looked at.
 _LINES = 2000
 
@@ -13,11 +15,8 @@ _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
-#: Words for a missing number, in lower case; prepare knows those of Arrow itself.
+#: Words for a missing number, in lower case; ``prepare`` knows NULL_NUMBERS itself.
 _NULLS = {"-", "--", ".", "?", "n/a", "none", "null", "nan", "unknown", "missing", "#n/a", "na"}
-
-#: Those that prepare takes for a missing number by itself.
-_KNOWN_NULLS = {"", "NULL", "null", "NA", "N/A", "NaN", "nan"}
 
 
 def csv_options(beginning: bytes) -> Mapping[str, Any]:
@@ -69,4 +68,4 @@ def _nulls_of(values: Sequence[str]) -> Iterator[str]:
     words = {each for each in values if not _NUMBER.fullmatch(each.replace(",", "."))}
     has_numbers = len(words) < len(set(values))
     if has_numbers and all(each.lower() in _NULLS | {""} for each in words):
-        yield from words - _KNOWN_NULLS
+        yield from words.difference(NULL_NUMBERS)

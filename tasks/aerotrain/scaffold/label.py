@@ -73,7 +73,7 @@ def name_of_label(
 ) -> str:
     """The name of the label: as ``given``, by its name, or by the answer of ``ask``.
 
-    ``name`` is that of the pipeline; ``ask`` is None if there is nobody to answer.
+    ``name`` is that of the pipeline; ``ask`` is None without a terminal.
 
     Raises:
         SpecError: there is no such column, or it is in doubt which one it is.

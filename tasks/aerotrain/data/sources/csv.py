@@ -34,7 +34,8 @@ _NUMBER = re.compile(rb'"?[+-]?\d+(\.\d*)?"?')
 
 _LEADING_ZERO = r"^[+-]?0\d"
 
-_NULL_NUMBERS = ["", "NULL", "null", "NA", "N/A", "NaN", "nan"]
+#: The words for a missing number, unless a source names others.
+NULL_NUMBERS = ["", "NULL", "null", "NA", "N/A", "NaN", "nan"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class CsvSource(TextSource):
                     column_types=dict(types),
                     include_columns=list(types) or None,
                     timestamp_parsers=[],
-                    null_values=[*_NULL_NUMBERS, *self.declared.nulls],
+                    null_values=[*NULL_NUMBERS, *self.declared.nulls],
                     decimal_point=self._decimal,
                 ),
             )

@@ -1,4 +1,4 @@
-"""The statistics of a data set as one self-contained HTML page, beside those of the one before."""
+"""The statistics of a data set as one self-contained HTML page, compared with the previous one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
