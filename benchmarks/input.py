@@ -67,7 +67,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer records and trainings")
     quick = parser.parse_args().quick
     print_origin()
-    records, readings, trainings = (10_000, 3, 2) if quick else (100_000, 5, 4)
+    records, readings = (10_000, 3) if quick else (100_000, 5)
+    trained_records, trainings = (1_280, 2) if quick else (10_000, 6)
     sys.path.insert(0, str(MODELS))
     with (
         tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name,
@@ -76,9 +77,10 @@ def main() -> None:
         os.environ.update(server.environment)
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the server has its own by now
         server.make_bucket(BUCKET)
-        data = Data.written(Path(name), records)
-        read = rates_of_reading(data, Path(name), readings)
-        trained = rates_of_training(data, Path(name), trainings)
+        data = Data.written(Path(name) / "read", records)
+        read = rates_of_reading(data, Path(name) / "scratch", readings)
+        data = Data.written(Path(name) / "trained", trained_records)
+        trained = rates_of_training(data, Path(name) / "scratch", trainings)
         orders = rows_of_orders(Path(name) / "orders", records)
     rates = {**read, **trained}
     ratios = {
@@ -117,7 +119,7 @@ class Data:
             "image": generator.integers(0, 256, (records, 28, 28), np.uint8),
             "label": generator.integers(0, 10, records),
         }
-        urls = {"file": (folder / "data").as_uri(), "s3": f"s3://{BUCKET}/data"}
+        urls = {"file": folder.as_uri(), "s3": f"s3://{BUCKET}/{folder.name}"}
         stores = [open_store(url) for url in urls.values()]
         shards, edges = [], [records * each // SHARDS for each in range(SHARDS + 1)]
         for number, (first, last) in enumerate(pairwise(edges)):
@@ -142,7 +144,7 @@ class Data:
         )
         for store in stores:
             store.put(MANIFEST, dataset.to_json().encode())
-        return cls(tensors, [folder / "data" / each.file for each in shards], dataset, urls)
+        return cls(tensors, [folder / each.file for each in shards], dataset, urls)
 
     @property
     def records(self) -> int:
@@ -175,9 +177,9 @@ class Data:
         )
 
 
-def rates_of_reading(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
+def rates_of_reading(data: Data, scratch: Path, rounds: int) -> dict[str, list[float]]:
     """Examples per second of CPU time, for each way to read in turn."""
-    feed = data.feed(data.urls["file"], folder / "read", "untransformed", 1)
+    feed = data.feed(data.urls["file"], scratch, "untransformed", 1)
     with feed.caching_shards():
         ordered = every_record(
             data.files, SCHEMA, feed.code.transform, records=data.records, batch_size=BATCH
@@ -212,7 +214,7 @@ def taker() -> Callable[..., tf.Tensor]:
     return take
 
 
-def rates_of_training(data: Data, folder: Path, rounds: int) -> dict[str, list[float]]:
+def rates_of_training(data: Data, disk: Path, rounds: int) -> dict[str, list[float]]:
     """Examples a second of whole trainings; each from S3 begins with an empty disk."""
 
     def rate(scratch: Path | None, epochs: int) -> float:
@@ -223,7 +225,7 @@ def rates_of_training(data: Data, folder: Path, rounds: int) -> dict[str, list[f
             shutil.rmtree(scratch)
         return epochs * data.records / seconds
 
-    ways = {"training from memory": None, "training from S3": folder / "scratch"}
+    ways = {"training from memory": None, "training from S3": disk}
     in_turns({name: partial(rate, way, 1) for name, way in ways.items()}, 1)
     return in_turns({name: partial(rate, way, EPOCHS) for name, way in ways.items()}, rounds)
 

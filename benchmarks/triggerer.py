@@ -82,14 +82,14 @@ class Loop:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="10 jobs, and a shorter idle time")
+    parser.add_argument("--quick", action="store_true", help="5 jobs, and a shorter idle time")
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument(
         "--rest", type=float, default=330.0, help="seconds in which nothing happens"
     )
     given = parser.parse_args()
     print_origin()
-    jobs, rest = (10, 10.0) if given.quick else (given.jobs, given.rest)
+    jobs, rest = (5, 5.0) if given.quick else (given.jobs, given.rest)
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as other, _double() as double:
         planned = other.submit(_seconds_to_plan).result()
@@ -175,7 +175,12 @@ def _double() -> Iterator[Double]:
 
 async def _follow(double: Double, jobs: int, rest: float) -> dict[str, float]:
     """Run the triggers of all jobs from start to end."""
+    import structlog
+
     from aerotrain_airflow.backends.kubernetes.trigger import JobTrigger
+
+    # Airflow's default is stdout, which is for the report alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
     def follow(number: int) -> asyncio.Task[tuple[float, Mapping[str, Any]]]:
         handle = f"default/train-{number}/try-1"

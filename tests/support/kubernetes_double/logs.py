@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,27 +46,27 @@ class Log:
 
 
 class Logs:
-    """The logs of all containers, found by namespace, pod's uid and container."""
+    """The logs of all containers, found by the pod's uid and the container's name."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._logs: dict[tuple[str, str], Log] = {}
+        self._logs: defaultdict[str, dict[str, Log]] = defaultdict(dict)
         self._ended: set[str] = set()
 
     def of(self, uid: str, container: str) -> Log:
-        return self._logs.setdefault((uid, container), Log(closed=uid in self._ended))
+        return self._logs[uid].setdefault(container, Log(closed=uid in self._ended))
 
     def close(self, uid: str) -> None:
         """Close the logs of all containers of this pod: no more lines will come."""
         self._ended.add(uid)
-        for (owner, _), log in self._logs.items():
-            if owner == uid:
-                log.close()
+        for log in self._logs[uid].values():
+            log.close()
 
     def cut(self) -> None:
         """Break every log that is being followed."""
-        for log in self._logs.values():
-            log.cut()
+        for logs in self._logs.values():
+            for log in logs.values():
+                log.cut()
 
     def read(
         self, namespace: str, pod: str, query: Mapping[str, str]
