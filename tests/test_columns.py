@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
-from aerotrain.data.dataset import PAGE, Feature, load_dataset
+from aerotrain.data.dataset import PAGE, Feature, load_dataset, load_statistics
 from aerotrain.data.sources import SourceError
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import open_store
@@ -457,6 +457,7 @@ def test_a_word_that_is_no_class_is_rejected(tmp_path: Path) -> None:
         prepared(tmp_path, files, **types)
     url = prepared(tmp_path, files, {"max_rejected": 1}, **types)
     assert load_dataset(url).splits["all"].classes == {0: 1, 1: 1}
+    assert load_statistics(url)["label"]["names"] == ["cat", "dog"]
 
 
 def test_a_date_that_does_not_parse_is_rejected_with_its_offset(tmp_path: Path) -> None:

@@ -104,7 +104,12 @@ def test_each_column_is_used_for_what_its_values_are(new: Any, tmp_path: Path) -
 
 def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: Path) -> None:
     rows = [
-        {"Fläche": f"{each},5", "Einzug": f"{each % 28 + 1:02d}.11.2021", "Miete": f"{9 * each},25"}
+        {
+            "Fläche": f"{each},5",
+            "Einzug": f"{each % 28 + 1:02d}.11.2021",
+            "Übergabe": f"{each % 28 + 1:02d}.11.2021 {each % 24:02d}:30",
+            "Miete": f"{9 * each},25",
+        }
         for each in range(40)
     ]
     path = tmp_path / "miete.csv"
@@ -112,6 +117,9 @@ def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: 
     said = new("miete", path)
     assert said["Miete"].startswith("the label, a number of mean 175.8")
     assert said["Einzug"].startswith("number: dates as %d.%m.%Y, from 2021-11-01")
+    assert said["Übergabe"].startswith(
+        "number: timestamps as %d.%m.%Y %H:%M, from 2021-11-01 00:30"
+    )
     dag = (tmp_path / "dags" / "miete.py").read_text()
     assert '"encoding": "cp1252"' in dag
     assert '"delimiter": ";"' in dag
@@ -141,13 +149,19 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
     assert said["target"] == "the label, 2 classes: 0, 1"
 
     lines = [
-        {"vip": [True, False, None][each % 3], "day": f"2026-01-{1 + each % 20:02d}", "y": each % 4}
+        {
+            "vip": [True, False, None][each % 3],
+            "day": f"2026-01-{1 + each % 20:02d}",
+            "at": f"2026-01-{1 + each % 20:02d}T08:00:00Z",
+            "y": each % 4,
+        }
         for each in range(count)
     ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, lines)))
     said = new("lines", tmp_path / "x.jsonl")
     assert said["vip"] == "number: true or false; 20 missing count as false"
     assert said["day"].startswith("number: dates, from 2026-01-01")
+    assert said["at"].startswith("number: timestamps, from 2026-01-01 08:00:00")
     assert said["y"] == "the label, 4 classes: 0, 1, 2, 3"
 
 

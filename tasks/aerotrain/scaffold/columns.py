@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.data.sources.declared import is_text_type
+from aerotrain.data.sources.declared import TYPES, is_text_type, moments_of
 
 #: The most words of a category that are typical, and the least records of each.
 _CATEGORY_WORDS, _CATEGORY_RECORDS = 50, 2
@@ -29,6 +31,9 @@ _KEY_NAME = re.compile(r"(?i:(^|[_\s.-])(id|uuid|guid|key|index|nr|no))$|[a-z](I
 
 #: The formats of dates other than ISO 8601 that are tried, in this order.
 _DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
+
+#: What may follow a date in such a format, and the type of both.
+_CLOCKS = {"": "date", " %H:%M": "timestamp", " %H:%M:%S": "timestamp"}
 
 _ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 _ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
@@ -195,26 +200,27 @@ def _of_text(column: Column) -> Decision:
 
 def _time_of_texts(column: Column) -> Decision | None:
     """The decision for texts that are dates or times; None if some are not."""
-    for pattern, kind, type_ in (
-        (_ISO_DATE, "date", pa.date32()),
-        (_ISO_TIME, "timestamp", pa.timestamp("us")),
-    ):
+    for pattern, kind in ((_ISO_DATE, "date"), (_ISO_TIME, "timestamp")):
         if pc.all(pc.match_substring_regex(column.known, pattern)).as_py():
             try:
-                return _time(column.known.cast(type_), f"{kind}s", column.missing, kind)
-            except pa.ArrowInvalid:  # such as a 31st of June, or with a time zone
+                known = moments_of(column.known, TYPES[kind], "")
+            except pa.ArrowInvalid:  # such as a 31st of June
                 return None
+            return _time(known, f"{kind}s", column.missing, kind)
     fitting = {}
-    for form in _DATE_FORMATS:
-        try:
-            fitting[form] = pc.strptime(column.known, format=form, unit="s").cast(pa.date32())
-        except pa.ArrowInvalid:
-            continue
+    for form, clock in product(_DATE_FORMATS, _CLOCKS):
+        with suppress(pa.ArrowInvalid):
+            kind = _CLOCKS[clock]
+            known = moments_of(column.known, TYPES[kind], form + clock)
+            fitting[f"{kind} {form}{clock}"] = known
     if not fitting:
         return None
-    form, *others = fitting
-    why = f"dates as {form}" + (f", or {others[0]}: all values fit both" if others else "")
-    return _time(fitting[form], why, column.missing, f"date {form}")
+    kind, *others = fitting
+    what, form = kind.split(" ", 1)
+    why = f"{what}s as {form}"
+    if others:
+        why += f", or {others[0].split(' ', 1)[1]}: all values fit both"
+    return _time(fitting[kind], why, column.missing, kind)
 
 
 def _time(known: pa.ChunkedArray, what: str, missing: int, kind: str | None = None) -> Decision:

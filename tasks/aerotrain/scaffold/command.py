@@ -43,11 +43,14 @@ def run(given: Namespace, ask: Ask | None) -> None:
         _print_table(_rows(columns))
     paths = write(place, texts)
     print(f"wrote {', '.join(map(str, paths))}")
-    if "models" not in place.ignored.read_text():
+    ignored = place.ignored.read_text().split()
+    if missing := [each for each in place.hidden if each not in ignored]:
         print(
-            f"add the line models/ to {place.ignored}, or Airflow parses the modules as DAG files"
+            f"add {' and '.join(missing)} to {place.ignored}, or Airflow parses the files there as "
+            "DAG files"
         )
-    print(f"run it: make run DAG={given.name}, or trigger {given.name} in your Airflow")
+    run = f"make run DAG={given.name}, or " if place.folder == Path("dags").resolve() else ""
+    print(f"run it: {run}trigger {given.name} in the Airflow that reads {place.folder}")
     print(f"test the module: python -m pytest {paths[2]}", flush=True)
 
 

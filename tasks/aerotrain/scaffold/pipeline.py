@@ -129,12 +129,28 @@ class Place:
         """Airflow's list of files in the folder that are no DAG files."""
         return self.folder / ".airflowignore"
 
+    @property
+    def is_in_project(self) -> bool:
+        """Whether the folder is a project's ``dags``, whose tests are next to it."""
+        return self.folder.name == "dags"
+
+    @property
+    def hidden(self) -> list[str]:
+        """The lines of ``ignored``."""
+        return ["models/"] if self.is_in_project else ["models/", "tests/"]
+
+    @property
+    def models(self) -> Path:
+        """The folder of modules, relative to the parent of that of the tests."""
+        return Path(self.folder.name if self.is_in_project else "", "models")
+
     def files(self) -> dict[str, Path]:
         """The paths of the files, by their templates' kinds."""
+        project = self.folder.parent if self.is_in_project else self.folder
         return {
             "dag": self.folder / f"{self.name}.py",
             "module": self.folder / "models" / f"{self.name}.py",
-            "test": self.folder.parent / "tests" / f"test_{self.name}.py",
+            "test": project / "tests" / f"test_{self.name}.py",
         }
 
 
@@ -179,7 +195,8 @@ def of_images(place: Place, sample: ImageSample) -> dict[str, str]:
 
 
 def _files(place: Place, kind: str, values: Mapping[str, str], facts: set[str]) -> dict[str, str]:
-    about = {"name": place.name, "title": place.title, "folder": place.folder.name}
+    models = " / ".join(map(literal, place.models.parts))
+    about = {"name": place.name, "title": place.title, "models": models}
     return {
         "module": filled(f"{kind}.py", {**about, **values}, facts),
         "test": filled("test.py", {**about, **values}, facts),
@@ -294,7 +311,7 @@ def _facts_of_dag(place: Place, label: Label) -> set[str]:
 
 
 def write(place: Place, texts: Mapping[str, str]) -> list[Path]:
-    """Write the files, and hide the folder of modules from Airflow's parser.
+    """Write the files, and hide the modules from Airflow's parser.
 
     Returns:
         Their paths, relative to the current folder.
@@ -305,7 +322,7 @@ def write(place: Place, texts: Mapping[str, str]) -> list[Path]:
     files = place.files()
     written = {files[kind]: text for kind, text in texts.items()}
     if not place.ignored.exists():
-        written[place.ignored] = "models/\n"
+        written[place.ignored] = "".join(f"{each}\n" for each in place.hidden)
     for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -149,7 +149,7 @@ class Declared:
             return _numbers_of(values, declared) if is_text else values
         kind, _, form = declared.partition(" ")
         if is_text and kind in _STORED:
-            return _moments(values.cast(pa.string()), TYPES[kind], form)
+            return moments_of(values.cast(pa.string()), TYPES[kind], form)
         are_numbers = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
         if are_numbers and values.type != pa.uint64() and kind != "string":
             return values
@@ -297,7 +297,7 @@ def _numbers_of(texts: Any, words: Sequence[str]) -> Any:
     return numbers
 
 
-def _moments(texts: Any, kind: pa.DataType, form: str) -> Any:
+def moments_of(texts: Any, kind: pa.DataType, form: str) -> Any:
     """Dates or timestamps of texts in a format, ISO 8601 by default."""
     if form:
         return pc.strptime(texts, format=form, unit="us").cast(kind)
