@@ -17,7 +17,7 @@ import pytest
 from aerotrain.cli import main
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import PAGE, STATISTICS, load_statistics
+from aerotrain.data.dataset import PAGE, STATISTICS, Shard, Split, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Columns, column_of
 from aerotrain.data.statistics.axis import BINS, Axis
@@ -111,6 +111,18 @@ def test_the_page_has_pictures_of_each_class() -> None:
     sources = [each for each in Elements(found).addresses if each.startswith("data:image/png")]
     assert len(set(sources)) == 3 * OF_CLASS
     assert b64decode(sources[0].partition(",")[2]).startswith(b"\x89PNG")
+
+
+def test_classes_are_shown_by_their_names_instead_of_numbers_with_a_mean() -> None:
+    statistics = described(image=images(40, (8, 8)), label=np.arange(40) % 2)
+    statistics.summary["label"]["names"] = ["ca<t", "dog"]
+    split = Split(shards=(Shard(file="a", records=40, bytes=9, sha256=""),), classes={0: 20, 1: 20})
+    found = page(statistics, {"train": split})
+    table, picture, bars = (found.index(each) for each in ("<th>", 'class="sheet"', 'class="bars"'))
+    for place in (table, picture, bars):
+        assert "ca&lt;t</bdi>" in found[place : place + 1000]
+    assert "class 1" not in found
+    assert ">mean<" not in found.partition('id="column-1"')[2]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def page_of_two(before: str, now: str) -> str:
     dataset, plan = load_dataset(now), Plan.read(open_store(now))
     described = _described(now)
     comparison = Comparison.of(_described(before), described, plan.rules)
-    return page(described, dataset.splits, plan.inferred, comparison)
+    return page(described, dataset.splits, plan.inferred, comparison, dataset.label)
 
 
 def _described(url: str) -> Described:

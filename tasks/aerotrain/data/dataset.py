@@ -1,7 +1,7 @@
 """What readers of a data set see: its manifest with schema, splits and shards, its statistics."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Self
@@ -119,6 +119,15 @@ class Dataset:
     label: str = "label"
     version: int = VERSION
 
+    @property
+    def names(self) -> dict[str, Sequence[str]]:
+        """The words of columns that hold numbers of words, such as the names of classes."""
+        renamed, types = self.source.get("rename", {}), self.source.get("types", {})
+        names = {renamed.get(n, n): each for n, each in types.items() if not isinstance(each, str)}
+        if classes := self.source.get("classes"):
+            names[renamed.get("label", "label")] = classes
+        return {name: each for name, each in names.items() if name in self.schema}
+
     def to_json(self) -> str:
         """The manifest: the same text for the same data set, byte for byte."""
         document = {
@@ -178,7 +187,7 @@ def load_statistics(url: str) -> dict[str, dict[str, Any]]:
 
     Each has ``missing`` and ``distinct``; numbers have ``min``, ``max``, ``mean``, ``std`` and
     ``quantiles`` too. ``vocabulary`` holds the values of a categorical column with their counts,
-    most frequent first.
+    most frequent first. ``names`` are the words of a column of numbers of words, such as classes.
     """
     try:
         data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))

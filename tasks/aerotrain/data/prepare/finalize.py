@@ -89,9 +89,11 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
     for document in each_of(store.get, keys):
         statistics.merge(Statistics.from_json(document))
     summary, pictures = statistics.summary(), statistics.pictures()
+    for name, words in dataset.names.items():
+        summary[name]["names"] = list(words)
     now = Described(url=store.url, summary=summary, pictures=pictures)
     comparison = _compared(root, plan, now)
-    store.put(PAGE, page(now, dataset.splits, plan.inferred, comparison).encode())
+    store.put(PAGE, page(now, dataset.splits, plan.inferred, comparison, dataset.label).encode())
     if comparison and not plan.rules.allow_drift:
         check_changes(comparison.changes, plan.rules.drift, f"{store.url}/{PAGE}")
     schema = schema_to_dict(dataset.schema)

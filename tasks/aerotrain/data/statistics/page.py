@@ -10,7 +10,13 @@ from aerotrain.data.statistics.axis import duration_of, text_of
 from aerotrain.data.statistics.drift import Change, changes, kinds
 from aerotrain.data.statistics.markup import POLICY, STYLE, isolated, table, text
 from aerotrain.data.statistics.pictures import Sheet
-from aerotrain.data.statistics.plots import MOST_BARS, contact_sheet, number_of_distinct, plot
+from aerotrain.data.statistics.plots import (
+    MOST_BARS,
+    contact_sheet,
+    names_of,
+    number_of_distinct,
+    plot,
+)
 
 #: All pictures of a page, encoded.
 _PICTURES_BYTES = 300_000
@@ -49,23 +55,28 @@ def page(
     splits: Mapping[str, Split],
     inferred: Sequence[tuple[str, str]] = (),
     comparison: Comparison | None = None,
+    label: str = "label",
 ) -> str:
-    """The HTML document, without external resources. ``inferred`` is shown of the source."""
+    """The HTML document, without external resources.
+
+    ``inferred`` is shown of the source. ``label`` is the column of the classes of the ``splits``.
+    """
     records = _records(now)
     before = comparison.before if comparison else None
     names = sorted(now.summary.keys() | (before.summary.keys() if before else set()))
     sheets = sum(len(each.pictures) for each in (now, before) if each)
     budget = _PICTURES_BYTES // max(1, sheets)
     sections = "".join(
-        _section(number, name, now, comparison, budget) for number, name in enumerate(names)
+        _section(number, name, now, comparison, budget, label) for number, name in enumerate(names)
     )
+    classes = names_of(now.summary.get(label, {}))
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Statistics of {text(now.url)}</title><style>{STYLE}</style>"
         f"<h1>{records:,} records, {len(now.summary)} columns</h1><p>{text(now.url)}</p>"
-        f"{_splits(splits)}{_inferred(inferred)}"
+        f"{_splits(splits, classes)}{_inferred(inferred)}"
         f"{_compared(comparison, names) if comparison else ''}{sections}</html>\n"
     )
 
@@ -74,7 +85,7 @@ def _records(described: Described) -> int:
     return max((each["records"] for each in described.summary.values()), default=0)
 
 
-def _splits(splits: Mapping[str, Split]) -> str:
+def _splits(splits: Mapping[str, Split], names: Mapping[str, str]) -> str:
     """A table of the splits: their records, and the share of each class."""
     if not splits:
         return ""
@@ -86,8 +97,13 @@ def _splits(splits: Mapping[str, Split]) -> str:
         shares = (split.classes.get(label, 0) / max(1, split.records) for label in shown)
         counted = [f"{split.records:,}", f"{split.records / total:.1%}"]
         rows.append([text(name), *counted, *(f"{share:.1%}" for share in shares)])
-    heads = ["split", "records", "share", *(f"class {label}" for label in shown)]
+    heads = ["split", "records", "share", *(_class(label, names) for label in shown)]
     return f'<div class="table">{table(rows, heads)}</div>'
+
+
+def _class(label: int, names: Mapping[str, str]) -> str:
+    name = names.get(str(label))
+    return f"class {label}" if name is None else isolated(name, 40)
 
 
 def _inferred(rows: Sequence[tuple[str, str]]) -> str:
@@ -119,13 +135,24 @@ def _compared(comparison: Comparison, names: Sequence[str]) -> str:
 
 
 def _section(
-    number: int, name: str, now: Described, comparison: Comparison | None, budget: int
+    number: int,
+    name: str,
+    now: Described,
+    comparison: Comparison | None,
+    budget: int,
+    label: str,
 ) -> str:
     sides = [now, comparison.before] if comparison else [now]
     columns = [each.summary[name] for each in sides if name in each.summary]
     column = columns[0]
     sheets = "".join(
-        contact_sheet(side.pictures[name], side.summary[name], title if comparison else "", budget)
+        contact_sheet(
+            side.pictures[name],
+            side.summary[name],
+            title if comparison else "",
+            budget,
+            names_of(side.summary.get(label, {})),
+        )
         for side, title in zip(sides, ("this data set", "the one before"), strict=False)
         if name in side.pictures
     )
@@ -146,6 +173,8 @@ def _examples(column: Column) -> list[str]:
     examples, unit = column["examples"], column.get("since_1970")
     if unit and not column["shape"]:
         return [text_of(int(each), unit) for each in examples]
+    if names := names_of(column):
+        return [names.get(each, each) for each in examples]
     is_float = "float" in column["dtype"]
     return ["(missing)" if is_float and each == "nan" else each for each in examples]
 
@@ -153,6 +182,8 @@ def _examples(column: Column) -> list[str]:
 def _kind(column: Column) -> str:
     shape = " × ".join(map(str, column["shape"]))
     unit = column.get("since_1970")
+    if column.get("names"):
+        return f"{column['dtype']}, the number of a class or word"
     return f"{column['dtype']} {shape}".strip() + (f", {unit} since 1970" if unit else "")
 
 
@@ -199,7 +230,7 @@ def _rows_of_facts(column: Column) -> Iterator[tuple[str, str]]:
     yield "missing", f'<span class="warn">{missing}</span>' if column["missing"] else "none"
     if column["distinct"] is not None:
         yield "distinct", number_of_distinct(column["distinct"])
-    if "min" not in column:
+    if "min" not in column or column.get("names"):
         return
     of, unit = "length " if column["dtype"] == "string" else "", column.get("since_1970", "")
     yield of + "min", text_of(column["min"], unit)

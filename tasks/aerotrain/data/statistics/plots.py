@@ -45,10 +45,12 @@ def _bars(columns: Sequence[Column]) -> str:
     )[:MOST_BARS]
     is_number = columns[0]["dtype"] != "string"
     words.sort(key=lambda word: (float(word) if is_number else -shares[0].get(word, 0), word))
+    names = names_of(columns[0])
     most = max(each.get(word, 0) for each in shares for word in words)
     rows = []
     for word in words:
         name = text_of(int(word), columns[0].get("since_1970", "")) if is_number else word
+        name = names.get(word, name)
         counts = [each["vocabulary"].get(word, 0) for each in columns]
         rows.append(
             isolated(name, _WORD_LENGTH)
@@ -57,6 +59,11 @@ def _bars(columns: Sequence[Column]) -> str:
         )
     rows.append(_others(columns, words))
     return f'<div class="bars">{"".join(rows)}</div>{_legend(columns)}'
+
+
+def names_of(column: Column) -> dict[str, str]:
+    """The words whose numbers the column holds, by the numbers."""
+    return {f"{number}": name for number, name in enumerate(column.get("names", ()))}
 
 
 def _shares(column: Column) -> dict[str, float]:
@@ -165,10 +172,13 @@ def _legend(columns: Sequence[Column]) -> str:
     )
 
 
-def contact_sheet(sheet: Sheet, column: Column, title: str, most_bytes: int) -> str:
+def contact_sheet(
+    sheet: Sheet, column: Column, title: str, most_bytes: int, names: Mapping[str, str]
+) -> str:
     """The pictures of each class in a row, up to ``most_bytes`` in all, evenly over the classes.
 
-    If all values of ``column`` are dark, the pictures are shown brighter.
+    ``names`` are those of the classes that have numbers. If all values of ``column`` are dark, the
+    pictures are shown brighter.
     """
     chosen: dict[Any, list[str]] = {label: [] for label, _ in sheet}
     left = most_bytes
@@ -178,7 +188,7 @@ def contact_sheet(sheet: Sheet, column: Column, title: str, most_bytes: int) -> 
                 left -= len(pictures[rank])
                 chosen[label].append(pictures[rank])
     rows = "".join(
-        f"{_class(label)}<div>{''.join(map(_picture, pictures))}</div>"
+        f"{_class(label, names)}<div>{''.join(map(_picture, pictures))}</div>"
         for label, pictures in chosen.items()
         if pictures
     )
@@ -190,8 +200,10 @@ def contact_sheet(sheet: Sheet, column: Column, title: str, most_bytes: int) -> 
     return f'<div><div class="caption">{title}</div><div class="sheet"{filtered}>{rows}</div></div>'
 
 
-def _class(label: int | str | None) -> str:
-    return "<span></span>" if label is None else isolated(str(label), _WORD_LENGTH)
+def _class(label: int | str | None, names: Mapping[str, str]) -> str:
+    if label is None:
+        return "<span></span>"
+    return isolated(names.get(str(label), str(label)), _WORD_LENGTH)
 
 
 def _picture(content: str) -> str:
