@@ -52,6 +52,8 @@ def component_environment(
         **_tuning(os.cpu_count() or 1),
         **{name: value for name, value in inherited.items() if name not in _NOT_INHERITED},
         **_identity(home, project, port, secrets, inherited),
+        # Airflow itself uses what is deprecated, and shows it at the start of each task's log.
+        "PYTHONWARNINGS": "ignore:GitWildMatchPattern:DeprecationWarning",
         "PYTHONPATH": os.pathsep.join(
             [str(project / "tasks"), str(project / "plugins"), inherited.get("PYTHONPATH", "")]
         ).rstrip(os.pathsep),

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from aerotrain.contract.names import path_segment
@@ -38,7 +39,7 @@ class Report:
         if self.seconds_per_step is not None:
             lines.append(f"training        {1000 * self.seconds_per_step:.1f} ms a step")
         if self.tensorboard is not None:
-            lines.append(f"TensorBoard     tensorboard --logdir {self.tensorboard}")
+            lines.append(f"TensorBoard     tensorboard --logdir {quote(str(self.tensorboard))}")
         if self.exported is not None:
             lines.append(f"exported as     {self.exported} (`make up` serves it again)")
         if self.model is not None:

@@ -53,7 +53,7 @@ def test_words_that_cannot_be_parsed_are_refused_in_one_line(words, sentence, ca
         ([*TRAIN, "--epochs", "0"], "epochs must be a whole number of 1 or more, got 0"),
         ([*TRAIN, "--workers", "2"], "asks for 2 workers but 'one_device' is one process"),
         ([*TRAIN, "--strategy", "parameter_server", "--ps", "0"], "ask for 1 ps or more"),
-        ([*TRAIN, "--progress-timeout", "0"], "progress_timeout must be a number of 1 or"),
+        ([*TRAIN, "--progress-timeout", "0"], "progress_timeout must be a number of 5 or"),
         ([*TRAIN[:-1], "bucket"], "the store 'bucket' has no scheme"),
         (["prepare", "digits", "--store", "file:///x", "--shards", "0"], "shards must be a whole"),
         ([*TRAIN, "--hparams", "3", "--learning-rate", "0.1"], "hparams of train must be an obj"),

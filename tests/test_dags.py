@@ -13,8 +13,9 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, Context
 from airflow.serialization.serialized_objects import DagSerialization
 
+from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import STRATEGIES
-from aerotrain_airflow.description import describe
+from aerotrain_airflow.description import check_run, describe
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import evaluate, export, train
@@ -116,6 +117,12 @@ def test_an_option_that_the_form_lacks_is_set_by_the_dag() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("run_id", [".", ".."])
+def test_a_run_id_that_a_url_would_lose_is_refused(run_id: str) -> None:
+    with pytest.raises(SpecError, match="trigger a run with another id"):
+        check_run(cast(Context, {"ti": SimpleNamespace(run_id=run_id)}))
+
+
 def test_parsing_every_pipeline_loads_no_large_library_and_no_users_module() -> None:
     program = (
         "import sys; from airflow.dag_processing.dagbag import DagBag; "

@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parent.parent
 
 PARSE = """
-import sys
+from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(sys.argv[1])
+bag = DagBag(DagBundlesManager().get_bundle("aerotrain-example-dags").path)
 assert not bag.import_errors, bag.import_errors
 print(sorted(bag.dags))
 """
@@ -46,10 +46,13 @@ def install(tmp_path: Path) -> Install:
     return install
 
 
-def test_airflow_alone_parses_every_pipeline(install: Install, tmp_path: Path) -> None:
+def test_airflow_alone_parses_the_example_dags_of_the_wheel(
+    install: Install, tmp_path: Path
+) -> None:
     python = install("airflow")
-    environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-    assert "'digits'" in _run(python, "-c", PARSE, str(ROOT / "dags"), **environment)
+    environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "True"}
+    said = _run(python, "-c", PARSE, **environment)
+    assert said.splitlines()[-1] == "['clothes', 'digits', 'flats', 'reviews']"
     assert not _has(python, "tensorflow")
 
 

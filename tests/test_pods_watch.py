@@ -65,7 +65,7 @@ def test_a_stop_of_the_own_process_is_reported_once_and_not_as_an_unavailable_ap
     else:
         clock.goes_on(74)
     assert pulse.was_stopped_since(100.0)
-    assert [each.partition(",")[0] for each in said] == ["this process was stopped for 74 s"]
+    assert [each.partition(":")[0] for each in said] == ["this process did not respond for 74 s"]
 
 
 def test_an_unavailable_api_is_reported_as_such_also_after_a_stop(said: list[str]) -> None:

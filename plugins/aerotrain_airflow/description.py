@@ -85,12 +85,20 @@ def with_code_published(job: Job, settings: Settings) -> Job:
     return replace(job, code=publish_code(store_of(job.store, settings), Path(job.code)))
 
 
-def check_conf(context: Context) -> None:
+def check_run(context: Context) -> None:
     """Reject a run whose conf has a key that is not a param; Airflow itself ignores such a key.
 
+    Also reject an id that would be lost as a segment of a URL, by which tasks read outputs.
+
     Raises:
-        SpecError: a key is not a param; the message suggests the most similar param.
+        SpecError: the id is a dot or two, or a key is not a param; the message suggests the most
+            similar param.
     """
+    if (run_id := context["ti"].run_id) in (".", ".."):
+        raise SpecError(
+            f"the id of this run is {run_id!r}, by which Airflow's API does not find the outputs "
+            "of its tasks; trigger a run with another id"
+        )
     params = list(context["dag"].params)  # context["params"] would include the keys of conf
     for key in context["dag_run"].conf or {}:
         if key not in params:

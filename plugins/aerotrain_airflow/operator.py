@@ -17,7 +17,7 @@ from aerotrain_airflow.backends.launcher import Launcher, choose_launcher
 from aerotrain_airflow.controller.decision import Ended
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import (
-    check_conf,
+    check_run,
     describe,
     with_code_published,
     without_unplaced_workers,
@@ -85,7 +85,7 @@ class JobOperator(BaseOperator):
         """Run the job, and return the value that its chief returned."""
         with translated():
             settings = Settings.read(self.launcher)
-            check_conf(context)
+            check_run(context)
             job = describe(self, self.job, self.arguments, context, settings)
             job = without_unplaced_workers(job, settings)
             launcher, handle = self._start(job, context, settings)

@@ -15,7 +15,7 @@ from aerotrain.contract.steps import check_of
 from aerotrain.store import probe
 from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
-from aerotrain_airflow.description import check_conf, describe, with_code_published
+from aerotrain_airflow.description import check_run, describe, with_code_published
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.settings import Settings
@@ -52,7 +52,7 @@ class PreflightOperator(JobOperator):
     def execute(self, context: Context) -> None:
         with translated():
             settings = Settings.read(self.launcher)
-            check_conf(context)
+            check_run(context)
             jobs = self._check_jobs(context, settings)
             url = f"{settings.store}/{path_segment(self.dag_id)}"
             probe(store_of(url, settings))

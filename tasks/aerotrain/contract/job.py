@@ -151,7 +151,7 @@ class Deadlines:
         help="Time without a heartbeat or a training step after which a replica counts as "
         "unresponsive and is ended. Its launcher restarts it; by hand, the training ends.",
         section=Section.RECOVERY,
-        minimum=1,
+        minimum=5,
     )
 
     def __post_init__(self) -> None:

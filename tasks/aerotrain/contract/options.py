@@ -55,6 +55,9 @@ _FINITE: Mapping[str, Any] = {
     "not": {"title": "NaN", "type": "number", "minimum": 1, "maximum": -1},
 }
 
+#: Bounds of options: Airflow shows them with each refused value, and PostgreSQL all their digits.
+_FINITE_OPTION = {**_FINITE, "minimum": -1e15, "maximum": 1e15}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
@@ -107,7 +110,7 @@ class Option:
             "type": ["null", self.kind.value] if self.may_be_empty else self.kind.value
         }
         if self.kind is Kind.NUMBER:
-            schema |= _FINITE
+            schema |= _FINITE_OPTION
         if self.kind is Kind.OBJECT:
             schema["additionalProperties"] = dict(_FINITE)
         for name, value in (

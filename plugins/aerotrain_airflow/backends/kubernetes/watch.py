@@ -27,7 +27,7 @@ _BEAT, STOPPED = 1.0, 10.0
 
 
 class Pulse:
-    """Says when this process was stopped: frozen, suspended, or without any share of a core.
+    """Says when this process was stopped: frozen, suspended, or busy with something else.
 
     ``clock`` gives seconds.
     """
@@ -54,8 +54,8 @@ class Pulse:
         if now - self._last > STOPPED:
             self._stopped_until = now
             self._say(
-                f"this process was stopped for {now - self._last:.0f} s, as a frozen triggerer is; "
-                "the replicas have continued"
+                f"this process did not respond for {now - self._last:.0f} s: the triggerer was "
+                "frozen, or busy with other tasks; the replicas have continued"
             )
         self._last = now
 
