@@ -1,18 +1,18 @@
 """DTensor: a mesh trains as one device does, in one process or several, and holds larger models."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from aerotrain import evaluate, export
-from aerotrain.contract.environment import cluster_of, replica_environment
+from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import (
-    CHIEF,
     read_until,
     start_python,
     steps_of_replicas,
@@ -96,20 +96,20 @@ def test_two_processes_train_a_model_that_is_evaluated_and_exported_as_any_other
     export.run(digits.replica("export", "halves", **arguments))
 
 
-def test_a_layer_that_does_not_fit_in_one_process_trains_in_two(digits):
+def test_a_layer_cut_in_two_takes_half_of_its_memory_in_each_process(digits):
     common = {"model": "wide", "epochs": 1, "batch_size": 256, "steps_per_execution": 1}
-    common |= {"data": digits.data, "hparams": {"memory_mib": 1400}}
-    alone = digits.job("train", "wide-alone", common)
-    folder = digits.folder / "scratch" / "wide-alone"
-    folder.mkdir(parents=True)
-    environment = replica_environment(alone, CHIEF, {CHIEF: "127.0.0.1:1"}, attempt="1")
-    with start_python(["-m", "aerotrain.replica"], folder, environment) as process:
-        said = process.communicate(timeout=120)[0]
-        assert process.returncode not in (ExitCode.OK, ExitCode.TERMINATED), said
-    with digits.cluster("wide", strategy="dtensor", layout=WIDE, **common) as processes:
-        for process in processes.values():
-            said = process.communicate(timeout=120)[0]
-            assert process.returncode == ExitCode.OK, said
+    common |= {"strategy": "dtensor"}
+
+    def peak_of(name, **arguments):
+        with digits.cluster(name, **common, **arguments) as processes:
+            said = [process.communicate(timeout=120)[0] for process in processes.values()]
+            for process, lines in zip(processes.values(), said, strict=True):
+                assert process.returncode == ExitCode.OK, lines
+        return int(re.search(r"peak (\d+) MiB", said[0])[1])
+
+    whole = peak_of("wide-whole", mesh={"batch": 2})
+    cut = peak_of("wide-cut", layout=WIDE)
+    assert cut < whole - 192, f"{cut} MiB with half of the layer, {whole} with all of it"
 
 
 def test_a_failed_process_of_the_mesh_is_a_temporary_error(digits):

@@ -1,25 +1,25 @@
-"""A model that consists mostly of one layer of 256 MiB, in a process of limited memory.
-
-``memory_mib`` of ``hparams`` is how much more memory than now the process may take.
-"""
+"""A model that consists mostly of one layer of 96 MiB, and says how much memory it took."""
 
 import resource
-from pathlib import Path
 
 import keras
 from small import transform  # noqa: F401 -- it is this module's transform too
 
 
+class Peak(keras.callbacks.Callback):
+    """Prints the most memory that this process has had in use, when the last step has ended."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB", flush=True)
+
+
 def build_model(hparams):
-    if "memory_mib" in hparams:
-        limit = mapped() + hparams["memory_mib"] * 2**20
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     model = keras.Sequential(
         [
             keras.Input((8, 8)),
             keras.layers.Flatten(),
             keras.layers.Dense(1024, activation="relu"),
-            keras.layers.Dense(65536, activation="relu", name="wide"),
+            keras.layers.Dense(24576, activation="relu", name="wide"),
             keras.layers.Dense(10, kernel_initializer="zeros", name="top"),
         ]
     )
@@ -31,7 +31,5 @@ def build_model(hparams):
     return model
 
 
-def mapped():
-    """The bytes of this process that the limit counts."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmData"))
+def callbacks(hparams):
+    return [Peak()]
