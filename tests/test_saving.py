@@ -3,8 +3,10 @@
 import json
 import threading
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, SpecError, SupersededError, TemporaryError
 from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
@@ -28,6 +30,7 @@ from aerotrain.training.checkpoints.retention import (
     kept,
 )
 from aerotrain.training.checkpoints.snapshot import (
+    Snapshot,
     metric_state_of,
     metric_state_to_file,
     random_state,
@@ -324,3 +327,46 @@ def test_a_checkpoint_with_an_argument_that_the_training_no_longer_has_is_refuse
     was = {"data": "file:///d", "precision": "mixed_bfloat16"}
     with pytest.raises(FinalError, match="precision was 'mixed_bfloat16' and is not given"):
         check_same_config("file:///c", was, {"data": "file:///d", "dtype_policy": "float32"})
+
+
+def assigned(variable, _optimizer):
+    variable.assign(tf.zeros_like(variable))
+
+
+def rows_updated(variable, _optimizer):
+    variable.scatter_update(tf.IndexedSlices(tf.zeros([1, 4]), [2]))
+
+
+def stepped(variable, optimizer):
+    """Several steps of an optimizer, in a function as training runs them."""
+
+    def steps():
+        for _ in tf.range(3):
+            optimizer.apply([tf.ones_like(variable)])
+
+    tf.function(steps)()
+
+
+def stepped_by_xla(variable, optimizer):
+    tf.function(lambda: optimizer.apply([tf.ones_like(variable)]), jit_compile=True)()
+
+
+def gathered_and_updated(variable, _optimizer):
+    tf.gather(variable, [1])
+    rows_updated(variable, None)
+
+
+@pytest.mark.parametrize(
+    "update", [assigned, rows_updated, stepped, stepped_by_xla, gathered_and_updated]
+)
+def test_a_snapshot_keeps_its_values_whatever_training_does_meanwhile(update):
+    variable = keras.Variable(np.arange(64, dtype=np.float32).reshape(16, 4))
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer.build([variable])
+    checkpoint = tf.train.Checkpoint(variable=variable.value, momentum=optimizer.variables[2].value)
+    snapshot = Snapshot.of(checkpoint)
+    saved, before = [np.array(each) for each in snapshot.values], np.array(variable)
+    update(variable.value, optimizer)
+    assert not np.array_equal(variable, before)
+    for value, old in zip(snapshot.values, saved, strict=True):
+        np.testing.assert_array_equal(value, old)

@@ -26,7 +26,7 @@ class EventType(StrEnum):
     IMPORT = "import"  # until the user's module was loaded
     RESTORE = "restore"
     TRAIN = "train"  # steps that were run since the last event of this type
-    SAVE_STALL = "save stall"  # no step started, because variables were copied
+    SAVE_STALL = "save stall"  # no step started, because variables were read for a checkpoint
     PREEMPTED = "preempted"
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted

@@ -1,1 +1,1 @@
-"""The state of a training, copied, kept in the store, and found again."""
+"""The state of a training, read, kept in the store, and found again."""

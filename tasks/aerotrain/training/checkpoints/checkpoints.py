@@ -1,4 +1,4 @@
-"""Checkpoints: copied while training waits, then written and published while it continues.
+"""Checkpoints: read while training waits, then written and published while it continues.
 
 A checkpoint is published in the store completely or not at all. A damaged one is not used.
 """
@@ -151,7 +151,7 @@ class Checkpoints:
         status.assert_existing_objects_matched()
 
     def save(self, state: SavedState) -> None:
-        """Copy the variables; writing and uploading the checkpoint happens in the background.
+        """Read the variables; writing and uploading the checkpoint happens in the background.
 
         Raises:
             FinalError: a weight is not finite; earlier checkpoints remain.
@@ -169,7 +169,7 @@ class Checkpoints:
             "model": model_config(self._model),
         }
         folder = self._folder(name)
-        snapshot = self._copy(folder)
+        snapshot = self._read_state(folder)
         draft = Draft(name=name, folder=folder, about=about, files=state.files, snapshot=snapshot)
         self._uploader.send("checkpoint", lambda: self._deliver(draft))
 
@@ -243,12 +243,12 @@ class Checkpoints:
     def _fetch(self, name: Name) -> None:
         self._manifest = _fetch_whole(self._store.child(f"{FOLDER}/{name}"), self._folder(name))
 
-    def _copy(self, _folder: Path) -> Snapshot | None:
-        """Copy the current state, or write it into the folder if it cannot be copied."""
+    def _read_state(self, _folder: Path) -> Snapshot | None:
+        """Read the current state, or write it into the folder if it cannot be read."""
         return Snapshot.of(self._checkpoint, self._fetch_packed)
 
     def _deliver(self, draft: Draft) -> None:
-        """Write the copy, and publish it with all checkpoints that still wait for the store."""
+        """Write the snapshot, and publish it with all checkpoints that still wait for the store."""
         if draft.snapshot is not None:
             self._check_weights(draft.snapshot, draft.name.step)
             shutil.rmtree(draft.folder, ignore_errors=True)
@@ -279,7 +279,7 @@ class Checkpoints:
         """
         for variable in self._model.trainable_variables:
             value = snapshot.of_variable(variable)
-            if value is not None and not np.isfinite(np.asarray(value, np.float32)).all():
+            if value is not None and not np.isfinite(np.asarray(value)).all():
                 raise bad_weights(variable, step)
 
 

@@ -1,8 +1,10 @@
-"""Copies in memory of everything that a checkpoint holds.
+"""The values in memory of everything that a checkpoint holds.
 
 These are the variables, the state of Python's and NumPy's random numbers, which callbacks may use,
-and the metric state of an unfinished epoch. Training waits only for the copies, while TensorFlow's
-own saving would also write to the disk.
+and the metric state of an unfinished epoch. Training does not wait until they are on the disk, as
+with TensorFlow's own saving. A variable of this process's CPU is not even copied: the snapshot
+shares its buffer, and TensorFlow copies on write when the next step updates the variable. One of a
+GPU is copied to the CPU, and one of another machine is fetched.
 """
 
 import errno
@@ -44,7 +46,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, checkpoint: tf.train.Checkpoint, fetch: "PackedFetch | None" = None) -> "Snapshot":
-        """Copy every variable of ``checkpoint``; ``fetch`` is for those of other machines."""
+        """Read every variable of ``checkpoint``; ``fetch`` is for those of other machines."""
         names, slices, read, owners = [], [], [], []
         for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
@@ -54,10 +56,12 @@ class Snapshot:
                     slices.append(part.strip())
                     read.append(value)
                     owners.append(getattr(owner, "obj", owner))
-        fetched = fetch(owners) if fetch else {}
+        if fetch is None:
+            return cls(names, slices, [_tensor(each) for each in read], owners)
+        fetched = fetch(owners)
         # A variable that is fetched alone takes several round trips.
-        with ThreadPoolExecutor(_FETCHED_AT_ONCE if fetch else 1) as pool:
-            alone = pool.map(_value, (each for at, each in enumerate(read) if at not in fetched))
+        with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
+            alone = pool.map(_fetched, (each for at, each in enumerate(read) if at not in fetched))
             values = [fetched[at] if at in fetched else next(alone) for at in range(len(read))]
         return cls(names, slices, values, owners)
 
@@ -129,10 +133,14 @@ def _bytes(variable: tf.Variable) -> float:
     return math.inf if elements is None else elements * variable.dtype.size
 
 
-def _value(given: Any) -> Any:
-    """The value of a tensor, or of a callable that reads it."""
+def _tensor(given: Any) -> tf.Tensor:
+    """A tensor, or that which a callable reads."""
     given = getattr(given, "tensor", given)
-    return (given() if callable(given) else given).numpy()
+    return given() if callable(given) else given
+
+
+def _fetched(given: Any) -> Any:
+    return _tensor(given).numpy()
 
 
 def random_state() -> Files:

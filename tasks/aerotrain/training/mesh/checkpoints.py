@@ -36,7 +36,7 @@ class MeshCheckpoints(Checkpoints):
         super()._read(folder)
         tensorflow2.wait_for_operations()
 
-    def _copy(self, folder: Path) -> None:
+    def _read_state(self, folder: Path) -> None:
         self._check_weights_now()
         shutil.rmtree(folder, ignore_errors=True)
         self._write(folder)
