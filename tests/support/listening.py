@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -23,10 +23,17 @@ def listening(processes: Iterable[psutil.Process]) -> list[Address]:
         Address(each.laddr.ip, each.laddr.port)
         for process in processes
         for member in (process, *process.children(recursive=True))
-        for each in member.net_connections("tcp")
+        for each in _connections(member)
         if each.status == psutil.CONN_LISTEN
     }
     return sorted(found)
+
+
+def _connections(process: psutil.Process) -> list[Any]:
+    try:
+        return process.net_connections("tcp")
+    except psutil.NoSuchProcess:  # a descendant, such as a worker of PostgreSQL, may just end
+        return []
 
 
 def open_to_network(addresses: Iterable[Address]) -> list[Address]:
