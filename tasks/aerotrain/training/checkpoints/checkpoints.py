@@ -250,6 +250,7 @@ class Checkpoints:
     def _deliver(self, draft: Draft) -> None:
         """Write the snapshot, and publish it with all checkpoints that still wait for the store."""
         if draft.snapshot is not None:
+            draft.snapshot.fetch()
             self._check_weights(draft.snapshot, draft.name.step)
             shutil.rmtree(draft.folder, ignore_errors=True)
             draft.snapshot.write(draft.folder / FILE, self._io_device)

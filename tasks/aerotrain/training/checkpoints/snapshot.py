@@ -2,9 +2,10 @@
 
 These are the variables, the state of Python's and NumPy's random numbers, which callbacks may use,
 and the metric state of an unfinished epoch. Training does not wait until they are on the disk, as
-with TensorFlow's own saving. A variable of this process's CPU is not even copied: the snapshot
-shares its buffer, and TensorFlow copies on write when the next step updates the variable. One of a
-GPU is copied to the CPU, and one of another machine is fetched.
+with TensorFlow's own saving. A variable of a CPU is not even copied: the snapshot shares its
+buffer, and TensorFlow copies on write when the next step updates the variable. That holds on other
+machines too: their values are fetched while training continues. A variable of a GPU is copied to
+its machine's CPU.
 """
 
 import errno
@@ -42,11 +43,12 @@ class Snapshot:
     slices: list[str]
     values: list[Any]
     owners: list[Any]
+    is_remote: bool = False
     _by_owner: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoint: tf.train.Checkpoint, fetch: "PackedFetch | None" = None) -> "Snapshot":
-        """Read every variable of ``checkpoint``; ``fetch`` is for those of other machines."""
+        """Read every variable of ``checkpoint``; ``fetch`` is for small ones of other machines."""
         names, slices, read, owners = [], [], [], []
         for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
@@ -56,14 +58,20 @@ class Snapshot:
                     slices.append(part.strip())
                     read.append(value)
                     owners.append(getattr(owner, "obj", owner))
-        if fetch is None:
-            return cls(names, slices, [_tensor(each) for each in read], owners)
-        fetched = fetch(owners)
-        # A variable that is fetched alone takes several round trips.
-        with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
-            alone = pool.map(_fetched, (each for at, each in enumerate(read) if at not in fetched))
-            values = [fetched[at] if at in fetched else next(alone) for at in range(len(read))]
-        return cls(names, slices, values, owners)
+        fetched = fetch(owners) if fetch else {}
+        values = [fetched[at] if at in fetched else _tensor(each) for at, each in enumerate(read)]
+        return cls(names, slices, values, owners, is_remote=fetch is not None)
+
+    def fetch(self) -> None:
+        """Bring the values of other machines here.
+
+        Raises:
+            tf.errors.OpError: another machine was lost.
+        """
+        if self.is_remote:
+            with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
+                self.values = list(pool.map(_here, self.values))
+            self.is_remote = False
 
     def of_variable(self, variable: Any) -> Any:
         """The value of ``variable``, or None if its owner is unknown."""
@@ -139,8 +147,8 @@ def _tensor(given: Any) -> tf.Tensor:
     return given() if callable(given) else given
 
 
-def _fetched(given: Any) -> Any:
-    return _tensor(given).numpy()
+def _here(value: Any) -> Any:
+    return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
 def random_state() -> Files:
