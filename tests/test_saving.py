@@ -365,7 +365,7 @@ def test_a_snapshot_keeps_its_values_whatever_training_does_meanwhile(update):
     optimizer.build([variable])
     checkpoint = tf.train.Checkpoint(variable=variable.value, momentum=optimizer.variables[2].value)
     snapshot = Snapshot.of(checkpoint)
-    saved, before = [np.array(each) for each in snapshot.values], np.array(variable)
+    saved, before = [np.array(each) for each in snapshot.values], variable.numpy()
     update(variable.value, optimizer)
     assert not np.array_equal(variable, before)
     for value, old in zip(snapshot.values, saved, strict=True):

@@ -245,7 +245,9 @@ class Checkpoints:
 
     def _read_state(self, _folder: Path) -> Snapshot | None:
         """Read the current state, or write it into the folder if it cannot be read."""
-        return Snapshot.of(self._checkpoint, self._fetch_packed)
+        if self._fetch_packed is None:
+            return Snapshot.of(self._checkpoint)
+        return Snapshot.of(self._checkpoint, self._fetch_packed, lambda tensor: tensor.numpy)
 
     def _deliver(self, draft: Draft) -> None:
         """Write the snapshot, and publish it with all checkpoints that still wait for the store."""

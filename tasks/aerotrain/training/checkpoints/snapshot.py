@@ -13,7 +13,7 @@ import io
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,18 +37,29 @@ _PACKED_BYTES, _FETCHED_AT_ONCE = 2**20, 8
 
 @dataclass
 class Snapshot:
-    """The values of a ``tf.train.Checkpoint``'s variables, by TensorFlow's names for them."""
+    """The values of a ``tf.train.Checkpoint``'s variables, by TensorFlow's names for them.
+
+    A value that is not on this machine yet is a function that fetches it.
+    """
 
     names: list[str]
     slices: list[str]
     values: list[Any]
     owners: list[Any]
-    is_remote: bool = False
     _by_owner: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, checkpoint: tf.train.Checkpoint, fetch: "PackedFetch | None" = None) -> "Snapshot":
-        """Read every variable of ``checkpoint``; ``fetch`` is for small ones of other machines."""
+    def of(
+        cls,
+        checkpoint: tf.train.Checkpoint,
+        fetch: "PackedFetch | None" = None,
+        later: Callable[[tf.Tensor], Any] | None = None,
+    ) -> "Snapshot":
+        """Read every variable of ``checkpoint``.
+
+        ``fetch`` is for small variables of other machines, and ``later`` returns the function that
+        fetches the value of a tensor. Without them, all values are on this machine.
+        """
         names, slices, read, owners = [], [], [], []
         for owner, tensors in tensorflow2.serialized_tensors(checkpoint).items():
             for name, each in tensors.items():
@@ -59,19 +70,19 @@ class Snapshot:
                     read.append(value)
                     owners.append(getattr(owner, "obj", owner))
         fetched = fetch(owners) if fetch else {}
-        values = [fetched[at] if at in fetched else _tensor(each) for at, each in enumerate(read)]
-        return cls(names, slices, values, owners, is_remote=fetch is not None)
+        values = [
+            fetched[at] if at in fetched else _tensor(each, later) for at, each in enumerate(read)
+        ]
+        return cls(names, slices, values, owners)
 
     def fetch(self) -> None:
-        """Bring the values of other machines here.
+        """Bring all values here.
 
         Raises:
             tf.errors.OpError: another machine was lost.
         """
-        if self.is_remote:
-            with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
-                self.values = list(pool.map(_here, self.values))
-            self.is_remote = False
+        with ThreadPoolExecutor(_FETCHED_AT_ONCE) as pool:
+            self.values = list(pool.map(_here, self.values))
 
     def of_variable(self, variable: Any) -> Any:
         """The value of ``variable``, or None if its owner is unknown."""
@@ -141,14 +152,15 @@ def _bytes(variable: tf.Variable) -> float:
     return math.inf if elements is None else elements * variable.dtype.size
 
 
-def _tensor(given: Any) -> tf.Tensor:
-    """A tensor, or that which a callable reads."""
+def _tensor(given: Any, later: Callable[[tf.Tensor], Any] | None) -> Any:
+    """A tensor, or that which a callable reads; or what fetches its value ``later``."""
     given = getattr(given, "tensor", given)
-    return given() if callable(given) else given
+    tensor = given() if callable(given) else given
+    return later(tensor) if later else tensor
 
 
 def _here(value: Any) -> Any:
-    return value.numpy() if isinstance(value, tf.Tensor) else value
+    return value() if callable(value) else value
 
 
 def random_state() -> Files:

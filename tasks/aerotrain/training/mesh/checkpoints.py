@@ -14,8 +14,9 @@ from aerotrain.training.checkpoints.checkpoints import (
     bad_weights,
 )
 from aerotrain.training.checkpoints.retention import remove
+from aerotrain.training.checkpoints.snapshot import Snapshot
 from aerotrain.training.internals import tensorflow2
-from aerotrain.training.mesh.layouts import host
+from aerotrain.training.mesh.layouts import host, whole_of
 
 #: The folder of a checkpoint's parts until the chief has merged them.
 _PARTS = "parts"
@@ -28,24 +29,23 @@ class MeshCheckpoints(Checkpoints):
     """Each process writes the variables of its devices; the chief merges them into one checkpoint.
 
     The parts are transferred through the store, because the processes share no disk. The published
-    checkpoint is like any other, and a process without a mesh can read it. TensorFlow cannot copy
-    variables of a mesh, so training waits until they are on the disk.
+    checkpoint is like any other, and a process without a mesh can read it. Training waits until all
+    parts are in the store; a process with the whole mesh only reads its variables.
     """
 
     def _read(self, folder: Path) -> None:
         super()._read(folder)
         tensorflow2.wait_for_operations()
 
-    def _read_state(self, folder: Path) -> None:
+    def _read_state(self, folder: Path) -> Snapshot | None:
         self._check_weights_now()
+        if dtensor.num_clients() == 1:
+            return Snapshot.of(self._checkpoint, later=whole_of)
         shutil.rmtree(folder, ignore_errors=True)
         self._write(folder)
+        return None
 
     def _write(self, folder: Path) -> None:
-        if dtensor.num_clients() == 1:
-            self._checkpoint.write(str(folder / FILE))
-            tensorflow2.wait_for_operations()
-            return
         own = folder.with_name(f"{folder.name}-own")
         self._checkpoint.write(str(own / FILE))
         self._meet("published")

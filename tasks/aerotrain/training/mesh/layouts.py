@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError, nearest
@@ -139,6 +141,29 @@ def host(value: tf.Tensor) -> Any:
     """The whole of a value on a mesh as an array; every process of the mesh must call this."""
     layout = dtensor.fetch_layout(value)
     return dtensor.relayout(value, replicated(layout.mesh, layout.rank)).numpy()
+
+
+def whole_of(value: tf.Tensor) -> Callable[[], NDArray[Any]]:
+    """The function that joins the shards of a value on a mesh of this process.
+
+    It may be called while the variable that has the value is updated. A value without a mesh is its
+    own only shard.
+    """
+    if not dtensor.is_dtensor(value):
+        return value.numpy
+    places = dtensor.fetch_layout(value).offset_to_shard()
+    # Devices that hold the same part have the same place.
+    shards = dict(zip(places, dtensor.unpack(value), strict=True))
+    shape, dtype = value.shape, value.dtype.as_numpy_dtype
+
+    def joined() -> NDArray[Any]:
+        result = np.empty(shape, dtype)
+        for place, shard in shards.items():
+            region = zip(place, shard.shape, strict=True)
+            result[tuple(slice(at * size, (at + 1) * size) for at, size in region)] = shard.numpy()
+        return result
+
+    return joined
 
 
 def _path(initial: Any, name: str) -> str:
