@@ -363,10 +363,20 @@ def test_a_snapshot_keeps_its_values_whatever_training_does_meanwhile(update):
     variable = keras.Variable(np.arange(64, dtype=np.float32).reshape(16, 4))
     optimizer = keras.optimizers.Adam(0.1)
     optimizer.build([variable])
-    checkpoint = tf.train.Checkpoint(variable=variable.value, momentum=optimizer.variables[2].value)
+    checkpoint = tf.train.Checkpoint(variable=variable, optimizer=optimizer)
     snapshot = Snapshot.of(checkpoint)
     saved, before = [np.array(each) for each in snapshot.values], variable.numpy()
     update(variable.value, optimizer)
     assert not np.array_equal(variable, before)
     for value, old in zip(snapshot.values, saved, strict=True):
         np.testing.assert_array_equal(value, old)
+
+
+def test_a_snapshot_of_replicas_keeps_its_values_too():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        variable = keras.Variable(np.zeros(4, np.float32))
+    snapshot = Snapshot.of(tf.train.Checkpoint(variable=variable))
+    strategy.run(lambda: variable.assign(tf.ones(4)))
+    assert variable.numpy().tolist() == [1.0] * 4
+    assert snapshot.of_variable(variable).numpy().tolist() == [0.0] * 4

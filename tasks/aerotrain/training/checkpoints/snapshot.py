@@ -156,6 +156,8 @@ def _tensor(given: Any, later: Callable[[tf.Tensor], Any] | None) -> Any:
     """A tensor, or that which a callable reads; or what fetches its value ``later``."""
     given = getattr(given, "tensor", given)
     tensor = given() if callable(given) else given
+    if isinstance(tensor, tf.Variable):  # as Keras gives those of a strategy with replicas
+        tensor = tensor.read_value()
     return later(tensor) if later else tensor
 
 
