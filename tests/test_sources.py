@@ -121,7 +121,11 @@ def test_the_class_of_an_image_is_its_folder_and_its_bytes_are_unchanged(tmp_pat
     for name, data in (("cat/1.png", PNG), ("dog/2.jpg", JPEG), ("dog/readme.txt", b"no")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    source = {"kind": "images", "url": tmp_path.as_uri()}
+    (tmp_path / "süß 1").mkdir()
+    (tmp_path / "süß 1" / "3.png").write_bytes(PNG)
+    only = {"kind": "images", "url": f"{(tmp_path / 'süß 1').as_uri()}/*.png"}
+    assert open_source(only).described()["classes"] == ["süß 1"]
+    source = {"kind": "images", "url": [(tmp_path / each).as_uri() for each in ("cat", "dog")]}
     columns, rejected = read(source)
     assert sorted(zip(columns["image"], columns["label"], strict=True)) == [(PNG, 0), (JPEG, 1)]
     assert open_source(source).described()["classes"] == ["cat", "dog"]
@@ -335,11 +339,41 @@ def test_files_in_another_encoding_are_read_where_it_is_named(tmp_path: Path) ->
 
 
 def test_a_json_line_that_does_not_parse_is_rejected_with_its_offset(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
+    (tmp_path / "mit leer" / "süß").mkdir(parents=True)
+    path = tmp_path / "mit leer" / "süß" / "größe 1.jsonl"
     path.write_text('{"n": 1}\n{"n": 2}\n{"n": "x"}\n{"n"\n{"n": 3} {"n": 4}\n')
-    columns, rejected = read({"kind": "jsonl", "url": path.as_uri()})
-    assert columns == {"n": [1, 2]}
-    assert [each.offset for each in rejected] == [18, 29, 34]
+    for url in (path.as_uri(), f"file://{path}", (tmp_path / "mit leer").as_uri()):
+        columns, rejected = read({"kind": "jsonl", "url": url})
+        assert columns == {"n": [1, 2]}
+        assert [each.offset for each in rejected] == [18, 29, 34]
+        assert {each.file for each in rejected} == {path.as_uri()}
+
+
+def test_the_fields_of_objects_in_json_lines_are_columns(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    rows = [
+        {"at": {"city": "Bonn", "geo": {"lat": 1}}, "a.b": 1, "in": {"x": 1}, "of": {"x.y": 1}},
+        {"at": None, "a": {"b": 2}, "in": {"x": "other"}},
+        {"at": {"city": "Ulm", "geo": {"lat": 1.5, "lon": 7}}, "in": None, "of": {"x.y": 2}},
+        {"at": "Kiel"},
+        {"a.b": 3, "a": {"b": 3}},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    source = {"kind": "jsonl", "url": path.as_uri(), "skip": ["in", "of"]}
+    columns, rejected = read({**source, "types": {"at.geo.lon": "float32"}})
+    assert columns == {
+        "at.city": ["Bonn", None, "Ulm"],
+        "at.geo.lat": [1, None, 1.5],
+        "at.geo.lon": [None, None, 7],
+        "a.b": [1, 2, None],
+    }
+    assert ["changed from object" in each.reason for each in rejected] == [True, False]
+    assert "the field 'a.b' is also one of an object" in rejected[1].reason
+
+    only = {"kind": "jsonl", "url": path.as_uri(), "columns": ["at.city"]}
+    assert read(only)[0] == {"at.city": ["Bonn", None, "Ulm", None]}
+    with pytest.raises(FinalError, match=r"'of' is of type struct<x\.y: int64>.*kind python"):
+        read({**source, "skip": ["in"]})
 
 
 @pytest.mark.parametrize(

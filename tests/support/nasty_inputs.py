@@ -250,6 +250,10 @@ CASES = [
     Case("lists of different lengths, with `pad`", "jsonl", _LISTS, {"pad": {"n": 2}}),
     Case("a list longer than `pad`", "jsonl", _LISTS, {"pad": {"n": 1}}),
     Case("objects in objects", "jsonl", b'{"n": {"a": 1}}\n'),
+    Case("lists of objects", "jsonl", b'{"n": [{"a": 1}]}\n'),
+    Case(
+        "objects and numbers in one field", "jsonl", b'{"n": {"a": 1}}\n{"n": 2}\n{"n": {"a": 3}}\n'
+    ),
     # Parquet
     Case("an empty file", "parquet", b""),
     Case("a file that is cut off", "parquet", _parquet(n=list(range(99)))[:-20]),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
+from aerotrain.data.records import FLATTEN, is_list_type
 from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.sources.files import InputFile, files_of
 from aerotrain.scaffold.columns import Column
@@ -123,7 +124,7 @@ def _images(url: str) -> ImageSample:
     source = open_source({"kind": "images", "url": url})
     classes = source.described()["classes"]
     counts = Counter(
-        InputFile(*file).url.split("/")[-2]
+        InputFile(*file).folder
         for fragment in source.fragments()
         for file in fragment.description["files"]
     )
@@ -161,7 +162,13 @@ def _nested(file: InputFile) -> dict[str, str]:
     with file.open() as stream:
         fields = list(pq.read_schema(stream))
     nested = (each for each in fields if pa.types.is_nested(each.type))
-    return {each.name: f"is {each.type}, which transform would have to use" for each in nested}
+    return {each.name: f"is {each.type}, {_why_left_out(each.type)}" for each in nested}
+
+
+def _why_left_out(kind: pa.DataType) -> str:
+    if is_list_type(kind) and not pa.types.is_nested(kind.value_type):
+        return "which transform would have to use"
+    return f"which no record can hold; {FLATTEN}"
 
 
 def _unreadable(description: Mapping[str, Any], first: InputFile) -> dict[str, str]:
@@ -185,7 +192,9 @@ def _names(description: Mapping[str, Any], file: InputFile) -> set[str]:
             return set(pq.read_schema(stream).names)
     with file.stream() as stream:
         lines = stream.read(_BEGINNING).splitlines()
-    return {name for line in lines[:100] for name in _fields(line)}
+    names = {name for line in lines[:100] for name in _fields(line)}
+    # A field may be null on some lines, and an object on others.
+    return {name for name in names if not any(each.startswith(f"{name}.") for each in names)}
 
 
 def _fields(line: bytes) -> Iterator[str]:
@@ -194,7 +203,16 @@ def _fields(line: bytes) -> Iterator[str]:
     except ValueError:
         return
     if isinstance(record, dict):
-        yield from record
+        yield from _paths(record)
+
+
+def _paths(record: Mapping[str, Any]) -> Iterator[str]:
+    """The names of a record's columns, of which those of a nested object are paths."""
+    for name, value in record.items():
+        if isinstance(value, dict) and not any("." in each for each in (name, *value)):
+            yield from (f"{name}.{path}" for path in _paths(value))
+        else:
+            yield name
 
 
 def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> Sample:

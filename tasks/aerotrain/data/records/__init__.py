@@ -7,6 +7,7 @@ vectorized over many records; no operation on a single record takes a microsecon
 """
 
 from aerotrain.data.records.columns import (
+    FLATTEN,
     Column,
     Columns,
     RecordError,
@@ -29,6 +30,7 @@ from aerotrain.data.records.framing import (
 )
 
 __all__ = [
+    "FLATTEN",
     "Column",
     "Columns",
     "Damage",

@@ -22,6 +22,9 @@ _INTEGERS = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint
 
 _USE_TYPES = "give integers of at most 64 signed bits, floats, bool, str or bytes"
 
+#: What to do with objects, structs and maps.
+FLATTEN = "flatten it by a source of the kind python, as 'Objects' in docs/data.md shows"
+
 
 class RecordError(FinalError):
     """A record cannot be stored, or its features differ from those of earlier records."""
@@ -123,9 +126,10 @@ def _of_arrow(name: str, values: pa.Array) -> Column:
         return column_of(name, values.cast(pa.int64(), safe=False))
     if types.is_decimal(kind):
         return column_of(name, values.cast(pa.float64(), safe=False))
+    what = FLATTEN if types.is_nested(kind) else _USE_TYPES
     raise RecordError(
-        f"the column {name!r} is of type {kind}, which no record can hold; {_USE_TYPES}, or leave "
-        "it out with 'skip'"
+        f"the column {name!r} is of type {kind}, which no record can hold; {what}, or leave it out "
+        "with 'skip'"
     )
 
 

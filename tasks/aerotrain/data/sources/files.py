@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, cast
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -70,7 +70,19 @@ class InputFile(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"{self.store}/{self.key}"
+        scheme, _, rest = self._decoded.partition(":")
+        return f"{scheme}:{quote(rest)}" if scheme == "file" else self._decoded
+
+    @property
+    def folder(self) -> str:
+        """The name of the file's folder, without percent-encoding."""
+        return self._decoded.split("/")[-2]
+
+    @property
+    def _decoded(self) -> str:
+        """Its URL with folders and file as they are called."""
+        store = unquote(self.store) if self.store.startswith("file:") else self.store
+        return f"{store}/{self.key}"
 
     @property
     def compression(self) -> str | None:
@@ -81,8 +93,7 @@ class InputFile(NamedTuple):
     @property
     def partitions(self) -> dict[str, str | None]:
         """The Hive partitions of the file, by name: the ``name=value`` folders in its path."""
-        is_local = self.store.startswith("file:")
-        return partitions_of(f"{unquote(self.store) if is_local else self.store}/{self.key}")
+        return partitions_of(self._decoded)
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from ``start`` up to ``end``. Raises ``ChangedError``."""

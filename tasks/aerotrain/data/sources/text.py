@@ -132,6 +132,7 @@ class TextSource(FileSource, ABC):
         if not counts:
             raise self._no_record(rejected)
         if self.is_typed:
+            counts = _with_objects(counts)
             late = self.declared.types.keys() - counts.keys()
             counts |= {name: Counter([self.declared.unseen(name)]) for name in sorted(late)}
         columns = self.declared.selected(self.files[0].url, list(counts))
@@ -315,6 +316,30 @@ class TextSource(FileSource, ABC):
         table = self.parse(header, content, types)
         converted = map(self.declared.converted, table.column_names, table.columns)
         return pa.table(list(converted), table.column_names)
+
+
+def _with_objects(
+    counts: Mapping[str, Counter[Feature | None]],
+) -> dict[str, Counter[Feature | None]]:
+    """The columns without what fewer lines have: a field, or the fields of an object of its name.
+
+    Where the lines are as many, a name with a dot is that of a field.
+    """
+    inner: dict[str, list[str]] = {}
+    for name in counts:
+        levels = name.split(".")
+        for outer in (".".join(levels[:depth]) for depth in range(1, len(levels))):
+            if outer in counts:
+                inner.setdefault(outer, []).append(name)
+
+    def lines(name: str) -> int:
+        return sum(count for feature, count in counts[name].items() if feature is not None)
+
+    dropped: set[str] = set()
+    for outer, names in inner.items():
+        fewer = lines(outer) - max(map(lines, names))
+        dropped.update([outer] if fewer < 0 else names if fewer > 0 else [])
+    return {name: each for name, each in counts.items() if name not in dropped}
 
 
 def _why_large(values: pa.ChunkedArray) -> str | None:
