@@ -1,6 +1,7 @@
 """`aerotrain new`: what it decides by the first records, what it refuses, and what it writes."""
 
 import csv
+import importlib.util
 import json
 import subprocess
 import sys
@@ -153,6 +154,8 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
             "vip": [True, False, None][each % 3],
             "day": f"2026-01-{1 + each % 20:02d}",
             "at": f"2026-01-{1 + each % 20:02d}T08:00:00Z",
+            "home": {"city": ["Bonn", "Ulm"][each % 2], "geo": {"lat": each / 7}},
+            "items": [{"price": each}],
             "y": each % 4,
         }
         for each in range(count)
@@ -162,6 +165,9 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
     assert said["vip"] == "number: true or false; 20 missing count as false"
     assert said["day"].startswith("number: dates, from 2026-01-01")
     assert said["at"].startswith("number: timestamps, from 2026-01-01 08:00:00")
+    assert said["home.city"].startswith("category: 2 texts")
+    assert said["home.geo.lat"].startswith("number: 60 values")
+    assert "flatten it by a source of the kind python, as 'Objects' in docs/" in said["items"]
     assert said["y"] == "the label, 4 classes: 0, 1, 2, 3"
 
 
@@ -308,6 +314,24 @@ def test_what_is_written_passes_ruff_and_its_own_tests(pipelines: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     tested = subprocess.run(command, cwd=pipelines, capture_output=True, text=True, check=False)
     assert "8 passed" in tested.stdout, tested.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["churn", "topics", "shapes"])
+def test_a_written_test_says_what_to_add_for_another_column(pipelines: Path, name: str) -> None:
+    modules = []
+    for path in (f"dags/models/{name}.py", f"tests/test_{name}.py"):
+        spec = importlib.util.spec_from_file_location(name, pipelines / path)
+        assert spec is not None
+        assert spec.loader is not None
+        modules.append(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(modules[-1])
+    module, test = modules
+    invented = test.invented(module)
+    features = invented[0] if isinstance(invented, tuple) else invented
+    says = r"transform reads 'age', .* add it there, such as features\['age'\] = number"
+    with pytest.raises(pytest.fail.Exception, match=says):
+        _ = features["age"]
 
 
 @pytest.mark.process
