@@ -1,8 +1,10 @@
 """``python -m devtools run|up|down``: a complete Airflow on this machine."""
 
 import argparse
+import errno
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,16 +17,17 @@ from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.store.errors import FULL
+from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
-from devtools.stack import end_marked, running_stack
+from devtools.stack import check_project, end_marked, running_stack
 
 #: Exit codes.
 _OK, _RUN_FAILED, _ERROR = 0, 1, 2
 
-#: The highest number of a TCP port.
-_PORTS = 65535
+#: The highest number of a TCP port, and the lowest that others than root may bind.
+_PORTS, _FREE_PORTS = 65535, 1024
 
 #: What the background process of ``up`` reports once its Airflow is up.
 _READY = "ready"
@@ -47,7 +50,7 @@ def main() -> int:
             case "run":
                 return _run(home, project, options.dag, options.conf)
             case "up":
-                return _up(home, project, options.port)
+                return up(home, project, options.port)
             case "serve":
                 _serve(home, project, options.port, options.ready, options.screen)
             case _:
@@ -105,6 +108,8 @@ def _conf(text: str) -> dict[str, Any]:
 def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     """Start everything, run the DAG once, report, and stop everything."""
     begin = time.monotonic()
+    check_project(project)
+    check_dag(project, dag)
     home.make()
     _interrupt_on_signals()
     with held(home, "run"):
@@ -117,14 +122,16 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
             return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
 
 
-def _up(home: Home, project: Path, port: int) -> int:
+def up(home: Home, project: Path, port: int) -> int:
     """Start everything in the background, and print its address."""
-    home.make()
     other = holder(home)
     if other is not None and other.command == "up":
-        _say(f"Airflow is already running.\n{_login(home, other.url)}")
+        _say(f"{_already_running(other.url, port)}\n{_login(home, other.url)}")
         _show_restarts(home)
         return _OK
+    check_project(project)
+    _check_free(port)  # here, so that a command that is refused leaves no folder
+    home.make()
     _interrupt_on_signals()
     _say(f"starting Airflow and its S3 server in {home.root} …")
     answer = _answer_of_server(home, project, port)
@@ -136,10 +143,20 @@ def _up(home: Home, project: Path, port: int) -> int:
     return _OK
 
 
+def _already_running(url: str, port: int) -> str:
+    if url == base_url(port):
+        return "Airflow is already running."
+    return (
+        f"Airflow is already running, at another port than {port}. To move it: `make down`, then "
+        f"`make up PORT={port}`."
+    )
+
+
 def _login(home: Home, url: str) -> str:
     return (
         f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\n"
-        f"data   s3://{BUCKET}, for AWS clients after: set -a; . {home.s3}\nstop   make down\n"
+        f"data   s3://{BUCKET}, for AWS clients after: set -a; . {shlex.quote(str(home.s3))}\n"
+        "stop   make down\n"
         "Airflow pauses new DAGs: turn a pipeline on before its first run."
     )
 
@@ -218,9 +235,17 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise FinalError(
-                f"port {port} of {HOST} is taken; name another one: `make up PORT={port + 1}`"
-            ) from error
+            raise FinalError(why_not_bound(port, error)) from error
+
+
+def why_not_bound(port: int, error: OSError) -> str:
+    """Why nothing can listen at the port, and what to do."""
+    if error.errno == errno.EACCES:
+        return (
+            f"port {port} needs root; choose a port of at least {_FREE_PORTS}, such as "
+            "`make up PORT=8080`"
+        )
+    return f"port {port} of {HOST} is taken; name another one: `make up PORT={port + 1}`"
 
 
 def _down(home: Home) -> int:

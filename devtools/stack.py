@@ -15,10 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from aerotrain.contract.errors import FinalError, TemporaryError, nearest
+from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.supervisor.ports import reserved_ports
 from devtools.airflow_api import AirflowApi
 from devtools.components import Component, Preloaded
+from devtools.dag_names import no_dag
 from devtools.environment import (
     BUCKET,
     DATABASE,
@@ -119,12 +120,15 @@ class Stack:
                 known = len(parsed)
                 deadline = min(latest, time.monotonic() + _STRAGGLER_SECONDS)
             if time.monotonic() > deadline:
-                raise FinalError(
-                    f"dags/ has no DAG {dag!r}{nearest(dag, parsed)}; "
-                    f"it has {', '.join(sorted(parsed)) or 'none'}"
-                )
+                raise no_dag(dag, parsed)
             self.check()
             time.sleep(_PARSED_EVERY)
+
+
+def check_project(project: Path) -> None:
+    """Check that this is the folder of a clone. Raises ``FinalError``."""
+    if not (project / "dags").is_dir():
+        raise FinalError(f"{project} has no folder dags/; run this where the clone is")
 
 
 @contextmanager
@@ -138,8 +142,7 @@ def running_stack(home: Home, project: Path, port: int | None = None) -> Iterato
         FinalError: a program is missing or has ended; the end of its log is in the message.
         TemporaryError: a server did not start in time.
     """
-    if not (project / "dags").is_dir():
-        raise FinalError(f"{project} has no folder dags/; run this where the clone is")
+    check_project(project)
     home.make()
     if left := end_marked(home.root):
         print(f"ended {left} processes that an earlier run had left", flush=True)

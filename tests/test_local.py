@@ -1,5 +1,6 @@
 """A complete Airflow from the command line: its output, and what it leaves behind."""
 
+import errno
 import json
 import os
 import signal
@@ -17,13 +18,15 @@ from typing import Any
 import psutil
 import pytest
 
+from aerotrain.contract.errors import FinalError
 from aerotrain.supervisor.ports import reserved_ports
 from devtools import __main__ as devtools
 from devtools.airflow_api import AirflowApi
+from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
 from devtools.environment import DATABASE, MARK, SERVER, component_environment
-from devtools.home import Home, Secrets
+from devtools.home import Home, Secrets, held
 from devtools.report import Report
 from devtools.stack import Stack, end_marked
 from support.waiting import wait_for
@@ -171,8 +174,8 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     ]
     assert set(listening) == {"127.0.0.1"}
 
-    again, _ = start("up", "--port", port).communicate()
-    assert "already running" in again
+    again, _ = start("up", "--port", "65535").communicate()
+    assert "already running, at another port than 65535" in again
     assert url in again
     for name in ("scheduler", "postgres"):
         assert f"{name} ended with SIGKILL and was started again" in again
@@ -290,13 +293,40 @@ def test_what_is_stopped_saves_to_servers_that_are_still_there(tmp_path: Path) -
 
 
 @pytest.mark.process
-def test_a_port_in_use_is_named_in_one_sentence(start: Start) -> None:
+def test_a_port_in_use_is_named_in_one_sentence_and_nothing_is_left(
+    start: Start, project: Path
+) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         up = start("up", "--port", str(port))
         said, _ = up.communicate()
     assert up.returncode == 2
     assert f"port {port} of 127.0.0.1 is taken" in said
+    assert not (project / ".local").exists()
+
+
+def test_a_port_of_root_is_no_taken_port() -> None:
+    said = devtools.why_not_bound(80, PermissionError(errno.EACCES, "Permission denied"))
+    assert said.startswith("port 80 needs root; choose a port of at least 1024")
+
+
+def test_a_dag_that_does_not_exist_is_refused_before_airflow_starts(project: Path) -> None:
+    made = 'from airflow.sdk import DAG\nfor n in "ab":\n    globals()[n] = DAG(f"made-{n}")\n'
+    (project / "dags" / "made.py").write_text(made)
+    check_dag(project, "small")
+    said = "dags/ has no DAG 'smal', did you mean 'small'.; it has made-a, made-b, small"
+    with pytest.raises(FinalError, match=said):
+        check_dag(project, "smal")
+
+
+def test_a_path_with_spaces_is_quoted_for_the_shell(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = Home(tmp_path / "my data")
+    home.make()
+    with held(home, "up", "http://127.0.0.1:1"):
+        assert devtools.up(home, tmp_path, 2) == 0
+    assert f". '{home.s3}'" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "-1", "https"])
@@ -319,7 +349,10 @@ def test_a_home_that_cannot_be_a_folder_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr("sys.argv", ["devtools", command, "--home", str(tmp_path / place)])
+    with reserved_ports(1) as [port]:
+        options = ["--port", str(port.number)] if command == "up" else []
+    words = [command, *options, "--home", str(tmp_path / place)]
+    monkeypatch.setattr("sys.argv", ["devtools", *words])
     assert devtools.main() == 2
     assert f"{place} cannot be the folder of a local Airflow: " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
