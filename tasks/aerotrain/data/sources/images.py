@@ -1,9 +1,11 @@
 """The source of image folders, one for each class; image bytes are stored unchanged."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -56,7 +58,7 @@ class ImageSource(FileSource):
     @cached_property
     def _classes(self) -> list[str]:
         given = self.description.get("classes")
-        return list(given) if given else sorted({_class_of(file) for file in self.files})
+        return list(given) if given else sorted({file.folder for file in self.files})
 
     def described(self) -> Mapping[str, Any]:
         return {**self.description, "classes": self._classes}
@@ -89,9 +91,9 @@ class ImageSource(FileSource):
             read = in_order(pool, _whole, files, _CONCURRENT_READS)
             for file, data in zip(files, read, strict=True):
                 reason = _why_no_image(data)
-                if _class_of(file) not in numbers:
-                    reason = f"its class {_class_of(file)!r} is not one of {', '.join(numbers)}"
-                images, labels = ([], []) if reason else ([data], [numbers[_class_of(file)]])
+                if file.folder not in numbers:
+                    reason = f"its class {file.folder!r} is not one of {', '.join(numbers)}"
+                images, labels = ([], []) if reason else ([data], [numbers[file.folder]])
                 yield Batch(
                     columns={
                         "image": pa.array(images, pa.large_binary()),
@@ -114,28 +116,36 @@ def _check_others(others: Sequence[InputFile], images: Sequence[InputFile]) -> N
     Raises:
         SourceError: some are.
     """
-    unread = [file.url for file in others if file.key.lower().endswith(_UNREAD)]
+    unread = [file for file in others if file.key.lower().endswith(_UNREAD)]
     if unread:
         raise SourceError(
-            f"images in a format that is not read: {some(unread)}; convert them to JPEG or PNG, or "
-            "choose others by a glob in 'url', such as **/*.jpg"
+            f"{len(unread):,} of {len(images) + len(others):,} files are images in a format that "
+            f"is not read ({_kinds_of(unread)}): {some([file.url for file in unread])}; convert "
+            f"them to JPEG or PNG, move them elsewhere, or read {_globs_of(images)}"
         )
-    classes = {_class_of(file) for file in images}
-    empty = [file.url for file in others if "/" in file.key and _class_of(file) not in classes]
+    classes = {file.folder for file in images}
+    empty = [file.url for file in others if "/" in file.key and file.folder not in classes]
     if empty:
         raise SourceError(
             f"folders have files, but no image ({', '.join(_SUFFIXES)}), so they would be no "
-            f"class: {some(empty)}; rename their images, or choose others by a glob in 'url', such "
-            "as **/*.jpg"
+            f"class: {some(empty)}; rename their images, or read {_globs_of(images)}"
         )
+
+
+def _kinds_of(files: Sequence[InputFile]) -> str:
+    """How many of the files have which suffix."""
+    counts = Counter(PurePosixPath(file.key).suffix.lower() for file in files)
+    return ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common())
+
+
+def _globs_of(images: Sequence[InputFile]) -> str:
+    """What to write as the URL to read only the images, of all their kinds."""
+    globs = sorted({f"{file.store}/**/*{PurePosixPath(file.key).suffix}" for file in images})
+    return f"the other images only, by 'url': {globs[0] if len(globs) == 1 else globs!r}"
 
 
 def _whole(file: InputFile) -> bytes:
     return file.read(0, file.size)
-
-
-def _class_of(file: InputFile) -> str:
-    return file.url.split("/")[-2]
 
 
 def _why_no_image(data: bytes) -> str:
