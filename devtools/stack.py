@@ -145,7 +145,7 @@ def running_stack(home: Home, project: Path, port: int | None = None) -> Iterato
     check_project(project)
     home.make()
     if left := end_marked(home.root):
-        print(f"ended {left} processes that an earlier run had left", flush=True)
+        print(f"ended processes that an earlier run had left: {left}", flush=True)
     with ExitStack() as exits:
         if port is None:
             port = exits.enter_context(reserved_ports(1))[0].number

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -294,9 +295,12 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     tmp_path: Path, bad: str, options: Mapping[str, Any], reason: str
 ) -> None:
     described = write_csv(tmp_path / "in", LINES + bad + "\n")
-    named = rf"(?s)1 records or more .*x\.csv at byte {len(LINES)}: .*{reason}"
-    with pytest.raises(FinalError, match=named):
+    named = rf"(?s)at least 1 record was rejected.*x\.csv at byte {len(LINES)}: .*{reason}"
+    with pytest.raises(FinalError, match=named) as error:
         prepare((tmp_path / "store").as_uri(), tmp_path, described, **options)
+    listed = re.search(r"max_rejected; file://(\S+) lists them", str(error.value))
+    assert listed
+    assert reason in json.loads(Path(listed[1]).read_text())["reason"]
     store = (tmp_path / "other").as_uri()
     url = prepare(store, tmp_path, described, max_rejected=1, **options)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 100
@@ -310,7 +314,10 @@ def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_
     for number in range(2):
         (tmp_path / "in" / f"{number}.csv").write_text(f"{LINES}x,1\n")
     described = {**source(tmp_path / "in", "csv"), "types": {"n": "int64"}}
-    with pytest.raises(FinalError, match=r"(?s)2 records or more .*\.csv at.*\.csv at"):
+    with pytest.raises(
+        FinalError,
+        match=r"(?s)at least 2 records were .*\.csv at.*\.csv at.*/datasets/\w+/quarantine/ lists",
+    ):
         prepare((tmp_path / "store").as_uri(), tmp_path, described, max_rejected=1, part_bytes=1)
 
 
@@ -324,7 +331,7 @@ def test_damaged_bytes_count_as_the_most_records_that_they_may_have_held(
     damaged = content[: 40 * size] + gap + content[60 * size :]
     (tmp_path / "in" / "x.tfrecord").write_bytes(damaged)
     described = source(tmp_path / "in", "tfrecord")
-    with pytest.raises(FinalError, match=rf"(?s)20 records or more .*byte {40 * size}: .*skipped"):
+    with pytest.raises(FinalError, match=rf"(?s)at least 20 records .*byte {40 * size}: .*skipped"):
         prepare((tmp_path / "1").as_uri(), tmp_path, described, max_rejected=19)
     url = prepare((tmp_path / "2").as_uri(), tmp_path, described, max_rejected=20)
     assert sum(split.records for split in load_dataset(url).splits.values()) == 80
@@ -350,7 +357,7 @@ def test_integers_with_missing_values_are_numbers_if_their_type_is_float32(tmp_p
 def test_two_records_with_one_key_are_named(tmp_path: Path) -> None:
     described = write_csv(tmp_path / "in", LINES + "5,1\n")
     with pytest.raises(
-        FinalError, match=r"records repeat a key, the first at .*byte 28 and .*byte"
+        FinalError, match=r"1 record repeats a key, the first at .*byte 28 and .*byte"
     ):
         prepare((tmp_path / "store").as_uri(), tmp_path, described, key=["n"])
 
@@ -368,7 +375,7 @@ def test_two_records_of_different_partitions_with_one_key_are_named_by_finalize(
     store = (tmp_path / "store").as_uri()
     prepare(store, tmp_path, source(folder), **options)
     pq.write_table(pa.table({"id": [400, 25], "n": [1, 2]}), folder / "4.parquet")
-    words = r"1 records repeat a key, .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
+    words = r"1 record repeats a key, .* at .*[04]\.parquet, row \d+ and .*[04]\.parquet, row \d+;"
     for _ in range(2):
         with pytest.raises(FinalError, match=words):
             prepare(store, tmp_path, source(folder), **options)

@@ -174,7 +174,7 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
 def test_a_label_that_some_records_lack_leaves_them_out(new: Any, tmp_path: Path) -> None:
     rows = [{"x": each % 9, "y": "" if each % 10 == 0 else each % 3 + 4} for each in range(100)]
     said = new("few", written(tmp_path / "x.csv", rows))
-    assert said["y"].endswith("3 classes: 4, 5, 6; 10 records lack it, and are left out")
+    assert said["y"].endswith("3 classes: 4, 5, 6; left out: 10 records without it")
     dag = (tmp_path / "dags" / "few.py").read_text()
     assert 'ranges={"y": [4, 6]}' in dag
     assert "max_rejected=10" in dag

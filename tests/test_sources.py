@@ -434,9 +434,9 @@ def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
 @pytest.mark.parametrize(
     ("kind", "name", "content", "words"),
     [
-        ("csv", "x.csv", b"", "the source is empty: none of 1 files"),
-        ("csv", "x.csv", b"n,t\n", "the source is empty: none of 1 files"),
-        ("jsonl", "x.jsonl", b"", "the source is empty: none of 1 files"),
+        ("csv", "x.csv", b"", "the source is empty: there is no record in 1 file,"),
+        ("csv", "x.csv", b"n,t\n", "the source is empty: there is no record in 1 file,"),
+        ("jsonl", "x.jsonl", b"", "the source is empty: there is no record in 1 file,"),
         ("parquet", "x.parquet", b"PAR1 truncated", "is not a complete Parquet file"),
         ("parquet", "y.txt", b"", r"there is no file at .*/x\.\*"),
         ("npz", "x.npz", b"PK", "not a complete .npz archive"),
@@ -447,7 +447,7 @@ def test_a_damaged_tfrecord_is_rejected_and_those_after_it_are_read(
             b"id,n\n" * 9,
             r"x\.tfrecord is not a TFRecord file: none of its 45",
         ),
-        ("images", "x.txt", b"", r"none of the 1 files .* ends in \.jpg"),
+        ("images", "x.txt", b"", r"no name that ends in \.jpg.* in 1 file at"),
     ],
 )
 def test_a_source_that_cannot_be_read_at_all_is_refused(

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from aerotrain.contract.errors import FinalError, SpecError, TemporaryError
+from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
@@ -89,7 +89,7 @@ class PreflightOperator(JobOperator):
                 check = check_of(job, prepare, metrics=metrics, name=name, task=task)
                 self._run_check(check, context, settings)
             except FinalError as error:
-                raise FinalError(f"{task_id}: {error}") from error
+                raise FinalError(f"the check of the model of {task_id} failed: {error}") from error
             except TemporaryError as error:
                 if self._killed or isinstance(error, WorkerGoneError):
                     raise
@@ -201,6 +201,7 @@ def _check_shards(jobs: Sequence[Job]) -> None:
             shards = PlanArguments.of(job.arguments).shards
             if shards < readers:
                 raise SpecError(
-                    f"{shards} shards cannot be shared by {readers} readers, for each reads "
-                    f"whole shards; ask for {readers} shards or more, or for fewer workers or input"
+                    f"{counted(shards, 'shard')} cannot be shared by {readers} readers, for "
+                    f"each reads whole shards; ask for {readers} shards or more, or for "
+                    "fewer workers or input"
                 )

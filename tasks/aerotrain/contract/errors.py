@@ -101,6 +101,11 @@ def _names(found: object) -> frozenset[str]:
     return frozenset(map(str, found)) if isinstance(found, Iterable) else frozenset()
 
 
+def counted(count: int, noun: str) -> str:
+    """``"1 record"`` or ``"2,000 records"``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
     close = get_close_matches(name, map(str, known), n=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.errors import SpecError, counted, nearest
 from aerotrain.contract.names import DNS_LABEL, DNS_LABEL_LENGTH, is_path_segment, path_segment
 from aerotrain.contract.options import Kind, Section, check_options, check_types, known, option
 from aerotrain.contract.strategy import StrategyRules, rules_of
@@ -276,13 +276,13 @@ class Job:
             )
         if workers and not rules.has_workers:
             raise SpecError(
-                f"job {self.name!r} asks for {workers} workers but {self.strategy!r} is "
+                f"job {self.name!r} asks for {counted(workers, 'worker')} but {self.strategy!r} is "
                 f"{rules.summary}; drop the workers or choose a strategy that has them"
             )
         if workers < rules.min_workers:
             raise SpecError(
-                f"job {self.name!r} asks for {workers} workers but {self.strategy!r} needs "
-                f"at least {rules.min_workers}; ask for more workers"
+                f"job {self.name!r} asks for {counted(workers, 'worker')} but "
+                f"{self.strategy!r} needs at least {rules.min_workers}; ask for more workers"
             )
         self._check_input()
         least = max(rules.min_workers, 1)

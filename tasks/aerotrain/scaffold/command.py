@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import SpecError, counted
 from aerotrain.scaffold.columns import Decision, Use, decide
 from aerotrain.scaffold.label import label_of, name_of_label
 from aerotrain.scaffold.pipeline import Columns, Place, of_columns, of_images, write
@@ -36,7 +36,9 @@ def run(given: Namespace, ask: Ask | None) -> None:
         if given.label or given.task == "regression":
             raise SpecError("the class of an image is its folder; leave --label and --task out")
         texts = of_images(place, sample)
-        _print_table([(name, f"class, {count:,} images") for name, count in sample.counts.items()])
+        _print_table(
+            [(name, f"class, {counted(count, 'image')}") for name, count in sample.counts.items()]
+        )
     else:
         columns = _decided(given, sample, ask)
         texts = of_columns(place, columns)
@@ -100,7 +102,7 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
         if name == columns.label.name:
             what = each.why
             if missing := columns.label.column.missing:
-                what += f"; {missing:,} records lack it, and are left out"
+                what += f"; left out: {counted(missing, 'record')} without it"
         elif name == columns.key:
             what = f"key of the records: {each.why}"
         elif each.use is Use.KEY:
@@ -113,7 +115,7 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
         "" if columns.sample.is_whole else ", the first"
     )
     if columns.sample.rejected:
-        read += f"; {columns.sample.rejected:,} others cannot be read, and are left out"
+        read += f"; left out: {counted(columns.sample.rejected, 'other')} that cannot be read"
     return [*rows, ("(all)", read)]
 
 

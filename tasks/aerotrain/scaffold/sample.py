@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
+from aerotrain.contract.errors import AerotrainError, FinalError, SpecError, counted
 from aerotrain.data.records import FLATTEN, is_list_type
 from aerotrain.data.sources import DeclaredSource, open_source
 from aerotrain.data.sources.files import InputFile, files_of
@@ -93,8 +93,8 @@ def look_at(address: str) -> Sample | ImageSample:
     found = _images(url) if kind == "images" else _records(kind, url, files[0])
     if found.records < FEWEST:
         raise FinalError(
-            f"{address} has {found.records} records, and a training, its validation and its test "
-            f"need at least {FEWEST} together; collect more"
+            f"{address} has {counted(found.records, 'record')}, and a training, its validation and "
+            f"its test need at least {FEWEST} together; collect more"
         )
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from aerotrain.contract.errors import TemporaryError
+from aerotrain.contract.errors import TemporaryError, counted
 from aerotrain.contract.job import Job, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
@@ -59,7 +59,8 @@ def _supply_of_own(replica: Replica) -> ShardCache:
     cache = ShardCache.of(arguments, dataset, own, replica.scratch, ends=False)
     cache.start()
     records = sum(shard.records for shard in own)
-    print(f"{replica.name} reads {records} records in {len(own)} shards", flush=True)
+    read = f"{counted(records, 'record')} in {counted(len(own), 'shard')}"
+    print(f"{replica.name} reads {read}", flush=True)
     return cache
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, counted
 from aerotrain.data.hashing import Hashes, hashes_of, shuffle_keys
 from aerotrain.data.prepare.batch_writer import batches_of, key_texts
 from aerotrain.data.prepare.cast import cast_to_schema
@@ -111,7 +111,8 @@ def _check_same(
         for key, place in _found(plan, planned, target):
             if key in seen:
                 raise FinalError(
-                    f"{count} records repeat a key, the first at {seen[key]} and "
+                    f"{counted(count, 'record')} repeat{'s' if count == 1 else ''} a key, the "
+                    f"first at {seen[key]} and "
                     f"{place}; give every record a key of its own"
                 )
             seen[key] = place

@@ -23,6 +23,7 @@ from aerotrain.data.dataset import (
 from aerotrain.data.prepare.duplicates import check_unique_across
 from aerotrain.data.prepare.inferred import as_text, rounding
 from aerotrain.data.prepare.layout import (
+    QUARANTINE,
     Plan,
     WrittenPartition,
     folder_of,
@@ -59,7 +60,7 @@ def run(replica: Replica) -> str:
         return store.url
     partitions = _written_partitions(store, len(plan.partitions))
     dataset = merge_partitions(plan, partitions)
-    check_rejected(*_rejected(partitions), plan.rules.max_rejected)
+    check_rejected(*_rejected(partitions), plan.rules.max_rejected, f"{store.url}/{QUARANTINE}")
     check_unique_across(
         store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
     )

@@ -5,7 +5,7 @@ Nothing of it decides what is written; that does the plan's schema.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from aerotrain.contract.errors import nearest
+from aerotrain.contract.errors import counted, nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.sources import DeclaredSource
@@ -55,10 +55,10 @@ def rounding(rounded: Mapping[str, int], schema: Schema) -> Facts:
 
 def _rounding(feature: Feature, count: int) -> str:
     if not feature.is_float:
-        return f"microseconds cut off the nanoseconds of {count:,} times"
+        return f"microseconds cut off the nanoseconds of {counted(count, 'time')}"
     return (
-        f"float32 changes {count:,} values by a half or more, or to 0; float64 in 'types' of "
-        "the source keeps them"
+        f"float32 changes {counted(count, 'value')} by a half or more, or to 0; float64 in "
+        "'types' of the source keeps them"
     )
 
 

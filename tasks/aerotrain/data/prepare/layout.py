@@ -59,9 +59,13 @@ def shard_key(split: str, partition: int, shard: int) -> str:
     return f"{split}-{partition:05d}-{shard:03d}.tfrecord"
 
 
+#: The prefix of the files of rejected records.
+QUARANTINE = "quarantine/"
+
+
 def quarantine_key(partition: int) -> str:
     """The key of the partition's rejected records, as JSON lines."""
-    return f"quarantine/{partition:05d}.jsonl"
+    return f"{QUARANTINE}{partition:05d}.jsonl"
 
 
 def known_partition_key(fingerprint: str) -> str:

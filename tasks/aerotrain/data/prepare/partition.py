@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, counted
 from aerotrain.contract.preparing import PartitionArguments
 from aerotrain.data.dataset import STATISTICS, Split
 from aerotrain.data.prepare.batch_writer import BatchWriter, batches_of
@@ -91,7 +91,8 @@ def _copied_or_written(
     _remember(root, store, plan, number)
     store.put(partition_key(number), written.to_json().encode())
     how = "is copied from an earlier data set" if known else "is written"
-    print(f"partition {number} {how}: {written.records} records, {written.rejected} in quarantine")
+    records = counted(written.records, "record")
+    print(f"partition {number} {how}: {records}, {written.rejected:,} in quarantine")
     return written
 
 
@@ -148,14 +149,17 @@ def _copy_known(root: Store, store: Store, plan: Plan, partition: int) -> Writte
 
 def _write(plan: Plan, number: int, store: Store, scratch: Path) -> WrittenPartition:
     """Write one partition and upload it to the store."""
-    quarantine = Quarantine(scratch / "quarantine.jsonl", plan.rules.max_rejected)
+    key = quarantine_key(number)
+    quarantine = Quarantine(
+        scratch / "quarantine.jsonl", plan.rules.max_rejected, f"{store.url}/{key}"
+    )
     try:
         written = write_partition(
             plan, PlannedPartition.read(store, number), number, scratch, quarantine
         )
     finally:
         if quarantine.path.exists():
-            store.upload(quarantine.path, quarantine_key(number))
+            store.upload(quarantine.path, key)
     for split in written.splits.values():
         for shard in split.shards:
             store.upload(scratch / shard.file, shard.file)
@@ -209,8 +213,8 @@ def _check_shards(shards: int, records: int) -> None:
     """
     if shards > max(_FEW_SHARDS, records):
         raise FinalError(
-            f"a partition of {records} records cannot be divided into {shards} shards of each "
-            f"split; ask for {max(_FEW_SHARDS, records)} shards or fewer"
+            f"a partition of {counted(records, 'record')} cannot be divided into {shards} "
+            f"shards of each split; ask for {max(_FEW_SHARDS, records)} shards or fewer"
         )
 
 

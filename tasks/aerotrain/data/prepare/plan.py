@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, SpecError, nearest
+from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import LABEL, PlanArguments
 from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
@@ -56,8 +56,8 @@ def run(replica: Replica) -> dict[str, Any]:
     deque(each_of(lambda document: store.put(*document), documents), maxlen=0)
     plan = replace(plan, baseline=baseline)
     store.put(PLAN, plan.to_json().encode())
-    fragments = sum(len(partition.fragments) for partition in partitions)
-    print(f"planned {store.url}: {len(partitions)} partitions of {fragments} fragments")
+    fragments = counted(sum(len(each.fragments) for each in partitions), "fragment")
+    print(f"planned {store.url}: {counted(len(partitions), 'partition')} of {fragments}")
     return {
         "dataset": store.url,
         "partitions": [

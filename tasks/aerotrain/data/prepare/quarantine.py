@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, counted
 from aerotrain.data.sources import Rejected
 
 #: How many rejected records an error names.
@@ -14,10 +14,14 @@ SHOWN = 10
 
 
 class Quarantine(AbstractContextManager["Quarantine"]):
-    """Writes rejected records to a file of JSON lines, which is removed if there are none."""
+    """Writes rejected records to a file of JSON lines, which is removed if there are none.
 
-    def __init__(self, path: Path, most: int) -> None:
+    The file is uploaded to ``url`` later.
+    """
+
+    def __init__(self, path: Path, most: int, url: str) -> None:
         self.path = path
+        self.url = url
         self.count = 0
         self.first: list[Rejected] = []
         self._most = most
@@ -43,14 +47,14 @@ class Quarantine(AbstractContextManager["Quarantine"]):
 
     def check(self) -> None:
         """Raise ``FinalError`` if more than the limit were rejected."""
-        check_rejected(self.count, self.first, self._most)
+        check_rejected(self.count, self.first, self._most, self.url)
 
 
-def check_rejected(count: int, first: Sequence[Rejected], most: int) -> None:
+def check_rejected(count: int, first: Sequence[Rejected], most: int, url: str) -> None:
     """Check that no more than ``most`` records were rejected.
 
     Raises:
-        FinalError: more were; the message names the first.
+        FinalError: more were; the message names the first, and ``url``, which lists all.
     """
     if count <= most:
         return
@@ -62,6 +66,6 @@ def check_rejected(count: int, first: Sequence[Rejected], most: int) -> None:
         for (file, unit, reason), offsets in alike.items()
     )
     raise FinalError(
-        f"{count} records or more were rejected, and max_rejected is {most}:\n{listed}\n"
-        "correct them, or raise max_rejected; the data set's folder quarantine/ lists them"
+        f"at least {counted(count, 'record')} {'was' if count == 1 else 'were'} rejected, and "
+        f"max_rejected is {most}:\n{listed}\ncorrect them, or raise max_rejected; {url} lists them"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.files import FileSource, InputFile, some
@@ -43,8 +44,8 @@ class ImageSource(FileSource):
         images = [file for file in files if _is_image(file)]
         if not images:
             raise SourceError(
-                f"the source is empty: none of the {len(files)} files at "
-                f"{self.description['url']} ends in {', '.join(_SUFFIXES)}"
+                f"the source is empty: there is no name that ends in {', '.join(_SUFFIXES)} in "
+                f"{counted(len(files), 'file')} at {self.description['url']}"
             )
         _check_others([file for file in files if not _is_image(file)], images)
         return images

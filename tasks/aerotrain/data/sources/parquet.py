@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import RecordError
 from aerotrain.data.records.sizes import bytes_of_rows, parts_of
@@ -105,8 +106,8 @@ class ParquetSource(FileSource):
                         name: Feature("string") for name in file.partitions if name in selected
                     }
         raise SourceError(
-            f"the source is empty: none of its {len(self.files)} files has a row; check that "
-            "the input is where the source looks for it"
+            f"the source is empty: there is no row in {counted(len(self.files), 'file')}; check "
+            "that the input is where the source looks for it"
         )
 
     def _columns(self, file: InputFile, parquet: pq.ParquetFile) -> list[str]:

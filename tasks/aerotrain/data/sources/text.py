@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import SpecError
+from aerotrain.contract.errors import SpecError, counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import column_of, is_list_type
 from aerotrain.data.sources import lines
@@ -146,8 +146,8 @@ class TextSource(FileSource, ABC):
                 f"byte {first.offset}: {first.reason}"
             )
         return SourceError(
-            f"the source is empty: none of {len(self.files)} files, {self.files[0].url} the "
-            "first, has a record; check that the input is where the source looks for it"
+            f"the source is empty: there is no record in {counted(len(self.files), 'file')}, "
+            f"{self.files[0].url} the first; check that the input is where the source looks for it"
         )
 
     def _types_in(

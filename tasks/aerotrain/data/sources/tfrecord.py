@@ -16,6 +16,7 @@ from google.protobuf import (
     text_format,
 )
 
+from aerotrain.contract.errors import counted
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import (
     Damage,
@@ -73,8 +74,9 @@ class ExampleSource(FileSource):
                     names = self.declared.selected(file.url, list(features))
                     return {name: self._feature_of(name, *features[name]) for name in names}
         raise SourceError(
-            f"the source is empty: its {len(self.files)} files have no tf.train.Example; check "
-            "that the input is where the source looks for it"
+            "the source is empty: there is no tf.train.Example in "
+            f"{counted(len(self.files), 'file')}; check that the input is where "
+            "the source looks for it"
         )
 
     def read(self, description: Mapping[str, Any], schema: Schema | None) -> Iterator[Batch]:

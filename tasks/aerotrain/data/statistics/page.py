@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from aerotrain.contract.errors import counted
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Split
 from aerotrain.data.statistics.axis import duration_of, text_of
@@ -75,7 +76,8 @@ def page(
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Statistics of {text(now.url)}</title><style>{STYLE}</style>"
-        f"<h1>{records:,} records, {len(now.summary)} columns</h1><p>{text(now.url)}</p>"
+        f"<h1>{counted(records, 'record')}, {counted(len(now.summary), 'column')}</h1>"
+        f"<p>{text(now.url)}</p>"
         f"{_splits(splits, classes)}{_inferred(inferred)}"
         f"{_compared(comparison, names) if comparison else ''}{sections}</html>\n"
     )

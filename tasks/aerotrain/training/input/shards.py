@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
 from aerotrain.store.manifest import fetch_in_ranges
@@ -59,8 +59,8 @@ def share(shards: Sequence[Shard], index: int, count: int) -> list[Shard]:
     """
     if len(shards) < count:
         raise FinalError(
-            f"{len(shards)} shards cannot be shared by {count} readers, for each reads whole "
-            f"shards; prepare {count} shards or more, or ask for fewer workers or input"
+            f"{counted(len(shards), 'shard')} cannot be shared by {count} readers, for each "
+            f"reads whole shards; prepare {count} shards or more, or ask for fewer workers or input"
         )
     return list(shards[index::count])
 
