@@ -52,7 +52,8 @@ _HTTPS = ("MASTER", "VOLUME", "FILER", "ADMIN", "CLIENT")
 def mini(weed: str, data: Path, ports: Sequence[int], *more: str) -> list[str]:
     """The command line of all servers on loopback; ``ports`` are in the order of ``PORT_FLAGS``."""
     return [
-        *(weed, "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+        # To its standard error only: otherwise it also writes log files to /tmp, and leaves them.
+        *(weed, "-logtostderr", "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
         # By default weed sends data about itself to an outside host.
         *("-master.telemetry=false", "-admin.ui=false", "-webdav=false"),
         # A socket in its working directory, not in a folder that other users can write to.

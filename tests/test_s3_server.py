@@ -247,6 +247,7 @@ def test_a_server_keeps_its_objects_from_one_start_to_the_next(
         first.make_bucket("kept")
         open_store("s3://kept", first.environment).put("x", b"x")
     assert first.process.returncode is not None
+    assert not list(Path("/tmp").glob(f"weed.*.{first.process.pid}"))
     with s3_server(tmp_path) as second:
         second.make_bucket("kept")
         assert second.secret_key == first.secret_key

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -142,6 +143,7 @@ def tell_all(replica: Replica) -> dict[str, Any]:
             "arguments": sys.argv,
             "path": sys.path,
             "folder": str(Path.cwd()),
+            "temporary folder": tempfile.gettempdir(),
             "leads its session": os.getsid(0) == os.getpid(),
             "signals": [repr(signal.getsignal(each)) for each in signals],
             "status": [line for line in status if line.startswith(("Umask", "SigBlk", "SigIgn"))],

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 
 from aerotrain.contract.errors import SpecError, counted
 from aerotrain.scaffold.columns import Decision, Use, decide
@@ -53,7 +54,13 @@ def run(given: Namespace, ask: Ask | None) -> None:
         )
     run = f"make run DAG={given.name}, or " if place.folder == Path("dags").resolve() else ""
     print(f"run it: {run}trigger {given.name} in the Airflow that reads {place.folder}")
-    print(f"test the module: python -m pytest {paths[2]}", flush=True)
+    print(f"test the module: {_python()} -m pytest {quote(str(paths[2]))}", flush=True)
+
+
+def _python() -> str:
+    """The command of this interpreter, from the current folder if it is below that."""
+    path = Path(sys.executable)
+    return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def _check_name(name: str) -> None:

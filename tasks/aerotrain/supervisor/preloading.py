@@ -10,6 +10,7 @@ import importlib.util
 import os
 import random
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,7 @@ def _become_replica(environment: Mapping[str, str], command: Sequence[str]) -> N
 
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # an import has set it; TMPDIR is the replica's own
     training.settle(os.environ)  # importing the package does this, but it is already imported
     module: ModuleType = replica
     sys.modules["__main__"] = module
