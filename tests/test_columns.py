@@ -460,6 +460,17 @@ def test_a_word_that_is_no_class_is_rejected(tmp_path: Path) -> None:
     assert load_statistics(url)["label"]["names"] == ["cat", "dog"]
 
 
+def test_classes_keep_their_names_where_their_column_is_renamed_or_left_out(tmp_path: Path) -> None:
+    files = {"x.csv": b"n,kind,size\n1,cat,s\n2,dog,m\n"}
+    types = {"kind": ["cat", "dog"], "size": ["s", "m"]}
+    renamed = {"types": types, "rename": {"kind": "label"}, "skip": ["size"]}
+    summary = load_statistics(prepared(tmp_path, files, **renamed))
+    assert {name: each.get("names") for name, each in summary.items()} == {
+        "n": None,
+        "label": ["cat", "dog"],
+    }
+
+
 def test_a_date_that_does_not_parse_is_rejected_with_its_offset(tmp_path: Path) -> None:
     files = {"x.csv": b"d\n2026-01-01\n2026-13-01\n"}
     with pytest.raises(FinalError, match=r"byte 13: .*2026-13-01"):
