@@ -13,6 +13,7 @@ from aerotrain.data.statistics.markup import POLICY, STYLE, isolated, table, tex
 from aerotrain.data.statistics.pictures import Sheet
 from aerotrain.data.statistics.plots import (
     MOST_BARS,
+    class_name,
     contact_sheet,
     names_of,
     number_of_distinct,
@@ -99,13 +100,8 @@ def _splits(splits: Mapping[str, Split], names: Mapping[str, str]) -> str:
         shares = (split.classes.get(label, 0) / max(1, split.records) for label in shown)
         counted = [f"{split.records:,}", f"{split.records / total:.1%}"]
         rows.append([text(name), *counted, *(f"{share:.1%}" for share in shares)])
-    heads = ["split", "records", "share", *(_class(label, names) for label in shown)]
+    heads = ["split", "records", "share", *(class_name(label, names, "class ") for label in shown)]
     return f'<div class="table">{table(rows, heads)}</div>'
-
-
-def _class(label: int, names: Mapping[str, str]) -> str:
-    name = names.get(str(label))
-    return f"class {label}" if name is None else isolated(name, 40)
 
 
 def _inferred(rows: Sequence[tuple[str, str]]) -> str:

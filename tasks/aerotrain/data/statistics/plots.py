@@ -11,6 +11,8 @@ from aerotrain.data.statistics.sketches import DISTINCT
 #: Categories that are shown, and the length of each.
 MOST_BARS, _WORD_LENGTH = 12, 60
 
+_CLASS_LENGTH = 40
+
 #: A column of which so many values are distinct identifies its records.
 _DISTINCT = 0.9
 
@@ -64,6 +66,11 @@ def _bars(columns: Sequence[Column]) -> str:
 def names_of(column: Column) -> dict[str, str]:
     """The words whose numbers the column holds, by the numbers."""
     return {f"{number}": name for number, name in enumerate(column.get("names", ()))}
+
+
+def class_name(label: int | str, names: Mapping[str, str], before: str = "") -> str:
+    """The name of a class, or its number after ``before``."""
+    return isolated(names.get(str(label), f"{before}{label}"), _CLASS_LENGTH)
 
 
 def _shares(column: Column) -> dict[str, float]:
@@ -187,8 +194,9 @@ def contact_sheet(
             if rank < len(pictures) and len(pictures[rank]) <= left:
                 left -= len(pictures[rank])
                 chosen[label].append(pictures[rank])
+    titles = {label: class_name(label, names) for label in chosen if label is not None}
     rows = "".join(
-        f"{_class(label, names)}<div>{''.join(map(_picture, pictures))}</div>"
+        f"{titles.get(label, '<span></span>')}<div>{''.join(map(_picture, pictures))}</div>"
         for label, pictures in chosen.items()
         if pictures
     )
@@ -198,12 +206,6 @@ def contact_sheet(
         title = f"{title} shown brighter, as the greatest value is {text_of(most)}".strip()
         filtered = f' style="--light:{255 / most:.4g}"'
     return f'<div><div class="caption">{title}</div><div class="sheet"{filtered}>{rows}</div></div>'
-
-
-def _class(label: int | str | None, names: Mapping[str, str]) -> str:
-    if label is None:
-        return "<span></span>"
-    return isolated(names.get(str(label), str(label)), _WORD_LENGTH)
 
 
 def _picture(content: str) -> str:
