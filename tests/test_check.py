@@ -136,6 +136,19 @@ def test_a_model_that_cannot_make_a_step_is_refused(check, build, message):
         check(model=module(build_model=lambda _: build(), transform=scaled))
 
 
+def test_a_label_that_is_no_class_of_the_model_is_refused(check, tmp_path):
+    """Also if the data are sorted by their labels, so that a first batch has the first only."""
+    rows = "".join(f"{number},{number // 90}\n" for number in range(190))
+    (tmp_path / "sorted.csv").write_text(f"x,label\n{rows}")
+    source = {"kind": "csv", "url": (tmp_path / "sorted.csv").as_uri()}
+    model = module(
+        build_model=lambda _: compiled(keras.layers.Dense(2, activation="softmax")),
+        transform=lambda features: (features["x"][:, None], features["label"]),
+    )
+    with pytest.raises(FinalError, match=r"a label is 2, .* labels 0 to 1"):
+        check(model, prepare={"source": source})
+
+
 def test_a_model_for_batches_of_one_size_is_tried_with_batches_of_that_size(check, capsys):
     def build(hparams):
         model = keras.Sequential(
