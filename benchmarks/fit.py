@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from aerotrain.contract.job import Role
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.standalone import CHIEF
 from aerotrain.store import open_store
 from aerotrain_airflow.goodput import events_of_chief

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.environment import replica_environment
-from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress
 from aerotrain.standalone import prepare
 from benchmarks.report import print_origin, print_report

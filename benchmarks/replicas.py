@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from aerotrain.contract.environment import replica_environment, set_tensorflow_variables
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.standalone import reserved_addresses
 from aerotrain.supervisor.preloading import IMPORTED
 from aerotrain.supervisor.processes import end_with

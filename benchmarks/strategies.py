@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from benchmarks.models import fashion
 from benchmarks.replicas import REPLICA, Ended, Processes
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report, print_table

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from aerotrain.contract.job import Deadlines, Job, ReplicaSpec, Restarts, Role
+from aerotrain.contract.job import Deadlines, Job, Restarts
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 from aerotrain.user_code import publish_code

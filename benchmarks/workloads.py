@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.standalone import prepare
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from aerotrain.check import Trial, run
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.job import ReplicaSpec, Resources, Role
+from aerotrain.contract.replicas import ReplicaSpec, Resources, Role
 from aerotrain.contract.steps import check_of
 from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica

@@ -13,7 +13,8 @@ from benchmarks.fault_injection import processes_of
 
 from aerotrain.cli import COMMANDS, job_of, main, parse
 from aerotrain.contract.errors import ExitCode
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.data.dataset import load_dataset
 from aerotrain.standalone import ATTEMPT
 from support.training_fixtures import DIGITS, MODELS, read_until, start
@@ -181,7 +182,8 @@ def test_a_command_whose_output_nobody_reads_continues(tmp_path):
 REPLICAS = """
 import os, sys
 from pathlib import Path
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.standalone import run_replicas
 sys.exit(run_replicas(Job.from_json(os.environ["TESTED"]), Path.cwd(), os.environ))
 """

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import Deadlines, ReplicaName
+from aerotrain.contract.job import Deadlines
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Failure, Observation, State
 from aerotrain_airflow.controller.controller import Controller
 from aerotrain_airflow.controller.decision import Ended, LastStep, Look, Restart, Wait

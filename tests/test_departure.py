@@ -10,7 +10,8 @@ import pytest
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.replica import PreemptionNotice
 from support.training_fixtures import read_until, start
 

@@ -166,7 +166,8 @@ def refusals(digits):
     ]
     code = (
         "import pathlib, sys, keras, tensorflow as tf\n"
-        "from aerotrain.contract.job import Job, ReplicaName, Role\n"
+        "from aerotrain.contract.job import Job\n"
+        "from aerotrain.contract.replicas import ReplicaName, Role\n"
         "from aerotrain.replica import Replica, live\n"
         "[cpu] = tf.config.list_physical_devices('CPU')\n"
         "four = [tf.config.LogicalDeviceConfiguration()] * 4\n"

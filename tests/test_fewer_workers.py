@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import Role
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import Failure
 from aerotrain_airflow.controller.history import with_fewer_workers
 from test_recovery_matrix import SERVED, job

@@ -6,7 +6,7 @@ import pytest
 
 from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import ReplicaName, ReplicaSpec, Role
+from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
 from aerotrain.replica import Replica
 from aerotrain.standalone import reserved_addresses
 from aerotrain.training.input.service import dispatcher, input_server

@@ -13,7 +13,8 @@ from aerotrain.contract.environment import (
     tf_config,
 )
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Role
 from aerotrain.contract.steps import ARGUMENTS, PlanArguments
 from aerotrain.contract.training import TrainArguments
 

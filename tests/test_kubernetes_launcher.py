@@ -9,7 +9,7 @@ import kubernetes.client
 import pytest
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.contract.job import Role
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes.lines import LONGEST
 from aerotrain_airflow.backends.launcher import Launcher

@@ -12,7 +12,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends import driver
 from aerotrain_airflow.backends.kubernetes import backend as backend_module

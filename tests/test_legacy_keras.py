@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aerotrain.contract.job import ReplicaSpec, Role
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from support.training_fixtures import CHIEF, start, start_python, steps_of_replicas
 
 pytestmark = pytest.mark.process

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.backends.output import Listener
 

@@ -3,7 +3,8 @@
 import pytest
 from airflow.sdk import DAG
 
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.params import RunParam, RunSwitch, training_params
 from aerotrain_airflow.steps import train

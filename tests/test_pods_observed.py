@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.kubernetes.identity import RESTARTS, Handle
 from aerotrain_airflow.backends.kubernetes.observed import ObservedGroup

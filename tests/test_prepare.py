@@ -19,7 +19,8 @@ import pytest
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError, TemporaryError
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.data.dataset import Feature, load_dataset
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, MissingError, StoredFile, fetch_file, open_store

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from aerotrain.contract.errors import SpecError, TemporaryError
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
 from aerotrain_airflow.backends.launcher import Launcher
 from support.listening import listening, open_to_network

@@ -11,7 +11,8 @@ import pytest
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.lease import Lease
 from aerotrain.store import open_store
 

@@ -4,7 +4,7 @@ import pytest
 
 from aerotrain.contract.errors import LIMIT, ExitCode, TerminationMessage
 from aerotrain.contract.event_log import Event, EventType, read
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import (
     Failure,
     Observation,

@@ -11,7 +11,7 @@ import pytest
 
 from aerotrain.cli import main
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
-from aerotrain.contract.job import ReplicaSpec, Role
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.batches import MicrobatchSpec
 from aerotrain.training.internals import keras3

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.job import ReplicaSpec, Role
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress, State
 from aerotrain.training.model_manifest import ModelManifest
 from support.listening import listening, open_to_network

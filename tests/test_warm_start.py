@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.store import open_store
 from aerotrain.supervisor.fork_rules import NEVER_WITH, may_fork
 from aerotrain_airflow.backends.process.folder import JobFolder

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.training.background.services import peers_of
 from aerotrain.training.background.watchdog import Watchdog, answers
 from aerotrain.training.hooks.hooks import TrainState

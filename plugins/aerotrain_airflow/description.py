@@ -9,9 +9,10 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.options import check_strategy
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import ARGUMENTS
 from aerotrain.user_code import publish_code
 from aerotrain_airflow.controller.history import with_fewer_workers

@@ -16,9 +16,10 @@ from typing import Any
 from airflow.sdk import Context, Param
 
 from aerotrain.contract.errors import SpecError, nearest
-from aerotrain.contract.job import Deadlines, Job, Restarts, Role
+from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Declared, Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.settings import LAUNCHERS

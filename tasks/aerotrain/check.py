@@ -14,8 +14,9 @@ from typing import Self
 import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
-from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.job import Job
 from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.steps import CheckArguments
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset

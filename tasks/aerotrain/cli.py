@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
-from aerotrain.contract.job import Deadlines, Job, Role
+from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.options import Arguments, Declared, Kind, options_of
 from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments

@@ -38,7 +38,8 @@ from aerotrain.contract.errors import (
     TemporaryError,
     TerminationMessage,
 )
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Result
 from aerotrain.lease import Lease
 from aerotrain.store import open_store

@@ -21,7 +21,8 @@ from typing import Any
 
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode, TemporaryError
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Observation, State, job_state
 from aerotrain.replica import GRACE, Replica, ignore_full_disk
 from aerotrain.supervisor.fork_rules import may_fork

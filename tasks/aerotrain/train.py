@@ -1,6 +1,6 @@
 """The step ``train``: chief or peer, a server for them, or the evaluator, by the replica's role."""
 
-from aerotrain.contract.job import Role
+from aerotrain.contract.replicas import Role
 from aerotrain.replica import Replica
 
 

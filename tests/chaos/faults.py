@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.fault_injection import Training
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import State
 from aerotrain_airflow.backends.process.folder import JobFolder
 from chaos import dag_runs

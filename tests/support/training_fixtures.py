@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from aerotrain.contract.environment import replica_environment
-from aerotrain.contract.job import Job, ReplicaSpec, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import Dataset

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain_airflow.controller.decision import Ended, Look, Restart, Seen
 
 if TYPE_CHECKING:

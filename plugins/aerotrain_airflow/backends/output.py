@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from aerotrain.contract.errors import ERROR_PREFIX
-from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Progress
 from aerotrain_airflow.backends.base import Emit, LogLine
 from aerotrain_airflow.controller.decision import LastStep

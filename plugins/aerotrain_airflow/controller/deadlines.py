@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import State
 from aerotrain_airflow.controller.decision import Seen
 from aerotrain_airflow.controller.restart_policy import Topology

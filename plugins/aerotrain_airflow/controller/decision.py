@@ -6,7 +6,7 @@ from typing import Self
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State, job_state
 
 #: The observation of every replica of a job.

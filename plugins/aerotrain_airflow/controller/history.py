@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure
 
 #: The failures of each replica that are kept individually: more than any decision needs.

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import Job, ReplicaName, Restarts, Role
+from aerotrain.contract.job import Job, Restarts
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation
 from aerotrain_airflow.controller.history import is_alike
 

@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping, MutableMapping
 from enum import StrEnum
 
-from aerotrain.contract.job import CLUSTERED, Job, ReplicaName, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import CLUSTERED, ReplicaName, Role
 
 
 class Variable(StrEnum):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from aerotrain.contract.errors import ExitCode, TerminationMessage
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 
 
 class State(StrEnum):

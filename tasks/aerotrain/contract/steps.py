@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import Deadlines, Job, Restarts, Role
+from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Arguments, check_types, is_number
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 
 #: Seconds within which the check of a training must start, and end.

@@ -7,7 +7,8 @@ results is started by running the interpreter instead.
 import os
 from collections.abc import Mapping
 
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 
 #: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
 #: may do anything on import, so it is not forked.

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError, counted
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica

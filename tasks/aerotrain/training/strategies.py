@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.job import Role
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, PeerCheckpoints
 from aerotrain.training.distribution import Distribution, StrategyDistribution

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any, Self
 
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.backends.base import Emit, NotNowError, Say
 from aerotrain_airflow.backends.kubernetes.access import errors_translated

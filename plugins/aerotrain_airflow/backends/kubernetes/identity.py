@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.replicas import ReplicaName
 
 Manifest = Mapping[str, Any]
 

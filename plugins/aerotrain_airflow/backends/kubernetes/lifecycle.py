@@ -14,7 +14,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain_airflow.backends.base import Found, GoneError
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, Cluster, together
 from aerotrain_airflow.backends.kubernetes.identity import (

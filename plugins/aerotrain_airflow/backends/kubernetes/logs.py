@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from aerotrain.contract.errors import backoff
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Observation
 from aerotrain_airflow.backends.base import Emit, LogLine
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.contract.status import Observation, State
 from aerotrain_airflow.backends.kubernetes.identity import (
     KUEUE_QUEUE,

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from aerotrain.contract.environment import Variable
 from aerotrain.contract.errors import TERMINATION_LOG, SpecError, TerminationMessage
-from aerotrain.contract.job import Job, ReplicaName, ReplicaSpec, Resources, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName, ReplicaSpec, Resources, Role
 from aerotrain_airflow.backends.kubernetes.identity import (
     CONTAINER,
     INDEX_LABEL,

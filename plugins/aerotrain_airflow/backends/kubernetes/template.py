@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from aerotrain.contract.errors import SpecError
-from aerotrain.contract.job import is_reserved
+from aerotrain.contract.replicas import is_reserved
 from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 
 Template = Mapping[str, Any]

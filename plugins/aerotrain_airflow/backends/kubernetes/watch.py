@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from aerotrain.contract.errors import backoff
-from aerotrain.contract.job import ReplicaName
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain_airflow.backends.base import Say
 from aerotrain_airflow.backends.kubernetes.cluster import ApiError, AwayError, Cluster
 

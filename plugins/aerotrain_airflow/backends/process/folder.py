@@ -19,7 +19,8 @@ import psutil
 
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event, read
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.supervisor.protocol import LOG
 from aerotrain_airflow.backends.base import GoneError, NotNowError
 

@@ -9,7 +9,8 @@ from logging import getLogger
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import TemporaryError
 from aerotrain.contract.event_log import Event
-from aerotrain.contract.job import Job, ReplicaName
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import ReplicaName
 from aerotrain.supervisor.fork_rules import may_fork
 from aerotrain.supervisor.loopback import OPEN_SERVERS
 from aerotrain.supervisor.ports import Port, hold, release

@@ -11,7 +11,7 @@ from pathlib import Path
 from aerotrain.contract.environment import Cluster
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.job import ReplicaName, Role
+from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.lease import Lease
 from aerotrain.replica import Replica, began

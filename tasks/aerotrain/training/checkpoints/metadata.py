@@ -10,7 +10,8 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.input.order import ORDER_VERSION
 from aerotrain.training.steps.step import inner

@@ -15,7 +15,7 @@ from typing import Any, Self
 import tensorflow as tf
 
 from aerotrain.contract.errors import TemporaryError
-from aerotrain.contract.job import Role
+from aerotrain.contract.replicas import Role
 from aerotrain.replica import Replica
 from aerotrain.training.background.watchdog import answers
 

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.job import Job, Role
+from aerotrain.contract.job import Job
 from aerotrain.contract.options import check_strategy
+from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.custom import has_custom_step
