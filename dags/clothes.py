@@ -1,14 +1,16 @@
 """Classify ten kinds of clothes, by images.
 
 The images are those of Fashion-MNIST if Debian's package `dataset-fashion-mnist` is installed, or
-drawn shapes otherwise. The module `models/clothes.py` reads them.
+drawn shapes otherwise. The module `models/clothes.py` reads them. A model is exported if it is good
+enough, and not worse than the exported one, for all images and for each kind.
 """
 
 from datetime import timedelta
 
 from airflow.sdk import dag
 
-from aerotrain_airflow.params import training_params
+from aerotrain_airflow.gate import at_least, no_worse
+from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.steps import evaluate, export, prepare, train
 
 
@@ -22,7 +24,11 @@ from aerotrain_airflow.steps import evaluate, export, prepare, train
 def clothes() -> None:
     images = prepare("clothes")
     model = train("clothes", images)
-    evaluate(model, images) >> export(model, images)
+    gate = [
+        at_least("accuracy", RunParam("threshold")),
+        no_worse("accuracy", slices=["label"]),
+    ]
+    evaluate(model, images, gate=gate, first_run="accept") >> export(model, images)
 
 
 clothes()

@@ -2,7 +2,8 @@
 
 The table is a file next to this one, so that the pipeline runs anywhere; the URL of a table in a
 bucket is `"url": "s3://bucket/flats/dt={{ ds }}/"`. Numbers are scaled by the statistics that
-`prepare` computes, which are also part of the exported model.
+`prepare` computes, which are also part of the exported model. A model is exported if it is good
+enough, and not worse than the exported one, for all flats and for each town.
 """
 
 from datetime import timedelta
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from airflow.sdk import dag
 
-from aerotrain_airflow.params import training_params
+from aerotrain_airflow.gate import at_least, no_worse
+from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.steps import evaluate, export, prepare, train
 
 TABLE = Path(__file__).parent / "data" / "flats.parquet"
@@ -26,7 +28,11 @@ TABLE = Path(__file__).parent / "data" / "flats.parquet"
 def flats() -> None:
     table = prepare({"kind": "parquet", "url": TABLE.as_uri()}, key=["flat"])
     model = train("flats", table)
-    evaluate(model, table) >> export(model, table)
+    gate = [
+        at_least("accuracy", RunParam("threshold")),
+        no_worse("accuracy", slices=["town"]),
+    ]
+    evaluate(model, table, gate=gate, first_run="accept") >> export(model, table)
 
 
 flats()

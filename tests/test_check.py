@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from aerotrain.check import Trial, run
 from aerotrain.contract.errors import ExitCode, FinalError
+from aerotrain.contract.gate import Rule
 from aerotrain.contract.replicas import ReplicaSpec, Resources, Role
 from aerotrain.contract.steps import check_of
 from aerotrain.contract.training import TrainArguments
@@ -37,7 +38,7 @@ def check(digits, tmp_path):
         replicas=CHIEF_ALONE,
         strategy="one_device",
         prepare=DIGITS,
-        metrics=(),
+        gate=(),
         **more,
     ):
         training = digits.job(
@@ -47,7 +48,7 @@ def check(digits, tmp_path):
             strategy=strategy,
             replicas=replicas,
         )
-        job = check_of(training, prepare, name="check", task="check", metrics=metrics)
+        job = check_of(training, prepare, name="check", task="check", gate=gate)
         run(Replica(job=job, name=CHIEF, attempt="1", scratch=tmp_path))
 
     return check
@@ -175,7 +176,7 @@ def test_a_model_is_tried_on_an_existing_data_set(check, digits, capsys):
         data=digits.data,
         strategy="parameter_server",
         replicas=WITH_PS,
-        metrics=["accuracy", "loss"],
+        gate=[Rule(kind="at_least", metric=each, bound=0.5) for each in ("accuracy", "loss")],
     )
     assert "builds and makes a step under 'parameter_server'" in capsys.readouterr().out
 
@@ -192,7 +193,7 @@ def test_a_source_without_a_scheme_is_refused(check):
 
 def test_a_threshold_of_a_metric_that_the_model_does_not_have_is_refused(check):
     with pytest.raises(FinalError, match="'acuracy' is not a metric of the model, did you mean 'a"):
-        check(metrics=["acuracy"])
+        check(gate=[Rule(kind="at_least", metric="acuracy", bound=0.5)])
 
 
 def test_a_transform_that_fails_is_explained_without_internal_names(check, tmp_path):

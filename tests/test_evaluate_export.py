@@ -57,32 +57,54 @@ def test_every_record_counts_once(digits, trained, scans, predictions, batch_siz
     assert document["metrics"]["accuracy"] == pytest.approx(right.mean())
 
 
-@pytest.mark.parametrize(
-    ("thresholds", "message"),
-    [
-        ({"accuracy": 1.01}, r"accuracy is 0\.9\d+, below the threshold of 1\.01"),
-        ({"acuracy": 0.5}, "'acuracy' is not a metric of the model, did you mean 'accuracy'"),
-    ],
-)
-def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept(
-    digits, trained, thresholds, message
-):
+def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept(digits, trained):
+    thresholds = {"accuracy": 1.0}
     replica = digits.replica(
         "evaluate", "short", model=trained, data=digits.data, thresholds=thresholds
     )
-    with pytest.raises(FinalError, match=message):
+    with pytest.raises(FinalError, match=r"accuracy is 0\.9\d+, below the threshold of 1"):
         evaluate.run(replica)
     document = json.loads(open_store(replica.job.prefix).get("metrics.json"))
     assert document["passed"] is False
     assert document["thresholds"] == thresholds
     assert document["metrics"]["accuracy"] > 0.8
+    low, high = document["intervals"]["accuracy"]
+    assert 0.8 < low < document["metrics"]["accuracy"] < high <= 1.05
+
+
+def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, trained, tmp_path):
+    digits = replace(digits, folder=tmp_path)  # a store in which nothing is exported
+    weak = train(digits.replica("train", "weak", model="small", data=digits.data, epochs=1))
+    rule = {"kind": "no_worse", "metric": "accuracy", "slices": ["label"], "least": 20}
+    given = {"data": digits.data, "gate": [rule]}
+
+    def evaluated(run, model, **arguments):
+        replica = digits.replica("evaluate", run, model=model, **given, **arguments)
+        found = evaluate.run(replica)
+        return found, json.loads(open_store(replica.job.prefix).get("metrics.json"))
+
+    with pytest.raises(FinalError, match="no exported version to compare with: export one, or acc"):
+        evaluated("none-refused", trained, first_run="refuse")
+    _, first = evaluated("none-accepted", trained, first_run="accept")
+    assert (first["baseline"], first["verdicts"]) == (None, [])
+    version = export.run(digits.replica("export", "compared", model=trained, data=digits.data))
+    _, same = evaluated("same", trained, first_run="refuse")
+    assert same["baseline"]["url"] == version
+    assert same["baseline"]["metrics"] == pytest.approx(same["metrics"])
+    assert len(same["verdicts"]) == 11
+    assert {each["verdict"] for each in same["verdicts"]} <= {"pass", "too few records"}
+    with pytest.raises(FinalError, match=r"accuracy is 0\.\d+, and 0\.9\d+ of the baseline: worse"):
+        evaluated("weak", weak, first_run="refuse")
+    skipped, document = evaluated("skipped", weak, first_run="refuse", on_fail="skip")
+    assert "of the baseline: worse by" in skipped["skipped"]
+    assert document["passed"] is False
+    with pytest.raises(FinalError, match=r"the baseline file:.*/7 cannot be loaded: "):
+        evaluated("no-version", trained, baseline=f"{version.rpartition('/')[0]}/7")
 
 
 def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
-    metrics = {"accuracy": 0.9, "loss": float("nan")}
-    [sentence] = evaluate.shortfalls(metrics, {"accuracy": 0.5})
+    [sentence] = evaluate.not_finite({"accuracy": 0.9, "loss": float("nan")})
     assert sentence.startswith("loss is nan, no finite number: look for missing values")
-    assert len(evaluate.shortfalls(metrics, {"loss": 0.0})) == 1
 
 
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path):

@@ -43,6 +43,8 @@ class JobOperator(BaseOperator):
         arguments: more arguments of the job, for ``expand``. Templated.
         return_key: where the job's result is an object, the key whose value this task returns
             (``expand`` maps over nothing else). The other keys become XComs of their own.
+        skip_key: where the job's result is an object, the key of the reason to skip this task and
+            later ones, if it has one.
         launcher: ``process`` or ``kubernetes``; None for the administrator's setting. Templated.
         dry_run: show what would be started, start nothing, and skip the task. Templated.
         deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``, so that
@@ -51,7 +53,7 @@ class JobOperator(BaseOperator):
     Raises:
         AirflowFailException: the job failed, and another attempt would fail the same way.
         AirflowException: the job failed for a temporary reason; Airflow's retries apply.
-        AirflowSkipException: it was a dry run.
+        AirflowSkipException: it was a dry run, or the job's result has a reason to skip.
     """
 
     template_fields: Sequence[str] = ("job", "arguments", "launcher", "is_dry_run")
@@ -65,6 +67,7 @@ class JobOperator(BaseOperator):
         job: dict[str, Any],
         arguments: dict[str, Any] | None = None,
         return_key: str | None = None,
+        skip_key: str | None = None,
         launcher: Any = None,
         dry_run: Any = False,
         deferrable: bool = True,
@@ -74,6 +77,7 @@ class JobOperator(BaseOperator):
         self.job = job
         self.arguments = arguments or {}
         self.return_key = return_key
+        self.skip_key = skip_key
         self.launcher = launcher
         self.is_dry_run = dry_run
         self.deferrable = deferrable
@@ -179,6 +183,8 @@ class JobOperator(BaseOperator):
                 self.log.info("%s: %s", job.name, goodput)
 
     def _return_value(self, value: Any) -> Any:
+        if self.skip_key is not None and (reason := value.get(self.skip_key)):
+            raise AirflowSkipException(f"skipped: {reason}")
         if self.return_key is None:
             return value
         returned = value.pop(self.return_key)

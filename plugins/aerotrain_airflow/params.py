@@ -32,11 +32,9 @@ class RunOptions:
     threshold: float = option(
         0.9,
         title="Threshold",
-        help="Least accuracy on the test split of a model that is exported, or the least value of "
-        "the metric that the DAG gives to evaluate.",
+        help="Least accuracy on the test split of a model that is exported, or the bound of the "
+        "metric for which the DAG uses it.",
         section=Section.TRAINING,
-        minimum=0,
-        maximum=1,
     )
     check_model: bool = option(
         True,

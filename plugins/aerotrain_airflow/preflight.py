@@ -8,10 +8,11 @@ from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
+from aerotrain.contract.gate import Rule
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import check_of
+from aerotrain.contract.steps import EvaluateArguments, check_of
 from aerotrain.store import probe
 from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
@@ -85,8 +86,8 @@ class PreflightOperator(JobOperator):
             name = job_name(ti.dag_id, ti.run_id, f"{self.task_id}.{task_id}")
             task = f"{path_segment(self.task_id)}/{job.task}"
             try:
-                metrics = _gated_metrics(jobs, task_id, context)
-                check = check_of(job, prepare, metrics=metrics, name=name, task=task)
+                gate = _rules_of(jobs, task_id, context)
+                check = check_of(job, prepare, gate=gate, name=name, task=task)
                 self._run_check(check, context, settings)
             except FinalError as error:
                 raise FinalError(f"the check of the model of {task_id} failed: {error}") from error
@@ -150,16 +151,16 @@ def _plan_of(training: Any) -> str:
     return ""
 
 
-def _gated_metrics(jobs: Mapping[str, Job], training: str, context: Context) -> list[str]:
-    """The metrics of the training's model that have a threshold in a later task."""
-    metrics: set[str] = set()
+def _rules_of(jobs: Mapping[str, Job], training: str, context: Context) -> list[Rule]:
+    """The rules by which later tasks accept the training's model."""
+    rules: list[Rule] = []
     for task_id, job in jobs.items():
         if job.module == _EVALUATE:
             task: Any = context["dag"].get_task(task_id)
             model = getattr(task.job["arguments"].get("model"), "operator", None)  # of an XComArg
             if model is not None and model.task_id == training:
-                metrics |= job.arguments.get("thresholds", {}).keys()
-    return sorted(metrics)
+                rules += EvaluateArguments.of(job.arguments).rules
+    return rules
 
 
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:

@@ -10,11 +10,13 @@ The steps read the options of a run (strategy, epochs, threshold, …) from the 
 ``aerotrain_airflow.params.training_params`` creates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import TaskGroup, XComArg
 
+from aerotrain.contract.gate import SERVING
+from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import SET_BY_DAG, TRAINING_STEP, RunParam, RunResources, RunSwitch
 from aerotrain_airflow.preflight import PreflightOperator
@@ -166,18 +168,31 @@ def evaluate(
     data: XComArg | str,
     *,
     metric: str = "accuracy",
+    gate: Sequence[Mapping[str, Any]] | None = None,
+    baseline: str = SERVING,
+    first_run: str | None = None,
+    on_fail: str = "fail",
+    group: str | None = None,
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
-    """Evaluate the model on every record of the test split; fail below the threshold.
+    """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
-    ``environment`` is as for ``train``; ``pod`` is the template of the step's only pod.
+    Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``.
+    ``aerotrain_airflow.gate`` makes rules. ``no_worse`` compares with ``baseline``: the newest
+    exported version of this pipeline, or the URL of one. While there is none, ``first_run``
+    decides: ``accept`` or ``refuse``. ``group`` is a column of which equal values belong together,
+    such as a user's id. A refused model fails the task; with ``on_fail="skip"`` the task and later
+    ones are skipped, and the run succeeds. ``environment`` is as for ``train``; ``pod`` is the
+    template of the step's only pod.
 
     Returns:
         The metrics by name.
     """
+    rules = [at_least(metric, RunParam("threshold"))] if gate is None else list(gate)
     return JobOperator(
         task_id="evaluate",
+        skip_key="skipped",
         **_WHERE,
         job={
             "module": "aerotrain.evaluate",
@@ -185,7 +200,11 @@ def evaluate(
             "arguments": {
                 "model": model,
                 "data": data,
-                "thresholds": {metric: RunParam("threshold")},
+                "gate": rules,
+                "baseline": baseline,
+                "first_run": first_run,
+                "on_fail": on_fail,
+                "group": group,
             },
         },
     ).output

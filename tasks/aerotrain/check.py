@@ -14,12 +14,14 @@ from typing import Self
 import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
+from aerotrain.contract.gate import Rule
 from aerotrain.contract.job import Job
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.steps import CheckArguments
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
+from aerotrain.evaluation.gate import check_rules
 from aerotrain.replica import Replica
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.hooks import callbacks_of, not_finite
@@ -29,7 +31,6 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import (
     check_divisible,
     check_job,
-    check_metrics,
     check_steps,
     check_validation,
     sums_its_loss,
@@ -114,7 +115,8 @@ def run(replica: Replica) -> None:
     _use_virtual_devices(trial.devices)
     # How many records a source has is unknown; a full batch divides as the batch size does.
     records = arguments.batch_size if given.prepare else None
-    _try(job, arguments, trial, replica, records, given.metrics)
+    rules = [Rule.from_dict(each) for each in given.gate]
+    _try(job, arguments, trial, replica, records, rules)
 
 
 def _first_records(given: CheckArguments, records: int, replica: Replica) -> str | None:
@@ -155,12 +157,12 @@ def _try(
     trial: Trial,
     replica: Replica,
     records: int | None,
-    metrics: Sequence[str],
+    rules: Sequence[Rule],
 ) -> None:
     """Build the model and its step, make the checks of the training, and run the step once.
 
     ``records`` is the number of records of an epoch, if it is not that of the data set. The model
-    must have ``metrics``.
+    and the data must have what ``rules`` name.
     """
     pipeline = _pipeline_of(job, arguments, trial, replica)
     engine = ENGINES[trial.strategy]
@@ -182,7 +184,10 @@ def _try(
                 )
         _check_validation(job, pipeline, callbacks_of(pipeline, step)[1])
         pipeline.code.reads.check(arguments.model, arguments.hparams)
-        check_metrics(metrics, step.metrics.measured_names())
+        compiled = step.metrics.measured_names()
+        if compiled is not None:  # otherwise the model has its own test_step
+            schema, functions = pipeline.dataset.schema, pipeline.code.functions
+            check_rules(model, rules, compiled, schema, functions)
         # Fewer replicas share the uneven last batch of a data set in another way.
         runs = trial.runs and not (trial.devices < trial.replicas and sums_its_loss(model))
         if runs or job.strategy == "dtensor":

@@ -1,86 +1,171 @@
-"""Evaluate a trained model on every record of a split, and check metrics against thresholds."""
+"""Evaluate a trained model on every record of a split, and judge it by the rules of a gate."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from aerotrain.contract.errors import FinalError
+import keras
+
+from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.gate import SERVING, Choice, Kind, Rule
 from aerotrain.contract.steps import EvaluateArguments
-from aerotrain.data.dataset import json_text, load_dataset
+from aerotrain.data.dataset import Dataset, Split, json_text, load_dataset, load_statistics
+from aerotrain.evaluation.gate import Gate, Outcome
+from aerotrain.evaluation.records import Predictor
+from aerotrain.evaluation.slices import ALL
+from aerotrain.evaluation.verdicts import TOO_FEW, bounded
 from aerotrain.replica import Replica
+from aerotrain.serving.served import Served
+from aerotrain.serving.versions import FOLDER, newest_version
 from aerotrain.store import open_store
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
-from aerotrain.training.model.checks import no_such_metric
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import numbers
 
-#: The metrics' key in the store of the evaluation.
-KEY = "metrics.json"
+#: The metrics' key in the store of the evaluation, and the version of its format.
+KEY, VERSION = "metrics.json", 2
+
+#: Where this key has a value in the result, the task is skipped, and the value says why.
+SKIPPED = "skipped"
 
 
-def run(replica: Replica) -> dict[str, float]:
+def run(replica: Replica) -> dict[str, Any]:
     """Evaluate the model, and write the metrics to the store whether they pass or not.
 
     Returns:
         The model's metrics by name, the loss among them.
 
     Raises:
-        FinalError: a metric is no finite number, or below its threshold, or a threshold names no
-            metric.
+        FinalError: a metric is no finite number; a rule refuses the model, or names something that
+            does not exist; the baseline cannot be loaded, or does not fit the data.
     """
     arguments = EvaluateArguments.of(replica.job.arguments)
-    metrics = measure(replica, arguments)
-    failures = shortfalls(metrics, arguments.thresholds)
+    baseline = baseline_of(replica, arguments)
+    outcome = evaluate(replica, arguments, baseline)
+    failures = [*not_finite(outcome.metrics), *outcome.failures]
+    if arguments.compares and baseline is None:
+        first = "there is no exported version to compare with"
+        print(f"{first}, and first_run is {arguments.first_run!r}", flush=True)
+        if arguments.first_run == Choice.REFUSE:
+            failures.append(f"{first}: export one, or accept the first model by first_run")
+    failures = list(dict.fromkeys(failures))
     document = {
+        "version": VERSION,
         "split": arguments.split,
-        "records": split_of(load_dataset(arguments.data), arguments.split).records,
-        "metrics": metrics,
+        "records": outcome.records,
+        "metrics": outcome.metrics,
+        "intervals": outcome.intervals,
+        "baseline": {"url": baseline, "metrics": outcome.baseline} if baseline else None,
         "thresholds": dict(arguments.thresholds),
+        "verdicts": [each.to_dict() for each in outcome.verdicts],
+        "failures": failures,
         "passed": not failures,
     }
     url = f"{replica.job.prefix}/{KEY}"
     open_store(replica.job.prefix).put(KEY, json_text(document).encode())
-    print(" ".join(f"{name}={value:.4f}" for name, value in metrics.items()), flush=True)
+    print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
+    for each in outcome.verdicts:
+        if each.verdict == TOO_FEW:
+            print(f"{each.rule}: {each.slice} has too few records, {each.records:,}", flush=True)
+    if failures and arguments.on_fail == "skip":
+        return {**outcome.metrics, SKIPPED: "; ".join(failures)}
     if failures:
         raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
-    return metrics
+    return dict(outcome.metrics)
 
 
-def measure(replica: Replica, arguments: EvaluateArguments) -> dict[str, float]:
-    """The metrics over all records of the split, each once, with a smaller last batch."""
+def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
+    """The URL of the version that the model is compared with; None if there is none."""
+    if not arguments.compares:
+        return None
+    if arguments.baseline != SERVING:
+        return arguments.baseline
+    store = open_store(replica.job.store).child(FOLDER)
+    version = newest_version(store)
+    return None if version is None else f"{store.url}/{version}"
+
+
+def evaluate(replica: Replica, arguments: EvaluateArguments, baseline: str | None) -> Outcome:
+    """The outcome over all records of the split, each once."""
     trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
+    schema = dataset.schema
+    _check_group(arguments.group, dataset)
     code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
     files = download(arguments.data, split.shards, replica.scratch)
     with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
-        spec = batch_spec(dataset.schema, code.transform)
-        model = trained.restore(code, spec, replica.scratch)
-        batches = every_record(
-            files,
-            dataset.schema,
+        model = trained.restore(code, batch_spec(schema, code.transform), replica.scratch)
+        if not has_metrics_of_records(model):
+            batches = every_record(
+                files,
+                schema,
+                code.transform,
+                records=split.records,
+                batch_size=arguments.batch_size,
+            )
+            return by_keras(model, batches, arguments.rules, split)
+        statistics = load_statistics(arguments.data)
+        gate = Gate(model, arguments.rules, schema, statistics, code.functions)
+        served = baseline and Served.fetched(baseline, replica.scratch / "baseline", schema)
+        predictor = Predictor(
+            model,
+            served or None,
+            schema,
             code.transform,
-            records=split.records,
-            batch_size=arguments.batch_size,
+            columns=gate.columns,
+            group=arguments.group,
         )
-        return numbers(model.evaluate(batches, return_dict=True, verbose=0))
+        blocks = predictor.blocks(files, split.records, arguments.batch_size)
+        return gate.judge(blocks, compared=served is not None)
 
 
-def shortfalls(metrics: Mapping[str, float], thresholds: Mapping[str, float]) -> list[str]:
-    """One sentence for each metric that is no finite number, and for each threshold not met."""
-    sentences = [
+def has_metrics_of_records(model: keras.Model) -> bool:
+    """Whether the metrics are sums over records; not so if the model has its own ``test_step``."""
+    return KERAS.name == "keras" and type(model).test_step is keras.Model.test_step
+
+
+def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:
+    """The outcome by the model's own ``evaluate``, for which only bounds can be rules.
+
+    Raises:
+        FinalError: a rule compares, or has slices; or names no metric of the model.
+    """
+    metrics = numbers(model.evaluate(batches, return_dict=True, verbose=0))
+    verdicts = []
+    for rule in rules:
+        if rule.kind == Kind.NO_WORSE or rule.slices:
+            raise FinalError(
+                f"{rule} needs metrics of single records, and this model has its own test_step, or "
+                "is one of tf_keras: use at_least or at_most without slices"
+            )
+        if rule.metric not in metrics:
+            raise FinalError(
+                f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, metrics)}; it "
+                f"has {', '.join(metrics)}"
+            )
+        seen = {"rule": str(rule), "metric": rule.metric, "slice": ALL, "records": split.records}
+        value = {"value": metrics[rule.metric], "interval": (math.nan, math.nan)}
+        verdicts.append(bounded(rule, {**seen, **value}))
+    return Outcome(split.records, metrics, {}, {}, verdicts)
+
+
+def not_finite(metrics: Mapping[str, float]) -> list[str]:
+    """One sentence for each metric that is no finite number."""
+    return [
         f"{name} is {value}, no finite number: look for missing values in the records of the split"
         for name, value in metrics.items()
         if not math.isfinite(value)
     ]
-    for name, least in thresholds.items():
-        if name not in metrics:
-            sentences.append(no_such_metric(name, list(metrics)))
-        elif metrics[name] < least:
-            sentences.append(
-                f"{name} is {metrics[name]:.4f}, below the threshold of {least}: train longer, "
-                "change the model, or lower the threshold"
-            )
-    return sentences
+
+
+def _check_group(group: str | None, dataset: Dataset) -> None:
+    if group is not None and group not in dataset.schema:
+        raise FinalError(
+            f"there is no column {group!r} to group records by{nearest(group, dataset.schema)}; "
+            f"the data set has {', '.join(sorted(dataset.schema))}"
+        )

@@ -13,7 +13,7 @@ from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.serving.servable import Servable
-from aerotrain.serving.versions import claim_version, published_version
+from aerotrain.serving.versions import FOLDER, claim_version, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, first_records
@@ -22,9 +22,6 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.user_code import code_identity
-
-#: The folder of a pipeline's store that TensorFlow Serving watches.
-SERVING = "serving"
 
 #: The model without its transform, in Keras's format, next to the SavedModel.
 KERAS_FILE = "model.keras"
@@ -46,7 +43,7 @@ def run(replica: Replica) -> str:
     """
     job = replica.job
     arguments = ExportArguments.of(job.arguments)
-    store, export = open_store(job.store).child(SERVING), description(job, arguments)
+    store, export = open_store(job.store).child(FOLDER), description(job, arguments)
     version = published_version(store, export)
     if version is None:
         saved, check = replica.scratch / "saved_model", replica.scratch / "check"

@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, XComArg
 
+from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import RunParam, training_params
 from aerotrain_airflow.preflight import PreflightOperator
@@ -90,7 +91,7 @@ def checked(
                 "arguments": {
                     "model": training.output,
                     "data": finalize.output,
-                    "thresholds": {metric: RunParam("threshold")},
+                    "gate": [at_least(metric, RunParam("threshold"))],
                 },
             },
         )
@@ -100,6 +101,7 @@ def checked(
 
 small = one_job("small")
 with_timeout = one_job("with_timeout", execution_timeout=timedelta(seconds=2))
+skipping = one_job("skipping", skip_key="scratch")
 with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
 with_min_workers = one_job("with_min_workers", job={"min_workers": 1})
 well_described = checked("well_described")

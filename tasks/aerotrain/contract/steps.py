@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.gate import SERVING, Choice, Kind, Rule, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Arguments, check_types, is_number
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
@@ -22,8 +23,8 @@ class CheckArguments(Arguments):
 
     ``job`` describes the training. ``prepare`` are the arguments of ``PlanArguments`` for data that
     are not prepared yet: the training is tried on the first records of their source. Where it is
-    empty, it is tried on the data set that the training names. ``metrics`` are names of metrics
-    that the model must have, because a later step compares them with a threshold.
+    empty, it is tried on the data set that the training names. ``gate`` has the rules of a later
+    step, which name metrics of the model and columns of the data.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -33,14 +34,14 @@ class CheckArguments(Arguments):
 
     job: Mapping[str, Any]
     prepare: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Sequence[str] = ()
+    gate: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         check_types(self, job=Mapping, prepare=Mapping)
 
 
 def check_of(
-    training: Job, prepare: Mapping[str, Any], *, name: str, task: str, metrics: Sequence[str] = ()
+    training: Job, prepare: Mapping[str, Any], *, name: str, task: str, gate: Sequence[Rule] = ()
 ) -> Job:
     """The job that checks a training: one replica with the chief's environment, without devices.
 
@@ -60,7 +61,7 @@ def check_of(
         arguments={
             "job": json.loads(described.to_json()),
             "prepare": dict(prepare),
-            "metrics": list(metrics),
+            "gate": [rule.to_dict() for rule in gate],
         },
         deadlines=Deadlines(start=_CHECK_SECONDS, run=_CHECK_SECONDS),
         restarts=Restarts(**{each.name: 0 for each in fields(Restarts)}),
@@ -73,7 +74,13 @@ class EvaluateArguments(Arguments):
 
     ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
-    ``thresholds`` maps names of metrics to the lowest accepted value.
+    ``thresholds`` maps names of metrics to the lowest accepted value. ``gate`` has other rules, as
+    ``aerotrain.contract.gate`` describes them. A rule ``no_worse`` compares the model with
+    ``baseline``: the URL of an exported version, or ``serving`` for the newest one of this
+    pipeline. Where that has no version yet, ``first_run`` says whether to ``accept`` or to
+    ``refuse`` the model. ``group`` is a column; records with the same value in it depend on each
+    other, such as those of one user. With ``on_fail`` ``skip``, a refused model is no error: the
+    task is skipped, and later ones with it.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -86,14 +93,50 @@ class EvaluateArguments(Arguments):
     split: str = "test"
     batch_size: int = 256
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    gate: Sequence[Mapping[str, Any]] = ()
+    baseline: str = SERVING
+    first_run: str | None = None
+    group: str | None = None
+    on_fail: str = "fail"
 
     def __post_init__(self) -> None:
         check_types(self, model=str, data=str, split=str, batch_size=int, thresholds=Mapping)
+        check_types(self, baseline=str)
         if self.batch_size < 1:
             raise SpecError(f"batch_size of evaluate must be 1 or more, got {self.batch_size}")
         for metric, least in self.thresholds.items():
             if not is_number(least):
                 raise SpecError(f"the threshold of {metric!r} must be a number, got {least!r}")
+        if isinstance(self.gate, str) or not isinstance(self.gate, Sequence):
+            raise SpecError(f"gate of evaluate must be a list of rules, got {self.gate!r}")
+        if self.group is not None and not isinstance(self.group, str):
+            raise SpecError(f"group of evaluate must be the name of a column, got {self.group!r}")
+        if self.on_fail not in ("fail", "skip"):
+            raise SpecError(f"on_fail of evaluate must be 'fail' or 'skip', got {self.on_fail!r}")
+        if self.first_run not in (None, *Choice):
+            raise SpecError(
+                f"first_run of evaluate must be 'accept' or 'refuse', got {self.first_run!r}"
+            )
+        check_gate(self.rules)
+        if self.compares and self.baseline == SERVING and self.first_run is None:
+            raise SpecError(
+                "no_worse compares with the version that is served: say what happens while there "
+                'is none, by first_run="accept" or first_run="refuse"'
+            )
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules, those of ``thresholds`` among them."""
+        bounds = [
+            Rule(kind=Kind.AT_LEAST, metric=metric, bound=least)
+            for metric, least in self.thresholds.items()
+        ]
+        return [*bounds, *(Rule.from_dict(each) for each in self.gate)]
+
+    @property
+    def compares(self) -> bool:
+        """Whether a rule needs a baseline."""
+        return any(rule.kind == Kind.NO_WORSE for rule in self.rules)
 
 
 @dataclass(frozen=True, kw_only=True)

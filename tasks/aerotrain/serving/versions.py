@@ -17,6 +17,9 @@ from typing import Any
 
 from aerotrain.store import MANIFEST, ExistsError, Store
 
+#: The folder of a pipeline's store that TensorFlow Serving watches.
+FOLDER = "serving"
+
 #: At most 18 digits: TensorFlow Serving reads a version as a signed integer of 64 bits.
 _VERSION = "[1-9][0-9]{0,17}"
 #: Keys that show that a number is taken: its claim, or anything in its folder.
@@ -51,6 +54,13 @@ def published_version(store: Store, export: Mapping[str, Any]) -> int | None:
     noted = (key.fullmatch(each.key) for each in store.list(_folder(export)))
     versions = sorted(int(match[1]) for match in noted if match is not None)
     return next((each for each in versions if store.exists(f"{each}/{MANIFEST}")), None)
+
+
+def newest_version(store: Store) -> int | None:
+    """The highest number that is completely published, or None."""
+    complete = re.compile(rf"({_VERSION})/{re.escape(MANIFEST)}")
+    found = (complete.fullmatch(each.key) for each in store.list())
+    return max((int(match[1]) for match in found if match is not None), default=None)
 
 
 def _folder(export: Mapping[str, Any]) -> str:

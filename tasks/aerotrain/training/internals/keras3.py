@@ -64,15 +64,17 @@ def compute_loss(
     y_pred: Any,
     weight: Any,
     added: Sequence[tf.Tensor] = (),
+    *,
+    training: bool = True,
 ) -> tf.Tensor:
-    """The loss of a training batch, by the model's own ``compute_loss`` if it has one.
+    """The loss of a batch, by the model's own ``compute_loss`` if it has one.
 
     ``added`` replaces the losses of layers, which a model does not see in a stateless scope.
     """
     model._losses_override = list(added)
     try:
         # The public method fails for models whose own one has no parameter ``training``.
-        return model._compute_loss(x, y, y_pred, weight, training=True)
+        return model._compute_loss(x, y, y_pred, weight, training=training)
     finally:
         model._losses_override = []
 
@@ -140,6 +142,14 @@ def monitor_mode(model: keras.Model, monitor: str) -> str | None:
     except ValueError:
         return None
     return "min" if callback.monitor_op is keras.ops.less else "max"
+
+
+def direction(metric: keras.metrics.Metric) -> str | None:
+    """``up`` or ``down``, whichever is better of that metric; None if unknown.
+
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/metrics/metric.py
+    """
+    return getattr(metric, "_direction", None)
 
 
 # Variables and optimizers:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.options import check_strategy
 from aerotrain.contract.replicas import Role
@@ -40,25 +40,6 @@ def check_job(job: Job, arguments: TrainArguments) -> None:
     if arguments.deterministic:
         check_deterministic(job)
     warn_of_slow_dtype_policy(arguments.dtype_policy)
-
-
-def check_metrics(wanted: Sequence[str], measured: Sequence[str] | None) -> None:
-    """Check that the model measures the ``wanted`` metrics; None where that is not known.
-
-    Raises:
-        FinalError: it does not measure one of them; the message names those that it does.
-    """
-    for name in wanted:
-        if measured is not None and name not in measured:
-            raise FinalError(no_such_metric(name, measured))
-
-
-def no_such_metric(name: str, measured: Sequence[str]) -> str:
-    """The sentence about a threshold of a metric that the model does not have."""
-    return (
-        f"the threshold {name!r} is not a metric of the model{nearest(name, measured)}; it has "
-        f"{', '.join(measured)}"
-    )
 
 
 def check_steps(

@@ -44,6 +44,8 @@ class UserCode:
     callbacks: Callable[[Mapping[str, Any]], Any] = no_callbacks
     #: How many Keras objects of each name the module created when it was imported.
     made: Mapping[str, int] = field(default_factory=dict)
+    #: The functions of the module by name.
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     #: The hyperparameters that these functions have read.
     reads: Reads = field(default_factory=Reads)
 
@@ -72,6 +74,7 @@ class UserCode:
             _informed(getattr(module, "transform", None), data),
             getattr(module, "callbacks", no_callbacks),
             made,
+            dict(inspect.getmembers(module, inspect.isfunction)),
         )
 
     def weighing(self, class_weight: Mapping[str, float]) -> Self:

@@ -1,0 +1,193 @@
+"""How often the gate is wrong, and what it costs.
+
+Wrong refusals and power are simulated: the baseline is right for nine of ten records, and the
+candidate differs from it for one of twelve, as models do that differ by their seed only. It is as
+good as the baseline, or a point worse. Beside that, real models are trained with other seeds and
+compared by the gate itself. The cost is that of evaluating a small network on TFRecords with a rule
+for each of 20 slices, in turns with Keras's ``evaluate`` of the same records and metrics; and of a
+comparison, beside evaluating both models.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.contract.gate import Kind, Rule
+from aerotrain.data.dataset import Feature
+from aerotrain.data.records import Column, encoded_frames
+from aerotrain.evaluation.gate import Gate
+from aerotrain.evaluation.intervals import GROUPS, estimate, samples
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
+from aerotrain.serving.servable import Servable
+from aerotrain.serving.served import Served
+from aerotrain.training.input.batches import every_record
+from benchmarks.report import in_turns, median_ratio, print_origin, print_report
+
+#: Records of one comparison, the level of its test, and the loss that is to be found.
+RECORDS, LEVEL, LOSS = 10_000, 0.05, 0.01
+
+NUMBERS = 8
+SCHEMA = {f"x{each}": Feature("float32") for each in range(NUMBERS)} | {
+    "country": Feature("int64"),
+    "label": Feature("int64"),
+}
+BATCH = 1024
+
+PLAIN, PLAIN_BOTH = "Keras's evaluate", "Keras's evaluate, of two models"
+GATE, COMPARED = "the gate, 20 slices", "the gate, 20 slices, two models compared"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer models, records and rounds")
+    quick = parser.parse_args().quick
+    print_origin()
+    keras.utils.set_random_seed(0)
+    comparisons, models, records, rounds = (300, 4, 50_000, 1) if quick else (1000, 40, 10**6, 3)
+    figures = {
+        "false_refusals": refused(comparisons, 0.0),
+        "power": refused(comparisons, LOSS),
+        "real_refusals": refused_models(models),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        file = write_records(Path(name), records)
+        contestants = evaluations(Path(name), file, records)
+        in_turns(contestants, 1)  # not counted: it traces
+        seconds = in_turns(contestants, rounds)
+    figures |= {
+        "gate_over_evaluate": median_ratio(seconds[GATE], seconds[PLAIN]),
+        "compared_over_evaluate": median_ratio(seconds[COMPARED], seconds[PLAIN_BOTH]),
+    }
+    rows = [{"of": name, "s": round(min(each), 2)} for name, each in seconds.items()]
+    rows += [{"of": name, "s": round(value, 4)} for name, value in figures.items()]
+    print_report(rows, figures)
+
+
+def refused(comparisons: int, loss: float) -> float:
+    """The share of simulated candidates that are refused; they are worse by ``loss``."""
+    random = np.random.default_rng(1)
+    draws = np.concatenate([np.ones((1, GROUPS)), samples()])
+    count = 0
+    for _ in range(comparisons):
+        group = random.integers(0, GROUPS, RECORDS)
+        # The candidate turns right answers of the baseline into wrong ones, and others back.
+        baseline = random.random(RECORDS) < 0.9
+        lost = baseline & (random.random(RECORDS) < (0.04 + loss) / 0.9)
+        won = ~baseline & (random.random(RECORDS) < 0.04 / 0.1)
+        change = np.bincount(group, weights=won.astype(float) - lost, minlength=GROUPS)
+        sampled = (draws @ change) / (draws @ np.bincount(group, minlength=GROUPS))
+        found = estimate(float(sampled[0]), sampled[1:], GROUPS)
+        count += found.probability_below(0.0) < LEVEL
+    return count / comparisons
+
+
+def refused_models(models: int) -> float:
+    """The share of models trained with another seed that the gate refuses, each on new records."""
+    x, y, _ = drawn(4000, seed=100)
+    baseline = trained(x, y, seed=0)
+    rule = Rule(kind=Kind.NO_WORSE, metric="accuracy")
+    count = 0
+    for seed in range(1, models + 1):
+        candidate = trained(x, y, seed=seed)
+        new, label, country = drawn(RECORDS, seed=1000 + seed)
+        block = Block(
+            features={"country": country},
+            groups=np.random.default_rng(seed).integers(0, GROUPS, RECORDS),
+            y=tf.constant(label),
+            weight=None,
+            added_loss=tf.zeros(RECORDS),
+            predictions={CANDIDATE: candidate(new), BASELINE: baseline(new)},
+        )
+        outcome = Gate(candidate, [rule], SCHEMA, {}, {}).judge([block], compared=True)
+        count += bool(outcome.failures)
+    return count / models
+
+
+def drawn(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers, labels of which a tenth is noise, and countries."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, NUMBERS)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] + x[:, 2] > 0).astype(np.int64)
+    y ^= random.random(count) < 0.1
+    return x, y, random.integers(0, 20, count)
+
+
+def trained(x: np.ndarray, y: np.ndarray, seed: int) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    model = built()
+    model.fit(x, y, epochs=3, batch_size=64, verbose=0)
+    return model
+
+
+def built() -> keras.Model:
+    inputs = keras.Input((NUMBERS,))
+    hidden = keras.layers.Dense(64, activation="relu")(inputs)
+    hidden = keras.layers.Dense(64, activation="relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    metrics = ["accuracy", keras.metrics.AUC(name="auc")]
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=metrics)
+    model.compute_metrics(None, tf.zeros([1, 1]), tf.zeros([1, 1]))
+    model.reset_metrics()
+    return model
+
+
+def transform(features: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.stack([features[f"x{each}"] for each in range(NUMBERS)], axis=1), features["label"]
+
+
+def write_records(folder: Path, count: int) -> Path:
+    file = folder / "records.tfrecord"
+    with file.open("wb") as out:
+        for begin in range(0, count, 100_000):
+            x, y, country = drawn(min(100_000, count - begin), seed=begin)
+            values = {f"x{each}": x[:, each] for each in range(NUMBERS)}
+            values |= {"country": country, "label": y}
+            columns = {name: Column(SCHEMA[name], each) for name, each in values.items()}
+            out.write(encoded_frames(columns).content)
+    return file
+
+
+def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[], float]]:
+    """Keras's evaluation and the gate's, of one model and of two; each returns its seconds."""
+    x, y, _ = drawn(4000, seed=100)
+    model, other = trained(x, y, 1), trained(x, y, 2)
+    Servable(other, transform, SCHEMA).save(folder / "baseline")
+    served = Served("baseline", folder / "baseline", SCHEMA)
+    bound = Rule(kind=Kind.AT_LEAST, metric="accuracy", bound=0.5, slices=["country"])
+    no_worse = Rule(kind=Kind.NO_WORSE, metric="accuracy", slices=["country"])
+
+    def plain(models: list[keras.Model]) -> float:
+        begin = time.monotonic()
+        for each in models:
+            given = {"records": records, "batch_size": BATCH}
+            each.evaluate(every_record([file], SCHEMA, transform, **given), verbose=0)
+        return time.monotonic() - begin
+
+    def judging(rule: Rule, baseline: Served | None) -> Callable[[], float]:
+        gate = Gate(model, [rule], SCHEMA, {}, {})
+        predictor = Predictor(model, baseline, SCHEMA, transform, columns=["country"], group=None)
+
+        def seconds() -> float:
+            begin = time.monotonic()
+            gate.judge(predictor.blocks([file], records, BATCH), compared=baseline is not None)
+            return time.monotonic() - begin
+
+        return seconds
+
+    return {
+        PLAIN: partial(plain, [model]),
+        GATE: judging(bound, None),
+        PLAIN_BOTH: partial(plain, [model, other]),
+        COMPARED: judging(no_worse, served),
+    }
+
+
+if __name__ == "__main__":
+    main()

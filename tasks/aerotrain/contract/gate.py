@@ -1,0 +1,194 @@
+"""The rules by which an evaluation accepts or refuses a model."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from aerotrain.contract.errors import SpecError, nearest
+from aerotrain.contract.options import is_number
+
+
+class Kind(StrEnum):
+    """What a rule requires of a metric."""
+
+    AT_LEAST = "at_least"
+    AT_MOST = "at_most"
+    NO_WORSE = "no_worse"
+
+
+class Choice(StrEnum):
+    """What happens to a model that cannot be judged."""
+
+    ACCEPT = "accept"
+    REFUSE = "refuse"
+
+
+#: The smallest slice that is judged, unless a rule says otherwise.
+LEAST = 100
+
+#: The probability with which a rule refuses a model that is as good as its baseline.
+LEVEL = 0.05
+
+#: Metrics that are shares.
+_SHARE = re.compile(r"(^|_)(accuracy|auc|precision|recall|f1_score|mean_io_u)$")
+
+#: The name of the baseline that is the newest exported version.
+SERVING = "serving"
+
+#: One column of a crossed slice: its name, or a number's name and how it is cut.
+Column = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule of a gate.
+
+    ``metric`` is the name of a metric: of the compiled model as ``evaluate`` reports it, of
+    ``keras.metrics`` (``"auc"``), or of a function ``(y_true, y_pred)`` or ``(y_true, y_pred,
+    weight)`` of the model's module, which returns a number for each record.
+
+    ``at_least`` and ``at_most`` compare the metric with ``bound``; ``no_worse`` compares it with
+    that of the baseline, and refuses a model that is worse by more than ``by`` with a confidence
+    of 1 - ``level``. ``better`` is ``higher`` or ``lower`` for a metric of which Keras does not
+    know it. ``output`` names the model's output where it has several.
+
+    The rule holds for all records, and for each slice of at least ``least`` records. A slice is a
+    column's name, ``{"column": "age", "buckets": 4}`` for quartiles,
+    ``{"column": "age", "buckets": [18, 65]}`` for ranges, or a list of these, which are crossed.
+    ``too_few`` says what happens where too few records are left.
+
+    Raises:
+        SpecError: a value is not accepted; the message says what was expected.
+    """
+
+    kind: str
+    metric: str
+    bound: float | None = None
+    by: float = 0.0
+    better: str | None = None
+    output: str | None = None
+    slices: Sequence[Column | Sequence[Column]] = ()
+    least: int = LEAST
+    level: float = LEVEL
+    too_few: str = Choice.ACCEPT
+
+    def __post_init__(self) -> None:
+        where = f"the rule {self.kind}({self.metric!r})"
+        if self.kind not in tuple(Kind):
+            raise SpecError(
+                f"a rule of a gate must be one of {', '.join(Kind)}, got {self.kind!r}"
+                f"{nearest(str(self.kind), Kind)}"
+            )
+        if not isinstance(self.metric, str) or not self.metric:
+            raise SpecError(f"a rule needs the name of a metric, got {self.metric!r}")
+        if self.kind == Kind.NO_WORSE:
+            if self.bound is not None:
+                raise SpecError(f"{where} has no bound: it compares with the baseline")
+            if not is_number(self.by) or self.by < 0:
+                raise SpecError(f"by of {where} must be a number of at least 0, got {self.by!r}")
+        elif not is_number(self.bound):
+            raise SpecError(f"the bound of {where} must be a number, got {self.bound!r}")
+        if self.better not in (None, "higher", "lower"):
+            raise SpecError(f"better of {where} must be 'higher' or 'lower', got {self.better!r}")
+        if not isinstance(self.least, int) or self.least < 2:
+            raise SpecError(f"least of {where} must be 2 records or more, got {self.least!r}")
+        if not is_number(self.level) or not 0 < self.level < 0.5:
+            raise SpecError(f"level of {where} must be between 0 and 0.5, got {self.level!r}")
+        if self.too_few not in tuple(Choice):
+            raise SpecError(
+                f"too_few of {where} must be 'accept' or 'refuse', got {self.too_few!r}"
+            )
+        if isinstance(self.slices, str) or not isinstance(self.slices, Sequence):
+            raise SpecError(f"slices of {where} must be a list, got {self.slices!r}")
+        for each in self.slices:
+            _check_slice(each, where)
+
+    def __str__(self) -> str:
+        if self.kind == Kind.NO_WORSE:
+            return f"{self.metric} no worse by {self.by:g}"
+        return f"{self.metric} {self.kind.replace('_', ' ')} {self.bound:g}"
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Self:
+        """The rule that ``to_dict`` described.
+
+        Raises:
+            SpecError: it is not a rule; the message says what was expected.
+        """
+        if not isinstance(values, Mapping):
+            raise SpecError(
+                "a rule is made by at_least, at_most or no_worse, such as "
+                f'at_least("accuracy", 0.9); got {values!r}'
+            )
+        known = cls.__dataclass_fields__
+        for name in values:
+            if name not in known:
+                raise SpecError(f"a rule has no {name!r}{nearest(name, known)}")
+        if missing := [name for name in ("kind", "metric") if name not in values]:
+            raise SpecError(f"the rule {dict(values)!r} lacks its {missing[0]}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule as JSON, without what is not set."""
+        defaults = type(self).__dataclass_fields__
+        return {k: v for k, v in asdict(self).items() if v != defaults[k].default}
+
+
+def _check_slice(each: Any, where: str) -> None:
+    if isinstance(each, str):
+        return
+    if isinstance(each, Mapping):
+        buckets = each.get("buckets")
+        counted = isinstance(buckets, int) and not isinstance(buckets, bool) and buckets >= 2
+        listed = isinstance(buckets, Sequence) and buckets and all(map(is_number, buckets))
+        rising = listed and list(buckets) == sorted(set(buckets))  # type: ignore[arg-type]
+        if set(each) == {"column", "buckets"} and isinstance(each["column"], str):
+            if counted or rising:
+                return
+            raise SpecError(
+                f"the buckets of {each['column']!r} of {where} must be a number of at least 2, or "
+                f"rising boundaries such as [18, 65]; got {buckets!r}"
+            )
+    elif isinstance(each, Sequence) and each:
+        for part in each:
+            if not isinstance(part, str | Mapping):
+                break
+            _check_slice(part, where)
+        else:
+            return
+    raise SpecError(
+        f"a slice of {where} must be a column's name, bucket(...) of one, or a list of these; "
+        f"got {each!r}"
+    )
+
+
+def check_gate(rules: Sequence[Rule]) -> None:
+    """Check that the rules can hold, and can hold together.
+
+    Raises:
+        SpecError: no model can meet a bound, or two bounds of one metric.
+    """
+    lows = [each for each in rules if each.kind == Kind.AT_LEAST and each.bound is not None]
+    highs = [each for each in rules if each.kind == Kind.AT_MOST and each.bound is not None]
+    for low in lows:
+        assert low.bound is not None
+        if low.bound > 1 and _SHARE.search(low.metric):
+            raise SpecError(
+                f"no model can have {low}: {low.metric} is between 0 and 1; for 95 %, give 0.95"
+            )
+        for high in highs:
+            assert high.bound is not None
+            if (low.metric, low.output) == (high.metric, high.output) and low.bound > high.bound:
+                raise SpecError(f"no model can have {low} and {high}; correct one of the two")
+
+
+def columns_of(slices: Sequence[Column | Sequence[Column]]) -> list[str]:
+    """The names of all columns that ``slices`` are made of."""
+    flat = [
+        part
+        for each in slices
+        for part in ([each] if isinstance(each, str | Mapping) else list(each))
+    ]
+    return [each if isinstance(each, str) else each["column"] for each in flat]

@@ -1,0 +1,1 @@
+"""The decision whether a model is good enough: metrics by slice, compared with a baseline."""

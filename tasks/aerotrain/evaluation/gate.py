@@ -1,0 +1,158 @@
+"""The evaluation of a model by rules: its figures by slice, and a verdict of each rule."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.gate import Kind, Rule, columns_of
+from aerotrain.data.dataset import Schema
+from aerotrain.evaluation.metrics import CellMetrics, extra_metrics, name_of
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicing_of
+from aerotrain.evaluation.sums import Sums
+from aerotrain.evaluation.verdicts import FAIL, Judge, Verdict
+from aerotrain.training.internals import keras3
+from aerotrain.training.steps.metric_state import MetricState
+
+Functions = Mapping[str, Callable[..., Any]]
+
+#: The level of the intervals that belong to no rule.
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation has found.
+
+    ``metrics`` and ``intervals`` are those of the model over all records, ``baseline`` are the
+    metrics of the baseline, and empty without one.
+    """
+
+    records: int
+    metrics: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    baseline: Mapping[str, float]
+    verdicts: Sequence[Verdict]
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence for each rule and slice that is refused."""
+        return [each.reason for each in self.verdicts if each.verdict == FAIL]
+
+
+class Gate:
+    """Rules for a compiled model on a data set; see ``check_rules`` for what it raises."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        rules: Sequence[Rule],
+        schema: Schema,
+        statistics: Statistics,
+        functions: Functions,
+    ) -> None:
+        compiled = MetricState(model).measured_names()
+        assert compiled is not None, "a model with its own test_step has no metrics of records"
+        self._rules = rules
+        self._names = [name_of(rule, compiled) for rule in rules]
+        self._better = check_rules(model, rules, compiled, schema, functions)
+        self._metrics = CellMetrics(model, extra_metrics(rules, compiled, functions))
+        self.columns = sorted({each for rule in rules for each in columns_of(rule.slices)})
+        self._slicings: dict[str, Slicing] = {"": Slicing()}
+        for rule in rules:
+            for given in rule.slices:
+                self._slicings[repr(given)] = slicing_of(given, schema, statistics)
+
+    def judge(self, blocks: Iterable[Block], *, compared: bool) -> Outcome:
+        """The outcome over all records of ``blocks``.
+
+        Where nothing is ``compared``, the blocks have no predictions of a baseline, and rules that
+        need them have no verdict.
+        """
+        models = [CANDIDATE, BASELINE] if compared else [CANDIDATE]
+        sums = {key: Sums(self._metrics, each, models) for key, each in self._slicings.items()}
+        for number, block in enumerate(blocks):
+            if not number:
+                self._metrics.build(block.y, block.predictions[CANDIDATE], block.weight)
+            for each in sums.values():
+                each.add(block)
+        judge, whole = Judge(self._better), sums[""]
+        figures = judge.figures(whole, CANDIDATE, 0)
+        baseline = judge.figures(whole, BASELINE, 0).values if compared else {}
+        verdicts = [
+            verdict
+            for rule, name in zip(self._rules, self._names, strict=True)
+            if compared or rule.kind != Kind.NO_WORSE
+            for verdict in judge.verdicts(
+                rule, name, [whole, *(sums[repr(each)] for each in rule.slices)]
+            )
+        ]
+        intervals = {
+            name: whole.estimate(figures, name, 0).interval(_LEVEL) for name in figures.values
+        }
+        return Outcome(whole.records(0), figures.values, intervals, baseline, verdicts)
+
+
+def check_rules(
+    model: keras.Model,
+    rules: Sequence[Rule],
+    compiled: Sequence[str],
+    schema: Schema,
+    functions: Functions,
+) -> dict[str, bool]:
+    """Check that the model and the data have what the rules name.
+
+    ``compiled`` are the metrics that ``evaluate`` measures, ``functions`` those of the module.
+
+    Returns:
+        Whether more is better, for the metric of each rule that compares.
+
+    Raises:
+        FinalError: there is no such metric, output or column; or the direction is unknown.
+    """
+    _check_outputs(model, rules, compiled)
+    for rule in rules:
+        for given in rule.slices:
+            check_slice(given, schema)
+    extra = extra_metrics(rules, compiled, functions)
+    compared = {name_of(r, compiled): r for r in rules if r.kind == Kind.NO_WORSE}
+    return {name: _more_is_better(model, name, rule, extra) for name, rule in compared.items()}
+
+
+def _more_is_better(
+    model: keras.Model, name: str, rule: Rule, extra: Mapping[str, tuple[Any, Any]]
+) -> bool:
+    if rule.better is not None:
+        return rule.better == "higher"
+    if name in extra:
+        known = {"up": "max", "down": "min"}.get(keras3.direction(extra[name][0]) or "")
+    else:
+        known = keras3.monitor_mode(model, f"val_{name}")
+    if known is None:
+        raise FinalError(
+            f"Keras does not know whether more or less of {name!r} is better: say it, as "
+            f'no_worse("{rule.metric}", better="higher")'
+        )
+    return known == "max"
+
+
+def _check_outputs(model: keras.Model, rules: Sequence[Rule], compiled: Sequence[str]) -> None:
+    """Check that each rule for one of several outputs names it.
+
+    Raises:
+        FinalError: a rule names none, or one that does not exist.
+    """
+    names = list(getattr(model, "output_names", None) or [])
+    for rule in rules:
+        if rule.metric in compiled:
+            continue
+        if rule.output is not None and rule.output not in names:
+            raise FinalError(f"the model has no output {rule.output!r}; it has {', '.join(names)}")
+        if rule.output is None and len(names) > 1:
+            raise FinalError(
+                f"the model has the outputs {', '.join(names)}: say of which {rule.metric!r} is, "
+                f'as output="{names[0]}"'
+            )

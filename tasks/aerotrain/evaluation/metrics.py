@@ -1,0 +1,193 @@
+"""The states of metrics for many cells at once; a cell is one group of the records of one slice.
+
+As in training, the state of a metric must be a sum over records: states of cells are added.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.gate import Rule
+from aerotrain.training.internals import keras3, tensorflow2
+from aerotrain.training.steps.metric_state import MetricState, flat
+
+#: States by variable, each ``(cells, *shape)``.
+States = list[NDArray[Any]]
+
+
+class CellMetrics:
+    """The metrics of a compiled model, and the others that rules name.
+
+    ``extra`` maps the name of each other metric to the metric and the output that it measures.
+    """
+
+    def __init__(
+        self, model: keras.Model, extra: Mapping[str, tuple[keras.metrics.Metric, str | None]]
+    ) -> None:
+        self._compiled = MetricState(model)
+        self._extra = extra
+        #: The state of no records, once ``build`` was called.
+        self.zero: list[NDArray[Any]] = []
+        self._states = tf.function(self._states_of, autograph=False, reduce_retracing=True)
+        self._results = tf.function(self._results_of, autograph=False, reduce_retracing=True)
+
+    def build(self, y: Any, y_pred: Any, weight: Any) -> None:
+        """Create the variables of all metrics, some of which have the shape of an output."""
+        for metric, output in self._extra.values():
+            metric.update_state(chosen(y, output), chosen(y_pred, output), weight)
+            metric.reset_state()
+        others = [v for m, _ in self._extra.values() for v in m.stateless_reset_state()]
+        self.zero = [*self._compiled.zero[:-1], *map(np.asarray, others)]
+
+    def states(
+        self, y: Any, y_pred: Any, weight: Any, added_loss: tf.Tensor, ends: NDArray[np.int64]
+    ) -> States:
+        """The state of each cell. Its records end before ``ends``, where those of the next begin.
+
+        ``y`` and ``y_pred`` are structures of ``(records, …)``; ``weight`` may be None.
+        """
+        states = self._states((y, y_pred, weight, added_loss), tf.constant(ends))
+        return [np.asarray(each) for each in states]
+
+    def results(self, states: States) -> dict[str, NDArray[np.float64]]:
+        """The results of ``n`` states, by the name of the metric: ``(n,)`` each."""
+        given = self._results([tf.constant(each) for each in states])
+        return {name: np.asarray(each, np.float64) for name, each in given.items()}
+
+    def _states_of(self, records: Any, ends: tf.Tensor) -> list[tf.Tensor]:
+        starts = tf.concat([[tf.constant(0, ends.dtype)], ends[:-1]], axis=0)
+
+        def of_cell(place: tuple[tf.Tensor, tf.Tensor]) -> list[tf.Tensor]:
+            def part(each: tf.Tensor | None) -> tf.Tensor | None:
+                return None if each is None else each[place[0] : place[1]]
+
+            y, y_pred, weight, added_loss = tf.nest.map_structure(part, records)
+            return self._state(y, y_pred, weight, added_loss, place[1] - place[0])
+
+        types = [tf.TensorSpec(each.shape, each.dtype) for each in self.zero]
+        return tf.map_fn(of_cell, (starts, ends), fn_output_signature=types)
+
+    def _state(
+        self, y: Any, y_pred: Any, weight: Any, added_loss: tf.Tensor, records: tf.Tensor
+    ) -> list[tf.Tensor]:
+        compiled, model = self._compiled, self._compiled.model
+        scope = compiled.scope([tf.constant(each) for each in compiled.zero])
+        with scope:
+            added = [tf.reduce_mean(added_loss)]
+            loss = keras3.compute_loss(model, None, y, y_pred, weight, added, training=False)
+            keras3.track_loss(model, loss, records)
+            model.compute_metrics(None, y, y_pred, sample_weight=weight)
+        states = [
+            # Keras counts an update of the losses of outputs as one, whatever its records are.
+            each * tf.cast(records, each.dtype) if id(variable) in compiled.by_batch else each
+            for variable, each in zip(compiled.variables, compiled.of(scope), strict=True)
+        ]
+        for metric, output in self._extra.values():
+            zero = self.zero[len(states) : len(states) + len(metric.variables)]
+            arguments = (chosen(y, output), chosen(y_pred, output), weight)
+            states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
+        return states
+
+    def _results_of(self, states: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        return tf.vectorized_map(self._result, states)
+
+    def _result(self, states: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+        compiled = self._compiled
+        with compiled.scope(states):
+            results = flat(compiled.model.get_metrics_result())
+            found = {name: _mean(value) for name, value in results.items()}
+        at = len(compiled.variables)
+        for name, (metric, _) in self._extra.items():
+            count = len(metric.variables)
+            found[name] = _mean(metric.stateless_result(states[at : at + count]))
+            at += count
+        return found
+
+
+def _mean(value: Any) -> tf.Tensor:
+    return tf.reduce_mean(tf.cast(value, tf.float32))
+
+
+def chosen(outputs: Any, output: str | None) -> Any:
+    """The output of that name or place, or the only one."""
+    if isinstance(outputs, Mapping):
+        return outputs[output] if output is not None else next(iter(outputs.values()))
+    if isinstance(outputs, list | tuple):
+        return outputs[int(str(output).removeprefix("output_"))] if output else outputs[0]
+    return outputs
+
+
+def name_of(rule: Rule, compiled: Sequence[str]) -> str:
+    """The name of the rule's metric among the results; that of an output has both names."""
+    if rule.output is None or (
+        rule.metric in compiled and f"{rule.output}_{rule.metric}" not in compiled
+    ):
+        return rule.metric
+    return f"{rule.output}_{rule.metric}"
+
+
+def extra_metrics(
+    rules: Sequence[Rule], compiled: Sequence[str], functions: Mapping[str, Callable[..., Any]]
+) -> dict[str, tuple[keras.metrics.Metric, str | None]]:
+    """The metrics of ``rules`` that are not compiled, by name, with the output of each.
+
+    ``functions`` are those of the user's module.
+
+    Raises:
+        FinalError: a name is neither that of a metric nor of a function.
+    """
+    found = {}
+    for rule in rules:
+        name = name_of(rule, compiled)
+        if name not in compiled:
+            found[name] = (_metric(rule.metric, compiled, functions), rule.output)
+    return found
+
+
+def _metric(
+    name: str, compiled: Sequence[str], functions: Mapping[str, Callable[..., Any]]
+) -> keras.metrics.Metric:
+    if name in functions:
+        return PerRecord(functions[name], name=name)
+    try:
+        metric = keras.metrics.get(name)
+    except ValueError as error:
+        known = [*compiled, *functions, *_KERAS]
+        raise FinalError(
+            f"{name!r} is not a metric of the model{nearest(name, known)}; it has "
+            f"{', '.join(compiled)}; a rule may also name one of keras.metrics, or a function of "
+            "the model's module"
+        ) from error
+    if isinstance(metric, keras.metrics.Metric):
+        return metric
+    return PerRecord(metric, name=name)
+
+
+#: The names of Keras's metrics.
+_KERAS = [each for each in dir(keras.metrics) if each[0].isupper()]
+
+
+class PerRecord(keras.metrics.Mean):  # type: ignore[misc]  # Keras has no types
+    """The mean of what a function returns for each record.
+
+    A function of ``(y_true, y_pred)`` is weighted by the sample weights; one of
+    ``(y_true, y_pred, weight)`` uses them itself, and gets None if there are none.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        super().__init__(name=name)
+        self._function = tensorflow2.converted(function)
+        self._weighs = len(inspect.signature(function).parameters) > 2
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Add the values of a batch."""
+        if self._weighs:
+            super().update_state(self._function(y_true, y_pred, sample_weight))
+        else:
+            super().update_state(self._function(y_true, y_pred), sample_weight)

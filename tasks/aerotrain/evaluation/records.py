@@ -1,0 +1,132 @@
+"""The predictions of models for the records of a split, in blocks of bounded memory."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from aerotrain.data.dataset import Schema
+from aerotrain.evaluation.intervals import GROUPS
+from aerotrain.evaluation.slices import Features
+from aerotrain.serving.served import Served
+from aerotrain.training.input.batches import Transform, every_record
+from aerotrain.training.internals import tensorflow2
+from aerotrain.training.model.keras_adapter import KERAS
+
+#: The two models of a comparison.
+CANDIDATE, BASELINE = "candidate", "baseline"
+
+#: The most records of a block, and their bytes.
+_RECORDS, _BYTES = 2**19, 2**27
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive records: the columns of slices, the group of each, targets and predictions.
+
+    ``predictions`` maps ``candidate`` and ``baseline`` to structures of ``(records, …)``.
+    ``added_loss`` is the sum of the losses that the candidate's layers and regularizers add.
+    """
+
+    features: Features
+    groups: NDArray[np.int64]
+    y: Any
+    weight: Any
+    predictions: Mapping[str, Any]
+    added_loss: tf.Tensor
+
+
+class Predictor:
+    """Computes the predictions of a trained model, and of a baseline, for serialized records.
+
+    ``group`` is the column of which equal values are records that depend on each other, so that
+    they are in one group. Without it, consecutive records, whose order is random, are in different
+    ones.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        baseline: Served | None,
+        schema: Schema,
+        transform: Transform,
+        *,
+        columns: Sequence[str],
+        group: str | None,
+    ) -> None:
+        self._model = model
+        self._baseline = baseline
+        self._schema = schema
+        self._transform = tensorflow2.converted(transform)
+        self._columns = columns
+        self._group = group
+        self._function: Callable[[Any], Any] = tf.function(
+            self._predictions, autograph=False, reduce_retracing=True
+        )
+
+    def blocks(self, files: Sequence[Path], records: int, batch_size: int) -> Iterator[Block]:
+        """Each of the ``records`` records of ``files`` once."""
+        batches = every_record(
+            files, self._schema, self._inputs, records=records, batch_size=batch_size
+        )
+        parts: list[Any] = []
+        first, most = 0, 1
+        for number, (inputs, others) in enumerate(batches):
+            others["predictions"], others["added_loss"] = self._function(inputs)
+            if not number:
+                most = max(1, min(_RECORDS, _BYTES // _bytes(others)) // batch_size)
+            parts.append(others)
+            if len(parts) == most:
+                yield _joined(parts, first)
+                parts, first = [], first + most * batch_size
+        if parts:
+            yield _joined(parts, first)
+
+    def _inputs(self, features: dict[str, tf.Tensor]) -> Any:
+        """What the models take, and all else that belongs to a batch of records."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
+        raw = {} if self._baseline is None else {n: features[n] for n in self._baseline.columns}
+        others = {"y": y, "columns": {name: features[name] for name in self._columns}}
+        if weight is not None:
+            others["weight"] = weight
+        if self._group is not None:
+            value = features[self._group]
+            text = value if value.dtype == tf.string else tf.strings.as_string(value)
+            others["groups"] = tf.strings.to_hash_bucket_fast(text, GROUPS)
+        return (x, raw), others
+
+    def _predictions(self, inputs: tuple[Any, Any]) -> tuple[dict[str, Any], tf.Tensor]:
+        x, raw = inputs
+        predictions = {CANDIDATE: KERAS.predict(self._model, x)}
+        # Those of weights and of this call. ``evaluate`` adds them to the loss of the batch.
+        added = tf.add_n([tf.zeros([]), *(tf.cast(e, tf.float32) for e in self._model.losses)])
+        if self._baseline is not None:
+            outputs = self._baseline.predict(raw)
+            predictions[BASELINE] = self._baseline.like(outputs, predictions[CANDIDATE])
+        records = tf.shape(tf.nest.flatten(predictions)[0])[:1]
+        return predictions, tf.fill(records, added)
+
+
+def _bytes(batch: Any) -> int:
+    """The bytes of one record of a batch."""
+    arrays = [np.asarray(each) for each in tf.nest.flatten(batch)]
+    return max(1, sum(each.nbytes for each in arrays) // len(arrays[0]))
+
+
+def _joined(parts: Sequence[Any], first: int) -> Block:
+    """The block of several batches, of which ``first`` is the place of the first record."""
+    whole = tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts)
+    places = np.arange(first, first + len(whole["added_loss"]))
+    return Block(
+        features={name: np.asarray(each) for name, each in whole["columns"].items()},
+        groups=np.asarray(whole["groups"]) if "groups" in whole else places % GROUPS,
+        y=whole["y"],
+        weight=whole.get("weight"),
+        predictions=whole["predictions"],
+        added_loss=whole["added_loss"],
+    )

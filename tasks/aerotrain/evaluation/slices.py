@@ -1,0 +1,150 @@
+"""Slices of a data set: the records that have one value in a column, or in each of several."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.gate import Column
+from aerotrain.data.dataset import Schema
+
+#: The most values of a column, or of columns that are crossed, that are slices.
+MOST_VALUES = 200
+
+#: The name of the slice of all records.
+ALL = "all records"
+
+Statistics = Mapping[str, Mapping[str, Any]]
+Features = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """One column of a slice; a number may be cut at rising ``boundaries``, or stand for a word."""
+
+    column: str
+    boundaries: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def parts(self, features: Features) -> tuple[NDArray[np.int64], list[str]]:
+        """The part of the slice's name that each record has, as its place in a list."""
+        given = features[self.column]
+        if not self.boundaries:
+            unique, places = np.unique(given, return_inverse=True)
+            return places, [f"{self.column}={self._text(each)}" for each in unique]
+        numbers = given.astype(np.float64)
+        names = [*self._ranges(), f"{self.column} missing"]
+        places = np.searchsorted(self.boundaries, numbers, side="right")
+        return np.where(np.isnan(numbers), len(names) - 1, places), names
+
+    def _text(self, value: Any) -> str:
+        if self.words and 0 <= value < len(self.words):
+            return self.words[value]
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def _ranges(self) -> list[str]:
+        texts = [f"{each:g}" for each in self.boundaries]
+        inner = [f"{a}<={self.column}<{b}" for a, b in itertools.pairwise(texts)]
+        return [f"{self.column}<{texts[0]}", *inner, f"{self.column}>={texts[-1]}"]
+
+
+@dataclass
+class Slicing:
+    """The slices of one column, or of crossed columns; without any, all records are one slice.
+
+    ``names`` are those of the slices found so far, by their numbers.
+    """
+
+    cuts: tuple[_Cut, ...] = ()
+    names: list[str] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def numbers(self, features: Features, records: int) -> NDArray[np.int64]:
+        """The number of the slice that each record is in.
+
+        Raises:
+            FinalError: there are more than ``MOST_VALUES`` slices.
+        """
+        if not self.cuts:
+            self._number(ALL)
+            return np.zeros(records, np.int64)
+        combined, names = np.zeros(records, np.int64), [""]
+        for cut in self.cuts:
+            places, parts = cut.parts(features)
+            # Only combinations that occur get a name.
+            unique, combined = np.unique(combined * len(parts) + places, return_inverse=True)
+            pairs = (divmod(int(each), len(parts)) for each in unique)
+            names = [", ".join(filter(None, (names[a], parts[b]))) for a, b in pairs]
+        return np.array([self._number(each) for each in names], np.int64)[combined]
+
+    def _number(self, name: str) -> int:
+        if name not in self._numbers:
+            if len(self.names) == MOST_VALUES:
+                columns = " and ".join(cut.column for cut in self.cuts)
+                raise FinalError(
+                    f"{columns} has more than {MOST_VALUES} values in the split, too many for "
+                    "slices: take a column with fewer, or bucket(...) of a number"
+                )
+            self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return self._numbers[name]
+
+
+def check_slice(given: Column | Sequence[Column], schema: Schema) -> None:
+    """Check that the data set has the columns of a slice, and that they can be cut so.
+
+    Raises:
+        FinalError: it has not, or they cannot.
+    """
+    for each in _parts(given):
+        column = each if isinstance(each, str) else each["column"]
+        if column not in schema:
+            raise FinalError(
+                f"there is no column {column!r} to make slices of{nearest(column, schema)}; the "
+                f"data set has {', '.join(sorted(schema))}"
+            )
+        feature = schema[column]
+        if feature.shape:
+            raise FinalError(f"the column {column!r} has {feature}, and slices need single values")
+        if isinstance(each, str) and feature.is_float:
+            raise FinalError(
+                f"the column {column!r} has numbers of {feature.dtype}: make slices of ranges, "
+                f'such as bucket("{column}", 4)'
+            )
+        if not isinstance(each, str) and feature.dtype == "string":
+            raise FinalError(f"the column {column!r} has text, which bucket(...) cannot cut")
+
+
+def slicing_of(given: Column | Sequence[Column], schema: Schema, statistics: Statistics) -> Slicing:
+    """The slices that a rule describes.
+
+    Raises:
+        FinalError: see ``check_slice``; or the statistics have no quantiles of a column.
+    """
+    check_slice(given, schema)
+    return Slicing(tuple(_cut(each, statistics) for each in _parts(given)))
+
+
+def _parts(given: Column | Sequence[Column]) -> list[Column]:
+    return [given] if isinstance(given, str | Mapping) else list(given)
+
+
+def _cut(given: Column, statistics: Statistics) -> _Cut:
+    if isinstance(given, str):
+        return _Cut(given, words=tuple(statistics.get(given, {}).get("names", ())))
+    column, buckets = given["column"], given["buckets"]
+    if not isinstance(buckets, int):
+        return _Cut(column, tuple(map(float, buckets)))
+    quantiles = statistics.get(column, {}).get("quantiles")
+    if not quantiles:
+        raise FinalError(
+            f"the statistics of the data set have no quantiles of {column!r}: give the boundaries, "
+            f'such as bucket("{column}", [18, 65])'
+        )
+    at = np.array(sorted((float(share), float(value)) for share, value in quantiles.items()))
+    inner = np.interp(np.arange(1, buckets) / buckets, at[:, 0], at[:, 1])
+    return _Cut(column, tuple(sorted(set(inner.tolist()))))

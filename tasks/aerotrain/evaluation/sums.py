@@ -1,0 +1,101 @@
+"""The sums that all figures of an evaluation are computed from: states by slice and group."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from aerotrain.evaluation.intervals import GROUPS, Estimate, Floats, estimate, samples
+from aerotrain.evaluation.metrics import CellMetrics, States
+from aerotrain.evaluation.records import Block
+from aerotrain.evaluation.slices import Slicing
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The metrics of one model in one slice: each value, and its values in the samples."""
+
+    values: Mapping[str, float]
+    sampled: Mapping[str, Floats]
+
+
+@dataclass
+class Sums:
+    """The states of the metrics of each model, for the slices of one ``slicing``."""
+
+    metrics: CellMetrics
+    slicing: Slicing
+    models: Sequence[str]
+    _records: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, GROUPS), np.int64))
+    _states: dict[str, States] = field(default_factory=dict)
+
+    def add(self, block: Block) -> None:
+        """Add records."""
+        slices = self.slicing.numbers(block.features, len(block.groups))
+        self._grow()
+        # Numbers of 16 bits are sorted in one pass.
+        places = (slices * GROUPS + block.groups).astype(np.uint16)
+        order = np.argsort(places, kind="stable")
+        counts = np.bincount(places)
+        cells = np.flatnonzero(counts)
+        counts = counts[cells]
+
+        def sorted_(structure: Any) -> Any:
+            return tf.nest.map_structure(lambda each: tf.gather(each, order), structure)
+
+        self._records.reshape(-1)[cells] += counts
+        y, added_loss = sorted_(block.y), sorted_(block.added_loss)
+        weight = None if block.weight is None else sorted_(block.weight)
+        for model, y_pred in block.predictions.items():
+            states = self.metrics.states(y, sorted_(y_pred), weight, added_loss, np.cumsum(counts))
+            for total, each in zip(self._states[model], states, strict=True):
+                total[cells] += each
+
+    def _grow(self) -> None:
+        missing = len(self.slicing.names) - len(self._records)
+        self._records = np.concatenate([self._records, np.zeros((missing, GROUPS), np.int64)])
+        for model in self.models:
+            old = self._states.get(model, [each[:0] for each in self._empty(1)])
+            new = self._empty(missing * GROUPS)
+            self._states[model] = [np.concatenate(pair) for pair in zip(old, new, strict=True)]
+
+    def _empty(self, cells: int) -> States:
+        return [np.zeros((cells, *each.shape), np.float64) for each in self.metrics.zero]
+
+    def records(self, number: int) -> int:
+        """The records of a slice, by its number."""
+        return int(self._records[number].sum())
+
+    def groups(self, number: int) -> int:
+        """The groups that have records of a slice."""
+        return int(np.count_nonzero(self._records[number]))
+
+    def figures(self, model: str, number: int) -> Figures:
+        """The metrics of a model in a slice."""
+        cells = slice(number * GROUPS, (number + 1) * GROUPS)
+        # The first sample has every group once, and gives the values themselves.
+        weights = np.concatenate([np.ones((1, GROUPS)), samples()])
+        drawn = [
+            np.tensordot(weights, states[cells], axes=1).astype(zero.dtype)
+            for states, zero in zip(self._states[model], self.metrics.zero, strict=True)
+        ]
+        results = self.metrics.results(drawn)
+        return Figures(
+            {name: float(each[0]) for name, each in results.items()},
+            {name: each[1:] for name, each in results.items()},
+        )
+
+    def estimate(self, figures: Figures, name: str, number: int) -> Estimate:
+        """The metric of that name with its error."""
+        return estimate(figures.values[name], figures.sampled[name], self.groups(number))
+
+    def difference(self, candidate: Figures, baseline: Figures, name: str, number: int) -> Estimate:
+        """How much greater the candidate's metric is; both samples have the same records."""
+        return estimate(
+            candidate.values[name] - baseline.values[name],
+            candidate.sampled[name] - baseline.sampled[name],
+            self.groups(number),
+        )

@@ -1,0 +1,161 @@
+"""The verdict of each rule in each slice."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from aerotrain.contract.gate import Choice, Kind, Rule
+from aerotrain.evaluation.intervals import Estimate, holm
+from aerotrain.evaluation.records import BASELINE, CANDIDATE
+from aerotrain.evaluation.slices import ALL
+from aerotrain.evaluation.sums import Figures, Sums
+
+PASS, FAIL, TOO_FEW = "pass", "fail", "too few records"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a rule says of one slice.
+
+    ``value`` and ``baseline`` are the metric of the two models, ``interval`` is that of the value,
+    and ``difference`` that of the two models' difference, each of the rule's confidence.
+    ``probability`` is that of such a loss, or a greater one, if the true one were the allowed one,
+    after Holm's correction over the slices of the rule.
+    """
+
+    rule: str
+    metric: str
+    slice: str
+    records: int
+    verdict: str
+    value: float
+    interval: tuple[float, float]
+    baseline: float | None = None
+    difference: tuple[float, float] | None = None
+    probability: float | None = None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as JSON."""
+        return asdict(self)
+
+
+class Judge:
+    """Applies rules to sums; the figures of each slice are computed once."""
+
+    def __init__(self, higher_is_better: Mapping[str, bool]) -> None:
+        self._higher_is_better = higher_is_better
+        self._figures: dict[tuple[int, str, int], Figures] = {}
+
+    def figures(self, sums: Sums, model: str, number: int) -> Figures:
+        """The metrics of a model in the slice of that number."""
+        key = id(sums), model, number
+        if key not in self._figures:
+            self._figures[key] = sums.figures(model, number)
+        return self._figures[key]
+
+    def verdicts(self, rule: Rule, name: str, slicings: Sequence[Sums]) -> list[Verdict]:
+        """The verdicts of a rule on the metric ``name`` in every slice of ``slicings``."""
+        places = [(sums, number) for sums in slicings for number in range(len(sums.slicing.names))]
+        if rule.kind == Kind.NO_WORSE:
+            return self._compared(rule, name, places)
+        verdicts = []
+        for sums, number in places:
+            found = sums.estimate(self.figures(sums, CANDIDATE, number), name, number)
+            seen = _seen(rule, name, sums, number, found)
+            judged = _has_enough(rule, sums, number)
+            verdicts.append(bounded(rule, seen) if judged else _too_few(rule, seen))
+        return verdicts
+
+    def _compared(self, rule: Rule, name: str, places: Sequence[tuple[Sums, int]]) -> list[Verdict]:
+        judged: list[tuple[dict[str, Any], Estimate] | Verdict] = []
+        for sums, number in places:
+            ours = self.figures(sums, CANDIDATE, number)
+            theirs = self.figures(sums, BASELINE, number)
+            seen = _seen(rule, name, sums, number, sums.estimate(ours, name, number))
+            difference = sums.difference(ours, theirs, name, number)
+            seen |= {
+                "baseline": theirs.values[name],
+                "difference": difference.interval(rule.level),
+            }
+            if not math.isfinite(ours.values[name]) and math.isfinite(theirs.values[name]):
+                judged.append(Verdict(**seen, verdict=FAIL, reason=_not_finite(seen)))
+            elif not _has_enough(rule, sums, number) or not difference.is_known:
+                judged.append(_too_few(rule, seen))
+            else:
+                sign = 1 if self._higher_is_better[name] else -1
+                gain = Estimate(sign * difference.value, difference.error, difference.freedom)
+                judged.append((seen, gain))
+        gains = [gain for _, gain in (each for each in judged if isinstance(each, tuple))]
+        adjusted = iter(holm([gain.probability_below(-rule.by) for gain in gains]))
+        return [
+            each if isinstance(each, Verdict) else _of_gain(rule, *each, next(adjusted))
+            for each in judged
+        ]
+
+
+def bounded(rule: Rule, seen: Mapping[str, Any]) -> Verdict:
+    """The verdict of a bound; ``seen`` has those fields of it that the rule does not decide."""
+    assert rule.bound is not None
+    value, below = seen["value"], rule.kind == Kind.AT_LEAST
+    if not math.isfinite(value):
+        return Verdict(**seen, verdict=FAIL, reason=_not_finite(seen))
+    if value >= rule.bound if below else value <= rule.bound:
+        return Verdict(**seen, verdict=PASS)
+    reason = (
+        f"{_named(seen)} is {value:.4f}, {'below' if below else 'above'} the threshold of "
+        f"{rule.bound:g}: train longer, change the model, or {'lower' if below else 'raise'} the "
+        "threshold"
+    )
+    return Verdict(**seen, verdict=FAIL, reason=reason)
+
+
+def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: float) -> Verdict:
+    if probability >= rule.level:
+        return Verdict(**seen, verdict=PASS, probability=probability)
+    low, high = sorted(abs(each) for each in seen["difference"])
+    reason = (
+        f"{_named(seen)} is {seen['value']:.4f}, and {seen['baseline']:.4f} of the baseline: worse "
+        f"by {-gain.value:.4f} ({100 * (1 - rule.level):g} % interval {low:.4f} to {high:.4f}, "
+        f"{seen['records']:,} records), where {rule.by:g} is allowed"
+    )
+    return Verdict(**seen, verdict=FAIL, probability=probability, reason=reason)
+
+
+def _seen(rule: Rule, name: str, sums: Sums, number: int, found: Estimate) -> dict[str, Any]:
+    return {
+        "rule": str(rule),
+        "metric": name,
+        "slice": sums.slicing.names[number],
+        "records": sums.records(number),
+        "value": found.value,
+        "interval": found.interval(rule.level),
+    }
+
+
+def _has_enough(rule: Rule, sums: Sums, number: int) -> bool:
+    is_whole = not sums.slicing.cuts
+    return (is_whole and rule.kind != Kind.NO_WORSE) or sums.records(number) >= rule.least
+
+
+def _too_few(rule: Rule, seen: dict[str, Any]) -> Verdict:
+    if rule.too_few == Choice.ACCEPT:
+        return Verdict(**seen, verdict=TOO_FEW)
+    reason = (
+        f"{_named(seen)} cannot be judged by {seen['records']:,} records (at least {rule.least} "
+        "that have the classes that it needs): evaluate on more, or accept it by too_few"
+    )
+    return Verdict(**seen, verdict=FAIL, reason=reason)
+
+
+def _named(seen: Mapping[str, Any]) -> str:
+    where = seen["slice"]
+    return seen["metric"] if where == ALL else f"{seen['metric']} of {where}"
+
+
+def _not_finite(seen: Mapping[str, Any]) -> str:
+    return (
+        f"{_named(seen)} is {seen['value']}, no finite number: look for missing values in the "
+        "records of the split"
+    )

@@ -1,0 +1,244 @@
+"""The gate: rules for metrics of a model, by slice and compared with a baseline."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.gate import Rule
+from aerotrain.contract.steps import EvaluateArguments
+from aerotrain.data.dataset import Feature
+from aerotrain.evaluation.gate import Gate, check_rules
+from aerotrain.evaluation.intervals import GROUPS, holm
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+
+pytestmark = pytest.mark.process
+
+SCHEMA = {
+    "country": Feature("string"),
+    "age": Feature("int64"),
+    "income": Feature("float32"),
+    "pixels": Feature("uint8", (8, 8)),
+    "label": Feature("int64"),
+}
+STATISTICS = {
+    "label": {"names": ["no", "yes"]},
+    "age": {"quantiles": {"0": 10.0, "0.5": 40.0, "1": 90.0}},
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(inputs))
+    metrics = ["accuracy", keras.metrics.AUC(name="auc"), "mae"]
+    model.compile("sgd", "binary_crossentropy", metrics=metrics)
+    model.build((None, 1))
+    model.compute_metrics(None, tf.zeros([1, 1]), tf.zeros([1, 1]))
+    return model
+
+
+def records(count, *, wrong, worse_in=None, seed=0):
+    """Records of which the baseline predicts a tenth wrongly, and the candidate also ``wrong``."""
+    random = np.random.default_rng(seed)
+    country = random.choice([b"DE", b"FR", b"IT"], count)
+    y = random.integers(0, 2, (count, 1))
+    spoiled = random.random((count, 1)) < 0.1
+    also = random.random((count, 1)) < wrong
+    if worse_in is not None:
+        also &= (country == worse_in)[:, None]
+    noise = random.uniform(0, 0.4, (count, 1))
+
+    def predicted(flipped):
+        return tf.constant(np.abs((y ^ flipped) - noise), tf.float32)
+
+    return Block(
+        features={
+            "country": country,
+            "age": random.integers(10, 90, count),
+            "label": y[:, 0],
+        },
+        groups=random.integers(0, GROUPS, count),
+        y=tf.constant(y),
+        weight=None,
+        added_loss=tf.zeros(count),
+        predictions={CANDIDATE: predicted(spoiled ^ also), BASELINE: predicted(spoiled)},
+    )
+
+
+def judged(model, rules, *blocks, functions=None):
+    gate = Gate(model, rules, SCHEMA, STATISTICS, functions or {})
+    return gate.judge(blocks, compared=True)
+
+
+def no_worse(metric, **values):
+    return Rule(kind="no_worse", metric=metric, **values)
+
+
+def test_the_metrics_over_all_records_are_those_of_keras(model):
+    block = records(3000, wrong=0.05)
+    outcome = judged(model, [Rule(kind="at_least", metric="f1_score", bound=0.1)], block)
+    for metric in (keras.metrics.BinaryAccuracy(), keras.metrics.AUC(), keras.metrics.F1Score()):
+        metric.update_state(tf.cast(block.y, tf.float32), block.predictions[CANDIDATE])
+        name = {"binary_accuracy": "accuracy"}.get(metric.name, metric.name)
+        assert outcome.metrics[name.rstrip("_0123456789")] == pytest.approx(
+            float(np.mean(metric.result())), abs=1e-5
+        )
+    loss = keras.losses.BinaryCrossentropy()(block.y, block.predictions[CANDIDATE])
+    assert outcome.metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
+    low, high = outcome.intervals["accuracy"]
+    exact = 1.96 * np.sqrt(outcome.metrics["accuracy"] * (1 - outcome.metrics["accuracy"]) / 3000)
+    assert (high - low) / 2 == pytest.approx(exact, rel=0.15)
+
+
+def test_a_model_that_is_worse_in_one_country_is_refused_with_its_name(model):
+    rules = [no_worse("accuracy", slices=["country"]), no_worse("mae", by=1.0)]
+    outcome = judged(model, rules, records(6000, wrong=0.1, worse_in=b"IT"))
+    assert [(each.slice, each.verdict) for each in outcome.verdicts[1:]] == [
+        ("country=DE", "pass"),
+        ("country=FR", "pass"),
+        ("country=IT", "fail"),
+        ("all records", "pass"),
+    ]
+    [*_, failure] = outcome.failures
+    assert failure.startswith("accuracy of country=IT is 0.")
+    assert "of the baseline: worse by 0.0" in failure
+
+
+def test_blocks_of_records_add_up(model):
+    ages = {"column": "age", "buckets": [18, 65]}
+    rules = [no_worse("mae", slices=["country", ages, ["label", {**ages, "buckets": 2}]])]
+    parts = [records(800, wrong=0.1, seed=seed) for seed in (1, 2)]
+    whole = Block(
+        features={k: np.concatenate([p.features[k] for p in parts]) for k in parts[0].features},
+        groups=np.concatenate([each.groups for each in parts]),
+        y=tf.concat([each.y for each in parts], 0),
+        weight=None,
+        added_loss=tf.zeros(1600),
+        predictions={
+            k: tf.concat([p.predictions[k] for p in parts], 0) for k in (CANDIDATE, BASELINE)
+        },
+    )
+    one, two = judged(model, rules, whole), judged(model, rules, *parts)
+    for a, b in zip(one.verdicts, two.verdicts, strict=True):
+        assert (a.slice, a.records, a.verdict) == (b.slice, b.records, b.verdict)
+        np.testing.assert_allclose([*a.difference, a.value], [*b.difference, b.value], atol=1e-5)
+    assert [each.slice for each in one.verdicts][4:7] == ["age<18", "18<=age<65", "age>=65"]
+    assert [each.slice for each in one.verdicts][7:9] == ["label=no, age<40", "label=no, age>=40"]
+
+
+@pytest.mark.parametrize(
+    ("too_few", "verdict"), [("accept", "too few records"), ("refuse", "fail")]
+)
+def test_a_slice_of_too_few_records_is_judged_as_the_rule_says(model, too_few, verdict):
+    rule = no_worse("accuracy", slices=["country"], least=700, too_few=too_few)
+    outcome = judged(model, [rule], records(2000, wrong=0.3))
+    assert [each.verdict for each in outcome.verdicts[1:]] == [verdict] * 3
+    assert outcome.verdicts[0].verdict == "fail"
+
+
+def test_a_metric_that_has_no_value_in_a_slice_is_not_passed(model):
+    block = records(2000, wrong=0)
+    broken = np.where(block.features["country"][:, None] == b"IT", np.nan, 1.0)
+    block.predictions[CANDIDATE] *= tf.constant(broken, tf.float32)
+    rule = Rule(kind="at_most", metric="mae", bound=0.9, slices=["country"])
+    outcome = judged(model, [rule], block)
+    failed = {each.slice: each.reason for each in outcome.verdicts if each.verdict == "fail"}
+    assert list(failed) == ["all records", "country=IT"]
+    assert "mae of country=IT is nan, no finite number" in failed["country=IT"]
+
+
+def test_a_function_of_the_module_is_a_metric(model):
+    def cost(y_true, y_pred, weight):
+        assert weight is None
+        return 5.0 * tf.cast(tf.cast(y_pred > 0.5, y_true.dtype) != y_true, tf.float32)
+
+    rule = no_worse("cost", better="lower")
+    outcome = judged(model, [rule], records(4000, wrong=0.05), functions={"cost": cost})
+    assert outcome.metrics["cost"] == pytest.approx(5 * (1 - outcome.metrics["accuracy"]))
+    assert [each.verdict for each in outcome.verdicts] == ["fail"]
+
+
+def test_records_of_one_user_count_as_one(model):
+    """Each user's 50 records are alike, so that 40 users are few, and 2,000 records are not."""
+    few = records(40, wrong=0.1, seed=3)
+
+    def repeated(block, groups):
+        return Block(
+            features={name: np.repeat(each, 50) for name, each in block.features.items()},
+            groups=groups,
+            y=tf.repeat(block.y, 50, axis=0),
+            weight=None,
+            added_loss=tf.zeros(2000),
+            predictions={k: tf.repeat(v, 50, axis=0) for k, v in block.predictions.items()},
+        )
+
+    alone = np.random.default_rng(0).integers(0, GROUPS, 2000)
+    width = {}
+    for name, groups in (("alone", alone), ("user", np.repeat(few.groups, 50))):
+        low, high = judged(model, [], repeated(few, groups)).intervals["accuracy"]
+        width[name] = high - low
+    assert width["user"] == pytest.approx(width["alone"] * np.sqrt(50), rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"metric": "acuracy"}, "'acuracy' is not a metric of the model, did you mean 'accuracy'"),
+        ({"metric": "auc", "slices": ["contry"]}, "no column 'contry' to make slices of, did you"),
+        ({"metric": "auc", "slices": ["income"]}, r'ranges, such as bucket\("income", 4\)'),
+        ({"metric": "auc", "slices": ["pixels"]}, "slices need single values"),
+        ({"metric": "auc", "slices": [{"column": "country", "buckets": 3}]}, "has text, which"),
+        ({"metric": "cost"}, "whether more or less of 'cost' is better"),
+    ],
+)
+def test_a_rule_that_names_what_does_not_exist_is_refused(model, rule, message):
+    compiled = ["loss", "accuracy", "auc", "mae"]
+    with pytest.raises(FinalError, match=message):
+        check_rules(model, [no_worse(**rule)], compiled, SCHEMA, {"cost": lambda y, p: y})
+
+
+def test_too_many_values_of_a_column_are_refused(model):
+    block = records(300, wrong=0.1)
+    block.features["country"] = np.array([str(each).encode() for each in range(300)])
+    with pytest.raises(FinalError, match="country has more than 200 values in the split"):
+        judged(model, [no_worse("auc", slices=["country"])], block)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gate": [{"kind": "atleast", "metric": "a"}]}, "did you mean 'at_least'"),
+        ({"gate": [{"kind": "at_least", "metric": "auc"}]}, "bound of .* must be a number"),
+        ({"gate": ["accuracy"]}, "a rule is made by at_least, at_most or no_worse"),
+        ({"gate": [{"kind": "no_worse", "metric": "auc"}]}, 'first_run="accept" or'),
+        (
+            {
+                "thresholds": {"auc": 0.9},
+                "gate": [{"kind": "at_most", "metric": "auc", "bound": 0.8}],
+            },
+            "no model can have auc at least 0.9 and auc at most 0.8",
+        ),
+        ({"thresholds": {"accuracy": 95}}, "accuracy is between 0 and 1; for 95 %, give 0.95"),
+        ({"on_fail": "ignore"}, "on_fail of evaluate must be 'fail' or 'skip'"),
+        (
+            {"gate": [{"kind": "no_worse", "metric": "auc", "slices": "country"}]},
+            "slices of .* must be a list",
+        ),
+    ],
+)
+def test_a_gate_that_cannot_be_meant_is_refused(arguments, message):
+    with pytest.raises(SpecError, match=message):
+        EvaluateArguments(model="m", data="d", **arguments)
+
+
+def test_rules_survive_the_way_to_the_replica():
+    rule = no_worse("auc", by=0.01, slices=["a", {"column": "b", "buckets": 4}, ["a", "c"]])
+    assert Rule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+
+
+def test_holm_adjusts_each_probability_by_those_that_are_left():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
