@@ -30,7 +30,7 @@ def flats() -> None:
     model = train("flats", table)
     gate = [
         at_least("accuracy", RunParam("threshold")),
-        no_worse("accuracy", slices=["town"]),
+        no_worse("accuracy", slices=["town"], least=50),
     ]
     evaluate(model, table, gate=gate, first_run="accept") >> export(model, table)
 
