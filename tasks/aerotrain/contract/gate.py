@@ -107,7 +107,7 @@ class Rule:
 
     def __str__(self) -> str:
         if self.kind == Kind.NO_WORSE:
-            return f"{self.metric} no worse by {self.by:g}"
+            return f"{self.metric} no worse" + (f" by more than {self.by:g}" if self.by else "")
         return f"{self.metric} {self.kind.replace('_', ' ')} {self.bound:g}"
 
     @classmethod

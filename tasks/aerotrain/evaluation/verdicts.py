@@ -118,7 +118,7 @@ def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: floa
     reason = (
         f"{_named(seen)} is {seen['value']:.4f}, and {seen['baseline']:.4f} of the baseline: worse "
         f"by {-gain.value:.4f} ({100 * (1 - rule.level):g} % interval {low:.4f} to {high:.4f}, "
-        f"{seen['records']:,} records), where {rule.by:g} is allowed"
+        f"{seen['records']:,} records)" + (f", where {rule.by:g} is allowed" if rule.by else "")
     )
     return Verdict(**seen, verdict=FAIL, probability=probability, reason=reason)
 
