@@ -68,6 +68,7 @@ def test_a_model_below_a_threshold_fails_the_evaluation_and_its_metrics_are_kept
     assert document["passed"] is False
     assert document["thresholds"] == thresholds
     assert document["metrics"]["accuracy"] > 0.8
+    assert b"below the threshold of 1" in open_store(replica.job.prefix).get("card.html")
     low, high = document["intervals"]["accuracy"]
     assert 0.8 < low < document["metrics"]["accuracy"] < high <= 1.05
 

@@ -1,6 +1,7 @@
 """The gate: rules for metrics of a model, by slice and compared with a baseline."""
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Feature
+from aerotrain.evaluation.card import card
 from aerotrain.evaluation.gate import Gate, check_rules
 from aerotrain.evaluation.intervals import GROUPS, holm
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
@@ -242,3 +244,33 @@ def test_rules_survive_the_way_to_the_replica():
 
 def test_holm_adjusts_each_probability_by_those_that_are_left():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
+    block = records(4000, wrong=0.1, worse_in=b"IT")
+    hostile = np.where(block.features["country"] == b"IT", b"<script>alert(1)</script>", b"DE")
+    block.features["country"] = hostile
+    rules = [
+        no_worse("accuracy", by=0.01, slices=["country"]),
+        Rule(kind="at_most", metric="mae", bound=0.9, slices=["label"], least=10**6),
+    ]
+    outcome = judged(model, rules, block)
+    document = {
+        "records": outcome.records,
+        "split": "test",
+        "metrics": outcome.metrics,
+        "intervals": outcome.intervals,
+        "baseline": {"url": "s3://a/serving/1", "metrics": outcome.baseline},
+        "verdicts": [each.to_dict() for each in outcome.verdicts],
+        "failures": outcome.failures,
+        "passed": False,
+        "candidate": {"run": "a", "hparams": {"units": 64}},
+    }
+    page = card(document, "run <1>")
+    assert "<script" not in page
+    assert "country=&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert 'run &lt;1&gt;: <span class="warn">refused</span>' in page
+    assert page.count("<svg") == len(outcome.verdicts) == 6
+    assert page.count('class="fail"') == len(outcome.failures)
+    assert page.count("too few records") == 2
+    assert {"http:", "https:", "src="}.isdisjoint(re.findall("https?:|src=", page))

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
 from aerotrain.contract.event_log import RUN_LOG
+from aerotrain.contract.gate import CARD
 from aerotrain.contract.job import prefix_of
 from aerotrain.data.dataset import PAGE
 from aerotrain_airflow.credentials import store_environment
@@ -69,6 +70,17 @@ class StatisticsLink(StoreLink):
         arguments = {**operator.job.get("arguments", {}), **operator.arguments}
         data = arguments.get("dataset") or arguments.get("data")
         return f"{data}/{PAGE}" if isinstance(data, str) and "://" in data else ""
+
+
+class CardLink(StoreLink):
+    """The card of an evaluation: the verdicts, and the metrics by slice."""
+
+    name = "Card"
+
+    def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
+        if operator.job.get("module") != "aerotrain.evaluate":
+            return ""
+        return f"{prefix_of(**place_of(operator, ti, settings))}/{CARD}"
 
 
 def browsable(url: str, variables: Mapping[str, str]) -> str:

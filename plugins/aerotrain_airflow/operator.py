@@ -24,7 +24,7 @@ from aerotrain_airflow.description import (
 )
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.goodput import record
-from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink, StoreLink
+from aerotrain_airflow.links import CardLink, EventLogLink, OutputLink, StatisticsLink, StoreLink
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
 
@@ -59,7 +59,12 @@ class JobOperator(BaseOperator):
     template_fields: Sequence[str] = ("job", "arguments", "launcher", "is_dry_run")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json", "arguments": "json"}
     ui_color = "#e8f4ea"
-    operator_extra_links: tuple[StoreLink, ...] = (OutputLink(), EventLogLink(), StatisticsLink())
+    operator_extra_links: tuple[StoreLink, ...] = (
+        OutputLink(),
+        EventLogLink(),
+        StatisticsLink(),
+        CardLink(),
+    )
 
     def __init__(
         self,

@@ -7,9 +7,10 @@ from typing import Any
 import keras
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.gate import SERVING, Choice, Kind, Rule
+from aerotrain.contract.gate import CARD, SERVING, Choice, Kind, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Dataset, Split, json_text, load_dataset, load_statistics
+from aerotrain.evaluation.card import card
 from aerotrain.evaluation.gate import Gate, Outcome
 from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.slices import ALL
@@ -34,7 +35,7 @@ SKIPPED = "skipped"
 
 
 def run(replica: Replica) -> dict[str, Any]:
-    """Evaluate the model, and write the metrics to the store whether they pass or not.
+    """Evaluate the model; write the metrics and the card to the store, whether they pass or not.
 
     Returns:
         The model's metrics by name, the loss among them.
@@ -64,9 +65,13 @@ def run(replica: Replica) -> dict[str, Any]:
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
         "passed": not failures,
+        "candidate": candidate_of(replica, arguments),
     }
     url = f"{replica.job.prefix}/{KEY}"
-    open_store(replica.job.prefix).put(KEY, json_text(document).encode())
+    store = open_store(replica.job.prefix)
+    page = card(document, f"{replica.job.run}")
+    store.put(CARD, page.encode())
+    store.put(KEY, json_text(document).encode())
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
     for each in outcome.verdicts:
         if each.verdict == TOO_FEW:
@@ -76,6 +81,22 @@ def run(replica: Replica) -> dict[str, Any]:
     if failures:
         raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
     return dict(outcome.metrics)
+
+
+def candidate_of(replica: Replica, arguments: EvaluateArguments) -> dict[str, Any]:
+    """What the model is made of, for people."""
+    trained = ModelManifest.load(arguments.model)
+    return {
+        "run": replica.job.run,
+        "model": arguments.model,
+        "module": trained.module,
+        "hparams": dict(trained.hparams),
+        "strategy": trained.strategy,
+        "steps": trained.step,
+        "trained on": trained.data,
+        "evaluated on": arguments.data,
+        "code": trained.code,
+    }
 
 
 def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
@@ -148,9 +169,16 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
                 f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, metrics)}; it "
                 f"has {', '.join(metrics)}"
             )
-        seen = {"rule": str(rule), "metric": rule.metric, "slice": ALL, "records": split.records}
-        value = {"value": metrics[rule.metric], "interval": (math.nan, math.nan)}
-        verdicts.append(bounded(rule, {**seen, **value}))
+        seen = {
+            "rule": str(rule),
+            "bound": rule.bound,
+            "metric": rule.metric,
+            "slice": ALL,
+            "records": split.records,
+            "value": metrics[rule.metric],
+            "interval": (math.nan, math.nan),
+        }
+        verdicts.append(bounded(rule, seen))
     return Outcome(split.records, metrics, {}, {}, verdicts)
 
 

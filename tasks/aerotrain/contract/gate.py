@@ -34,6 +34,9 @@ LEVEL = 0.05
 #: Metrics that are shares.
 _SHARE = re.compile(r"(^|_)(accuracy|auc|precision|recall|f1_score|mean_io_u)$")
 
+#: The key of an evaluation's page in its store.
+CARD = "card.html"
+
 #: The name of the baseline that is the newest exported version.
 SERVING = "serving"
 

@@ -18,6 +18,7 @@ PASS, FAIL, TOO_FEW = "pass", "fail", "too few records"
 class Verdict:
     """What a rule says of one slice.
 
+    ``bound`` is that of the value, or of the difference if the rule compares.
     ``value`` and ``baseline`` are the metric of the two models, ``interval`` is that of the value,
     and ``difference`` that of the two models' difference, each of the rule's confidence.
     ``probability`` is that of such a loss, or a greater one, if the true one were the allowed one,
@@ -25,6 +26,7 @@ class Verdict:
     """
 
     rule: str
+    bound: float
     metric: str
     slice: str
     records: int
@@ -75,7 +77,9 @@ class Judge:
             theirs = self.figures(sums, BASELINE, number)
             seen = _seen(rule, name, sums, number, sums.estimate(ours, name, number))
             difference = sums.difference(ours, theirs, name, number)
+            sign = 1 if self._higher_is_better[name] else -1
             seen |= {
+                "bound": -sign * rule.by,
                 "baseline": theirs.values[name],
                 "difference": difference.interval(rule.level),
             }
@@ -84,7 +88,6 @@ class Judge:
             elif not _has_enough(rule, sums, number) or not difference.is_known:
                 judged.append(_too_few(rule, seen))
             else:
-                sign = 1 if self._higher_is_better[name] else -1
                 gain = Estimate(sign * difference.value, difference.error, difference.freedom)
                 judged.append((seen, gain))
         gains = [gain for _, gain in (each for each in judged if isinstance(each, tuple))]
@@ -126,6 +129,7 @@ def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: floa
 def _seen(rule: Rule, name: str, sums: Sums, number: int, found: Estimate) -> dict[str, Any]:
     return {
         "rule": str(rule),
+        "bound": rule.bound if rule.bound is not None else 0.0,
         "metric": name,
         "slice": sums.slicing.names[number],
         "records": sums.records(number),

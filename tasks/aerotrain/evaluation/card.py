@@ -1,0 +1,132 @@
+"""The card of a candidate: what the gate has found, as one self-contained HTML page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from aerotrain.contract.errors import counted
+from aerotrain.data.statistics.axis import text_of
+from aerotrain.data.statistics.markup import POLICY, STYLE, isolated, table, text
+from aerotrain.evaluation.verdicts import FAIL, PASS
+
+_STYLE = """
+.forest svg { width: 18rem; height: 1.3rem; border: 0; overflow: visible; }
+.forest line { stroke: var(--now); stroke-width: 2; vector-effect: non-scaling-stroke; }
+.forest .bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
+.forest .fail line { stroke: var(--warn); } .forest .fail circle { fill: var(--warn); }
+.forest circle { fill: var(--now); } .forest .few { opacity: .4; }
+.forest td, .forest th { vertical-align: middle; white-space: nowrap; }
+.forest td:first-child { white-space: normal; min-width: 9rem; }
+h2 { margin-top: 1.5rem; }
+"""
+
+#: The width and the height of a plot, in its own units, and the radius of the dot of a value.
+_WIDTH, _HEIGHT, _DOT = 100.0, 10.0, 2.2
+
+Verdict = Mapping[str, Any]
+
+
+def card(document: Mapping[str, Any], title: str) -> str:
+    """The page of what ``metrics.json`` holds."""
+    accepted = document["passed"]
+    reasons = "".join(f"<li>{isolated(each)}</li>" for each in document["failures"])
+    head = "accepted" if accepted else '<span class="warn">refused</span>'
+    records = counted(document["records"], "record")
+    by_rule = groupby(document["verdicts"], key=lambda each: str(each["rule"]))
+    rules = "".join(_rule(name, list(verdicts)) for name, verdicts in by_rule)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Evaluation of {text(title)}</title><style>{STYLE}{_STYLE}</style>"
+        f"<h1>{text(title)}: {head}</h1>"
+        f"<p>{records} of the split {text(document['split'])}</p><ul>{reasons}</ul>"
+        f"{_metrics(document)}{rules}{_sources(document)}</html>\n"
+    )
+
+
+def _metrics(document: Mapping[str, Any]) -> str:
+    """A table of the metrics over all records, of both models."""
+    baseline = document["baseline"]
+    heads = ["metric", "value", "95 % interval", *(["baseline"] if baseline else [])]
+    rows = []
+    for name, value in document["metrics"].items():
+        low, high = document["intervals"].get(name, (math.nan, math.nan))
+        row = [isolated(name, 60), _number(value), _interval(low, high)]
+        rows.append([*row, *([_number(baseline["metrics"][name])] if baseline else [])])
+    return f'<h2>Metrics</h2><div class="table">{table(rows, heads)}</div>'
+
+
+def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
+    """The verdicts of one rule, with the interval of each slice as a picture."""
+    compared = any(each["difference"] for each in verdicts)
+    shown = [_shown(each) for each in verdicts]
+    bound = verdicts[0]["bound"]
+    finite = [each for triple in shown for each in (*triple, bound) if math.isfinite(each)]
+    least, greatest = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    span = (greatest - least) or 1.0
+
+    def place(value: float) -> float:
+        return _DOT + (value - least) / span * (_WIDTH - 2 * _DOT)
+
+    rows = []
+    for each, (value, low, high) in zip(verdicts, shown, strict=True):
+        row = [isolated(each["slice"], 120), f"{each['records']:,}", _number(each["value"])]
+        if compared:
+            row += [_number(each["baseline"])]
+        verdict = text(each["verdict"])
+        style = {FAIL: "fail", PASS: ""}.get(each["verdict"], "few")
+        plot = _plot(place(low), place(value), place(high), place(bound))
+        row += [
+            _interval(low, high),
+            f'<div class="{style}">{plot}</div>',
+            f'<b class="warn">{verdict}</b>' if style == "fail" else verdict,
+        ]
+        rows.append(row)
+    end = ["difference, interval", "", ""] if compared else ["interval", "", ""]
+    heads = ["slice", "records", "value", *(["baseline"] if compared else []), *end]
+    return f'<h2>{isolated(name, 200)}</h2><div class="table forest">{table(rows, heads)}</div>'
+
+
+def _shown(verdict: Verdict) -> tuple[float, float, float]:
+    """The number of a plot, with its interval: the difference, or the value."""
+    if verdict["difference"]:
+        low, high = verdict["difference"]
+        return verdict["value"] - verdict["baseline"], low, high
+    return verdict["value"], *verdict["interval"]
+
+
+def _plot(low: float, value: float, high: float, bound: float) -> str:
+    if not math.isfinite(value):
+        return ""
+    middle = _HEIGHT / 2
+    lines = [(bound, bound, 0.0, _HEIGHT, ' class="bound"')]
+    if math.isfinite(low) and math.isfinite(high):
+        lines.append((low, high, middle, middle, ""))
+    drawn = "".join(
+        f'<line{kind} x1="{a:.2f}" x2="{b:.2f}" y1="{top:g}" y2="{bottom:g}"/>'
+        for a, b, top, bottom, kind in lines
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-hidden="true">{drawn}'
+        f'<circle cx="{value:.2f}" cy="{middle:g}" r="{_DOT:g}"/></svg>'
+    )
+
+
+def _sources(document: Mapping[str, Any]) -> str:
+    """What the candidate is made of."""
+    baseline = document["baseline"]
+    rows = {**document["candidate"], "baseline": baseline["url"] if baseline else "none"}
+    cells = ([isolated(name, 60), isolated(str(value), 2000)] for name, value in rows.items())
+    return f'<h2>Made of</h2><div class="table">{table(cells, kind="source")}</div>'
+
+
+def _number(value: float) -> str:
+    return text_of(value) if math.isfinite(value) else f'<b class="warn">{value:g}</b>'
+
+
+def _interval(low: float, high: float) -> str:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return "–"
+    return f"{text_of(low)} to {text_of(high)}"
