@@ -110,6 +110,17 @@ def test_a_model_that_is_worse_in_one_country_is_refused_with_its_name(model):
     assert "of the baseline: worse by 0.0" in failure
 
 
+def test_a_loss_that_chance_explains_is_accepted_and_many_slices_give_it_more_chances(model):
+    """The probability of such a loss is 0.08 in the first block, and 0.02 in the second."""
+    for seed, alone in ((0, "pass"), (3, "fail")):
+        block = records(3000, wrong=0.004, seed=seed)
+        [verdict] = judged(model, [no_worse("accuracy")], block).verdicts
+        assert (verdict.verdict, verdict.probability < 0.05) == (alone, alone == "fail")
+        by_country = judged(model, [no_worse("accuracy", slices=["country"])], block).verdicts
+        assert [each.verdict for each in by_country] == ["pass"] * 4
+        assert by_country[0].probability > 3 * verdict.probability
+
+
 def test_blocks_of_records_add_up(model):
     ages = {"column": "age", "buckets": [18, 65]}
     rules = [no_worse("mae", slices=["country", ages, ["label", {**ages, "buckets": 2}]])]
