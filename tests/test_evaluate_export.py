@@ -139,6 +139,13 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
         assert signature(**given)["predictions"].numpy() == pytest.approx([weight])
 
 
+def test_records_are_grouped_by_single_values_only(digits, trained):
+    for group, reason in (("pixels", "has values of shape"), ("lable", "did you mean 'label'")):
+        replica = digits.replica("evaluate", group, model=trained, data=digits.data, group=group)
+        with pytest.raises(FinalError, match=reason):
+            evaluate.run(replica)
+
+
 def test_a_missing_split_is_refused_and_the_nearest_name_suggested(digits, trained):
     replica = digits.replica("evaluate", "s", model=trained, data=digits.data, split="tests")
     with pytest.raises(FinalError, match="no split 'tests', did you mean 'test'"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.steps import EvaluateArguments
@@ -15,7 +16,9 @@ from aerotrain.data.dataset import Feature
 from aerotrain.evaluation.card import card
 from aerotrain.evaluation.gate import Gate, check_rules
 from aerotrain.evaluation.intervals import GROUPS, holm
-from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
+from aerotrain.evaluation.metrics import chosen
+from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
+from aerotrain.evaluation.slices import slicing_of
 
 pytestmark = pytest.mark.process
 
@@ -206,6 +209,8 @@ def test_records_of_one_user_count_as_one(model):
         ({"metric": "auc", "slices": ["pixels"]}, "slices need single values"),
         ({"metric": "auc", "slices": [{"column": "country", "buckets": 3}]}, "has text, which"),
         ({"metric": "cost"}, "whether more or less of 'cost' is better"),
+        ({"metric": "acc"}, r'metrics=\["acc"\], or name one of binary_accuracy, categorical_acc'),
+        ({"metric": "mean_io_u"}, "Keras needs more than its name: compile the model with it"),
     ],
 )
 def test_a_rule_that_names_what_does_not_exist_is_refused(model, rule, message):
@@ -238,6 +243,10 @@ def test_too_many_values_of_a_column_are_refused(model):
         ({"thresholds": {"accuracy": 95}}, "accuracy is between 0 and 1; for 95 %, give 0.95"),
         ({"on_fail": "ignore"}, "on_fail of evaluate must be 'fail' or 'skip'"),
         (
+            {"gate": [{"kind": "at_least", "metric": "auc", "bound": 0.9, "by": 0.1}]},
+            "has no 'by': it is of no_worse",
+        ),
+        (
             {"gate": [{"kind": "no_worse", "metric": "auc", "slices": "country"}]},
             "slices of .* must be a list",
         ),
@@ -246,6 +255,105 @@ def test_too_many_values_of_a_column_are_refused(model):
 def test_a_gate_that_cannot_be_meant_is_refused(arguments, message):
     with pytest.raises(SpecError, match=message):
         EvaluateArguments(model="m", data="d", **arguments)
+
+
+@pytest.mark.parametrize("form", ["dict", "list"])
+def test_a_rule_names_one_of_several_outputs_and_its_weights_are_used(form):
+    inputs = keras.Input((1,))
+    outputs = [keras.layers.Dense(1, name=f"dense_{name}")(inputs) for name in ("price", "area")]
+    names = ["price", "area"] if form == "dict" else ["dense_price", "dense_area"]
+
+    def shaped(values):
+        return dict(zip(names, values, strict=True)) if form == "dict" else list(values)
+
+    model = keras.Model(inputs, shaped(outputs))
+    model.compile("sgd", shaped(["mse", "mse"]))
+    random = np.random.default_rng(0)
+    y, weight = random.normal(size=(2, 300, 1)), random.uniform(size=(2, 300))
+    block = Block(
+        features={},
+        groups=np.arange(300) % GROUPS,
+        y=shaped(tf.constant(y, tf.float32)),
+        weight=shaped(tf.constant(weight, tf.float32)),
+        added_loss=tf.zeros(300),
+        predictions={CANDIDATE: shaped([tf.zeros([300, 1])] * 2)},
+    )
+    model.compute_loss(None, block.y, block.predictions[CANDIDATE], block.weight)
+    rule = {"kind": "at_most", "metric": "mean_absolute_error", "bound": 9.0}
+    gate = Gate(model, [Rule(**rule, output=names[1])], {}, {}, {})
+    found = gate.judge([block], compared=False).metrics[f"{names[1]}_mean_absolute_error"]
+    assert found == pytest.approx(np.average(np.abs(y[1, :, 0]), weights=weight[1]), rel=1e-5)
+    with pytest.raises(FinalError, match=f'the model has the outputs .*output="{names[0]}"'):
+        Gate(model, [Rule(**rule)], {}, {}, {})
+
+
+def test_the_outputs_of_a_subclass_have_names_once_there_are_predictions():
+    outputs = {"price": tf.ones([2, 1]), "area": tf.zeros([2, 1])}
+    assert chosen(outputs, "area") is outputs["area"]
+    assert chosen([*outputs.values()], "output_1") is outputs["area"]
+    for output in (None, "arae"):
+        with pytest.raises(FinalError, match=r"has the outputs price, area: a rule .* got"):
+            chosen(outputs, output)
+
+
+class ReadsInputs(keras.Sequential):
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        return keras.ops.mean(keras.ops.square(x - y_pred))
+
+
+def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
+    x = np.random.default_rng(0).normal(size=(300, 1)).astype("float32")
+    with tf.io.TFRecordWriter(str(tmp_path / "records")) as writer:
+        for [value] in x:
+            feature = tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+            features = tf.train.Features(feature={"a": feature})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    model = ReadsInputs([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile("sgd")
+    whole = model.evaluate(x, x, batch_size=300, verbose=0)
+    predictor = Predictor(
+        model,
+        None,
+        {"a": Feature("float32")},
+        lambda features: (features["a"][:, None], features["a"][:, None]),
+        columns=[],
+        group=None,
+    )
+    blocks = predictor.blocks([tmp_path / "records"], 300, batch_size=64)
+    outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
+    assert outcome.metrics == {"loss": pytest.approx(whole, rel=1e-5)}
+
+
+class Counting(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seen = keras.metrics.Mean(name="seen")
+
+    def call(self, inputs):
+        self.seen.update_state(inputs)
+        return inputs
+
+
+def test_a_metric_that_a_layer_updates_is_that_of_keras(model):
+    counting = keras.Sequential([keras.Input((1,)), Counting()])
+    counting.compile("sgd", "mse")
+    assert evaluate.has_metrics_of_records(model)
+    assert not evaluate.has_metrics_of_records(counting)
+
+
+def test_boundaries_that_are_close_have_names_that_differ():
+    starts = {"column": "age", "buckets": [1_700_000_000, 1_700_000_060]}
+    slicing = slicing_of(starts, SCHEMA, {})
+    found = slicing.numbers({"age": np.array([0, 1_700_000_001, 1_800_000_000])}, 3)
+    assert [slicing.names[each] for each in found] == [
+        "age<1700000000",
+        "1700000000<=age<1700000060",
+        "age>=1700000060",
+    ]
+    tenths = {"column": "age", "buckets": [0.1, 0.10000001]}
+    slicing = slicing_of(tenths, SCHEMA, {})
+    slicing.numbers({"age": np.array([0.0, 0.100000001, 1.0])}, 3)
+    assert slicing.names == ["age<0.1", "0.1<=age<0.10000001", "age>=0.10000001"]
 
 
 def test_rules_survive_the_way_to_the_replica():

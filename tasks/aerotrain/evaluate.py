@@ -25,7 +25,7 @@ from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.metric_state import numbers
+from aerotrain.training.steps.metric_state import MetricState, numbers
 
 #: The metrics' key in the store of the evaluation, and the version of its format.
 KEY, VERSION = "metrics.json", 2
@@ -146,8 +146,13 @@ def evaluate(replica: Replica, arguments: EvaluateArguments, baseline: str | Non
 
 
 def has_metrics_of_records(model: keras.Model) -> bool:
-    """Whether the metrics are sums over records; not so if the model has its own ``test_step``."""
-    return KERAS.name == "keras" and type(model).test_step is keras.Model.test_step
+    """Whether the metrics are sums over records, which follow from targets and predictions.
+
+    Not so if the model has its own ``test_step``, or metrics that its layers update.
+    """
+    if KERAS.name != "keras" or type(model).test_step is not keras.Model.test_step:
+        return False
+    return not MetricState(model).in_call
 
 
 def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:
@@ -162,7 +167,8 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
         if rule.kind == Kind.NO_WORSE or rule.slices:
             raise FinalError(
                 f"{rule} needs metrics of single records, and this model has its own test_step, or "
-                "is one of tf_keras: use at_least or at_most without slices"
+                "metrics that layers update, or is one of tf_keras: use at_least or at_most "
+                "without slices"
             )
         if rule.metric not in metrics:
             raise FinalError(
@@ -192,7 +198,14 @@ def not_finite(metrics: Mapping[str, float]) -> list[str]:
 
 
 def _check_group(group: str | None, dataset: Dataset) -> None:
-    if group is not None and group not in dataset.schema:
+    if group is None:
+        return
+    if group in dataset.schema and (shape := dataset.schema[group].shape):
+        raise FinalError(
+            f"the column {group!r} has values of shape {shape}: records are grouped by a column of "
+            "single values"
+        )
+    if group not in dataset.schema:
         raise FinalError(
             f"there is no column {group!r} to group records by{nearest(group, dataset.schema)}; "
             f"the data set has {', '.join(sorted(dataset.schema))}"

@@ -93,6 +93,8 @@ class Rule:
                 raise SpecError(f"by of {where} must be a number of at least 0, got {self.by!r}")
         elif not is_number(self.bound):
             raise SpecError(f"the bound of {where} must be a number, got {self.bound!r}")
+        elif self.by:
+            raise SpecError(f"{where} has no 'by': it is of no_worse; change the bound instead")
         if self.better not in (None, "higher", "lower"):
             raise SpecError(f"better of {where} must be 'higher' or 'lower', got {self.better!r}")
         if not isinstance(self.least, int) or self.least < 2:

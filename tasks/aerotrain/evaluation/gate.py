@@ -9,7 +9,7 @@ import keras
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.gate import Kind, Rule, columns_of
 from aerotrain.data.dataset import Schema
-from aerotrain.evaluation.metrics import CellMetrics, extra_metrics, name_of
+from aerotrain.evaluation.metrics import CellMetrics, extra_metrics, name_of, output_names
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block
 from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicing_of
 from aerotrain.evaluation.sums import Sums
@@ -145,11 +145,11 @@ def _check_outputs(model: keras.Model, rules: Sequence[Rule], compiled: Sequence
     Raises:
         FinalError: a rule names none, or one that does not exist.
     """
-    names = list(getattr(model, "output_names", None) or [])
+    names = output_names(model)
     for rule in rules:
         if rule.metric in compiled:
             continue
-        if rule.output is not None and rule.output not in names:
+        if rule.output is not None and names and rule.output not in names:
             raise FinalError(f"the model has no output {rule.output!r}; it has {', '.join(names)}")
         if rule.output is None and len(names) > 1:
             raise FinalError(

@@ -32,6 +32,7 @@ class CellMetrics:
     ) -> None:
         self._compiled = MetricState(model)
         self._extra = extra
+        self._outputs = output_names(model)
         #: The state of no records, once ``build`` was called.
         self.zero: list[NDArray[Any]] = []
         self._states = tf.function(self._states_of, autograph=False, reduce_retracing=True)
@@ -40,19 +41,29 @@ class CellMetrics:
     def build(self, y: Any, y_pred: Any, weight: Any) -> None:
         """Create the variables of all metrics, some of which have the shape of an output."""
         for metric, output in self._extra.values():
-            metric.update_state(chosen(y, output), chosen(y_pred, output), weight)
+            metric.update_state(*self._of_output(output, y, y_pred, weight))
             metric.reset_state()
         others = [v for m, _ in self._extra.values() for v in m.stateless_reset_state()]
         self.zero = [*self._compiled.zero[:-1], *map(np.asarray, others)]
 
+    def _of_output(self, output: str | None, *structures: Any) -> list[Any]:
+        return [chosen(each, output, self._outputs) for each in structures]
+
     def states(
-        self, y: Any, y_pred: Any, weight: Any, added_loss: tf.Tensor, ends: NDArray[np.int64]
+        self,
+        x: Any,
+        y: Any,
+        y_pred: Any,
+        weight: Any,
+        added_loss: tf.Tensor,
+        ends: NDArray[np.int64],
     ) -> States:
         """The state of each cell. Its records end before ``ends``, where those of the next begin.
 
-        ``y`` and ``y_pred`` are structures of ``(records, …)``; ``weight`` may be None.
+        ``x``, ``y`` and ``y_pred`` are structures of ``(records, …)``; ``x`` and ``weight`` may be
+        None.
         """
-        states = self._states((y, y_pred, weight, added_loss), tf.constant(ends))
+        states = self._states((x, y, y_pred, weight, added_loss), tf.constant(ends))
         return [np.asarray(each) for each in states]
 
     def results(self, states: States) -> dict[str, NDArray[np.float64]]:
@@ -67,22 +78,22 @@ class CellMetrics:
             def part(each: tf.Tensor | None) -> tf.Tensor | None:
                 return None if each is None else each[place[0] : place[1]]
 
-            y, y_pred, weight, added_loss = tf.nest.map_structure(part, records)
-            return self._state(y, y_pred, weight, added_loss, place[1] - place[0])
+            x, y, y_pred, weight, added_loss = tf.nest.map_structure(part, records)
+            return self._state(x, y, y_pred, weight, added_loss, place[1] - place[0])
 
         types = [tf.TensorSpec(each.shape, each.dtype) for each in self.zero]
         return tf.map_fn(of_cell, (starts, ends), fn_output_signature=types)
 
     def _state(
-        self, y: Any, y_pred: Any, weight: Any, added_loss: tf.Tensor, records: tf.Tensor
+        self, x: Any, y: Any, y_pred: Any, weight: Any, added_loss: tf.Tensor, records: tf.Tensor
     ) -> list[tf.Tensor]:
         compiled, model = self._compiled, self._compiled.model
         scope = compiled.scope([tf.constant(each) for each in compiled.zero])
         with scope:
             added = [tf.reduce_mean(added_loss)]
-            loss = keras3.compute_loss(model, None, y, y_pred, weight, added, training=False)
+            loss = keras3.compute_loss(model, x, y, y_pred, weight, added, training=False)
             keras3.track_loss(model, loss, records)
-            model.compute_metrics(None, y, y_pred, sample_weight=weight)
+            model.compute_metrics(x, y, y_pred, sample_weight=weight)
         states = [
             # Keras counts an update of the losses of outputs as one, whatever its records are.
             each * tf.cast(records, each.dtype) if id(variable) in compiled.by_batch else each
@@ -90,7 +101,7 @@ class CellMetrics:
         ]
         for metric, output in self._extra.values():
             zero = self.zero[len(states) : len(states) + len(metric.variables)]
-            arguments = (chosen(y, output), chosen(y_pred, output), weight)
+            arguments = self._of_output(output, y, y_pred, weight)
             states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
         return states
 
@@ -114,13 +125,32 @@ def _mean(value: Any) -> tf.Tensor:
     return tf.reduce_mean(tf.cast(value, tf.float32))
 
 
-def chosen(outputs: Any, output: str | None) -> Any:
-    """The output of that name or place, or the only one."""
-    if isinstance(outputs, Mapping):
-        return outputs[output] if output is not None else next(iter(outputs.values()))
+def output_names(model: keras.Model) -> list[str]:
+    """The names of the model's outputs; empty for a subclass, which has them only when called."""
+    outputs = getattr(model, "output", None)
+    # Keras's names are those of layers, which the keys of a dict need not be.
+    return list(outputs if isinstance(outputs, Mapping) else getattr(model, "output_names", ()))
+
+
+def chosen(outputs: Any, output: str | None, names: Sequence[str] = ()) -> Any:
+    """The output of that name, or the only one; ``names`` are those of a list.
+
+    Raises:
+        FinalError: there is no such output; or there are several, and ``output`` names none.
+    """
     if isinstance(outputs, list | tuple):
-        return outputs[int(str(output).removeprefix("output_"))] if output else outputs[0]
-    return outputs
+        names = names or [f"output_{place}" for place in range(len(outputs))]
+        outputs = dict(zip(names, outputs, strict=False))
+    if not isinstance(outputs, Mapping):
+        return outputs
+    if output is None and len(outputs) == 1:
+        return next(iter(outputs.values()))
+    if output not in outputs:
+        raise FinalError(
+            f"the model has the outputs {', '.join(outputs)}: a rule for a metric that is not "
+            f'compiled names one, as output="{next(iter(outputs))}"; got {output!r}'
+        )
+    return outputs[output]
 
 
 def name_of(rule: Rule, compiled: Sequence[str]) -> str:
@@ -155,8 +185,18 @@ def _metric(
 ) -> keras.metrics.Metric:
     if name in functions:
         return PerRecord(functions[name], name=name)
+    if name in _BY_OUTPUT:
+        raise FinalError(
+            f"{name!r} is not a metric of the model; it has {', '.join(compiled)}. Compile the "
+            f'model with metrics=["{name}"], or name one of {", ".join(_BY_OUTPUT[name])}'
+        )
     try:
         metric = keras.metrics.get(name)
+    except TypeError as error:
+        raise FinalError(
+            f"{name!r} is not a metric of the model, and Keras needs more than its name: compile "
+            f"the model with it ({error})"
+        ) from error
     except ValueError as error:
         known = [*compiled, *functions, *_KERAS]
         raise FinalError(
@@ -168,6 +208,17 @@ def _metric(
         return metric
     return PerRecord(metric, name=name)
 
+
+#: Names that mean another metric for each kind of output, where a model is compiled with them.
+_BY_OUTPUT = {
+    name: [f"{kind}_{metric}" for kind in ("binary", "categorical", "sparse_categorical")]
+    for name, metric in {
+        "accuracy": "accuracy",
+        "acc": "accuracy",
+        "crossentropy": "crossentropy",
+        "ce": "crossentropy",
+    }.items()
+}
 
 #: The names of Keras's metrics.
 _KERAS = [each for each in dir(keras.metrics) if each[0].isupper()]

@@ -31,6 +31,7 @@ class Block:
 
     ``predictions`` maps ``candidate`` and ``baseline`` to structures of ``(records, …)``.
     ``added_loss`` is the sum of the losses that the candidate's layers and regularizers add.
+    ``x`` is what the candidate takes; None unless its own loss or metrics may read it.
     """
 
     features: Features
@@ -39,6 +40,7 @@ class Block:
     weight: Any
     predictions: Mapping[str, Any]
     added_loss: tf.Tensor
+    x: Any = None
 
 
 class Predictor:
@@ -94,6 +96,8 @@ class Predictor:
         others = {"y": y, "columns": {name: features[name] for name in self._columns}}
         if weight is not None:
             others["weight"] = weight
+        if _reads_inputs(self._model):
+            others["x"] = x
         if self._group is not None:
             value = features[self._group]
             text = value if value.dtype == tf.string else tf.strings.as_string(value)
@@ -110,6 +114,12 @@ class Predictor:
             predictions[BASELINE] = self._baseline.like(outputs, predictions[CANDIDATE])
         records = tf.shape(tf.nest.flatten(predictions)[0])[:1]
         return predictions, tf.fill(records, added)
+
+
+def _reads_inputs(model: keras.Model) -> bool:
+    """Whether the loss or the metrics may be computed from ``x``, which those of Keras are not."""
+    own = [getattr(type(model), name) for name in ("compute_loss", "compute_metrics")]
+    return own != [keras.Model.compute_loss, keras.Model.compute_metrics]
 
 
 def _bytes(batch: Any) -> int:
@@ -129,4 +139,5 @@ def _joined(parts: Sequence[Any], first: int) -> Block:
         weight=whole.get("weight"),
         predictions=whole["predictions"],
         added_loss=whole["added_loss"],
+        x=whole.get("x"),
     )

@@ -47,9 +47,17 @@ class _Cut:
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def _ranges(self) -> list[str]:
-        texts = [f"{each:g}" for each in self.boundaries]
+        # Each as short as it can be while it differs from the others.
+        for digits in range(6, 18):
+            texts = [_number_text(each, digits) for each in self.boundaries]
+            if len(set(texts)) == len(texts):
+                break
         inner = [f"{a}<={self.column}<{b}" for a, b in itertools.pairwise(texts)]
         return [f"{self.column}<{texts[0]}", *inner, f"{self.column}>={texts[-1]}"]
+
+
+def _number_text(value: float, digits: int) -> str:
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
 @dataclass

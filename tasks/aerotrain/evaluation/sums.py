@@ -44,13 +44,16 @@ class Sums:
         counts = counts[cells]
 
         def sorted_(structure: Any) -> Any:
-            return tf.nest.map_structure(lambda each: tf.gather(each, order), structure)
+            return tf.nest.map_structure(
+                lambda each: None if each is None else tf.gather(each, order), structure
+            )
 
         self._records.reshape(-1)[cells] += counts
-        y, added_loss = sorted_(block.y), sorted_(block.added_loss)
-        weight = None if block.weight is None else sorted_(block.weight)
+        x, y, added_loss = map(sorted_, (block.x, block.y, block.added_loss))
+        weight = sorted_(block.weight)
         for model, y_pred in block.predictions.items():
-            states = self.metrics.states(y, sorted_(y_pred), weight, added_loss, np.cumsum(counts))
+            y_pred = sorted_(y_pred)
+            states = self.metrics.states(x, y, y_pred, weight, added_loss, np.cumsum(counts))
             for total, each in zip(self._states[model], states, strict=True):
                 total[cells] += each
 
