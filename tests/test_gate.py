@@ -324,6 +324,33 @@ def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
     assert outcome.metrics == {"loss": pytest.approx(whole, rel=1e-5)}
 
 
+def test_padding_that_the_model_masks_is_not_measured(tmp_path):
+    random = np.random.default_rng(0)
+    words = random.integers(1, 5, (300, 6)) * (np.arange(6) < random.integers(1, 7, (300, 1)))
+    y = random.integers(0, 2, (300, 6))
+    with tf.io.TFRecordWriter(str(tmp_path / "records")) as writer:
+        for each in np.concatenate([words, y], axis=1):
+            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=each))
+            features = tf.train.Features(feature={"a": feature})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+    inputs = keras.Input((6,), dtype="int64")
+    embedded = keras.layers.Embedding(5, 2, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(embedded))
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    whole = model.evaluate(words, y, batch_size=300, verbose=0, return_dict=True)
+    predictor = Predictor(
+        model,
+        None,
+        {"a": Feature("int64", (12,))},
+        lambda features: (features["a"][:, :6], features["a"][:, 6:]),
+        columns=[],
+        group=None,
+    )
+    blocks = predictor.blocks([tmp_path / "records"], 300, batch_size=64)
+    outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
+    assert outcome.metrics["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-5)
+
+
 class Counting(keras.layers.Layer):
     def __init__(self):
         super().__init__()

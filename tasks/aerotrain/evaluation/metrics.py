@@ -20,6 +20,9 @@ from aerotrain.training.steps.metric_state import MetricState, flat
 #: States by variable, each ``(cells, *shape)``.
 States = list[NDArray[Any]]
 
+#: ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of records.
+Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
+
 
 class CellMetrics:
     """The metrics of a compiled model, and the others that rules name.
@@ -49,21 +52,13 @@ class CellMetrics:
     def _of_output(self, output: str | None, *structures: Any) -> list[Any]:
         return [chosen(each, output, self._outputs) for each in structures]
 
-    def states(
-        self,
-        x: Any,
-        y: Any,
-        y_pred: Any,
-        weight: Any,
-        added_loss: tf.Tensor,
-        ends: NDArray[np.int64],
-    ) -> States:
+    def states(self, records: Records, ends: NDArray[np.int64]) -> States:
         """The state of each cell. Its records end before ``ends``, where those of the next begin.
 
-        ``x``, ``y`` and ``y_pred`` are structures of ``(records, …)``; ``x`` and ``weight`` may be
-        None.
+        ``records`` are ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of a
+        block, structures of ``(records, …)``; ``x`` and ``weight`` may be None.
         """
-        states = self._states((x, y, y_pred, weight, added_loss), tf.constant(ends))
+        states = self._states(records, tf.constant(ends))
         return [np.asarray(each) for each in states]
 
     def results(self, states: States) -> dict[str, NDArray[np.float64]]:
@@ -71,22 +66,21 @@ class CellMetrics:
         given = self._results([tf.constant(each) for each in states])
         return {name: np.asarray(each, np.float64) for name, each in given.items()}
 
-    def _states_of(self, records: Any, ends: tf.Tensor) -> list[tf.Tensor]:
+    def _states_of(self, records: Records, ends: tf.Tensor) -> list[tf.Tensor]:
         starts = tf.concat([[tf.constant(0, ends.dtype)], ends[:-1]], axis=0)
 
         def of_cell(place: tuple[tf.Tensor, tf.Tensor]) -> list[tf.Tensor]:
             def part(each: tf.Tensor | None) -> tf.Tensor | None:
                 return None if each is None else each[place[0] : place[1]]
 
-            x, y, y_pred, weight, added_loss = tf.nest.map_structure(part, records)
-            return self._state(x, y, y_pred, weight, added_loss, place[1] - place[0])
+            return self._state(tf.nest.map_structure(part, records), place[1] - place[0])
 
         types = [tf.TensorSpec(each.shape, each.dtype) for each in self.zero]
         return tf.map_fn(of_cell, (starts, ends), fn_output_signature=types)
 
-    def _state(
-        self, x: Any, y: Any, y_pred: Any, weight: Any, added_loss: tf.Tensor, records: tf.Tensor
-    ) -> list[tf.Tensor]:
+    def _state(self, cell: Records, records: tf.Tensor) -> list[tf.Tensor]:
+        x, y, y_pred, weight, added_loss, masks = cell
+        keras3.set_masks(y_pred, masks)
         compiled, model = self._compiled, self._compiled.model
         scope = compiled.scope([tf.constant(each) for each in compiled.zero])
         with scope:

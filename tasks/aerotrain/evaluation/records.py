@@ -1,7 +1,7 @@
 """The predictions of models for the records of a split, in blocks of bounded memory."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from aerotrain.evaluation.intervals import GROUPS
 from aerotrain.evaluation.slices import Features
 from aerotrain.serving.served import Served
 from aerotrain.training.input.batches import Transform, every_record
-from aerotrain.training.internals import tensorflow2
+from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
 
 #: The two models of a comparison.
@@ -31,7 +31,8 @@ class Block:
 
     ``predictions`` maps ``candidate`` and ``baseline`` to structures of ``(records, …)``.
     ``added_loss`` is the sum of the losses that the candidate's layers and regularizers add.
-    ``x`` is what the candidate takes; None unless its own loss or metrics may read it.
+    ``x`` is what the candidate takes; None unless its own loss or metrics may read it. ``masks``
+    are those of its outputs, by their places.
     """
 
     features: Features
@@ -41,6 +42,7 @@ class Block:
     predictions: Mapping[str, Any]
     added_loss: tf.Tensor
     x: Any = None
+    masks: Mapping[int, Any] = field(default_factory=dict)
 
 
 class Predictor:
@@ -79,7 +81,7 @@ class Predictor:
         parts: list[Any] = []
         first, most = 0, 1
         for number, (inputs, others) in enumerate(batches):
-            others["predictions"], others["added_loss"] = self._function(inputs)
+            others |= self._function(inputs)
             if not number:
                 most = max(1, min(_RECORDS, _BYTES // _bytes(others)) // batch_size)
             parts.append(others)
@@ -104,16 +106,19 @@ class Predictor:
             others["groups"] = tf.strings.to_hash_bucket_fast(text, GROUPS)
         return (x, raw), others
 
-    def _predictions(self, inputs: tuple[Any, Any]) -> tuple[dict[str, Any], tf.Tensor]:
+    def _predictions(self, inputs: tuple[Any, Any]) -> dict[str, Any]:
+        """What a block has of the models."""
         x, raw = inputs
         predictions = {CANDIDATE: KERAS.predict(self._model, x)}
+        masks = keras3.masks_of(predictions[CANDIDATE])
         # Those of weights and of this call. ``evaluate`` adds them to the loss of the batch.
         added = tf.add_n([tf.zeros([]), *(tf.cast(e, tf.float32) for e in self._model.losses)])
         if self._baseline is not None:
             outputs = self._baseline.predict(raw)
             predictions[BASELINE] = self._baseline.like(outputs, predictions[CANDIDATE])
         records = tf.shape(tf.nest.flatten(predictions)[0])[:1]
-        return predictions, tf.fill(records, added)
+        added_loss = tf.fill(records, added)
+        return {"predictions": predictions, "added_loss": added_loss, "masks": masks}
 
 
 def _reads_inputs(model: keras.Model) -> bool:
@@ -140,4 +145,5 @@ def _joined(parts: Sequence[Any], first: int) -> Block:
         predictions=whole["predictions"],
         added_loss=whole["added_loss"],
         x=whole.get("x"),
+        masks=whole["masks"],
     )

@@ -49,11 +49,12 @@ class Sums:
             )
 
         self._records.reshape(-1)[cells] += counts
-        x, y, added_loss = map(sorted_, (block.x, block.y, block.added_loss))
-        weight = sorted_(block.weight)
+        x, y, weight, added_loss, masks = map(
+            sorted_, (block.x, block.y, block.weight, block.added_loss, block.masks)
+        )
         for model, y_pred in block.predictions.items():
-            y_pred = sorted_(y_pred)
-            states = self.metrics.states(x, y, y_pred, weight, added_loss, np.cumsum(counts))
+            records = x, y, sorted_(y_pred), weight, added_loss, masks
+            states = self.metrics.states(records, np.cumsum(counts))
             for total, each in zip(self._states[model], states, strict=True):
                 total[cells] += each
 

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state, name_scope
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.losses.loss import unscale_loss_for_distribution
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
@@ -55,6 +56,23 @@ def build_symbolically(model: keras.Model, batch: Any) -> None:
 def call(model: keras.Model, x: Any, *, training: bool) -> Any:
     """``model(x)``, with ``training`` if the model has that parameter, as ``fit`` calls it."""
     return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def masks_of(outputs: Any) -> dict[int, tf.Tensor]:
+    """The mask of each output that has one, by the place of the output.
+
+    Losses and metrics read it of ``y_pred``, and do not count what is padding:
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/backend/common/masking.py
+    """
+    masks = {place: get_keras_mask(each) for place, each in enumerate(tf.nest.flatten(outputs))}
+    return {place: mask for place, mask in masks.items() if mask is not None}
+
+
+def set_masks(outputs: Any, masks: Mapping[int, tf.Tensor]) -> None:
+    """Give outputs the masks that ``masks_of`` has returned."""
+    flat = tf.nest.flatten(outputs)
+    for place, mask in masks.items():
+        set_keras_mask(flat[place], mask)
 
 
 def compute_loss(
