@@ -140,7 +140,7 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
 
 
 def test_records_are_grouped_by_single_values_only(digits, trained):
-    for group, reason in (("pixels", "has values of shape"), ("lable", "did you mean 'label'")):
+    for group, reason in (("image", "has values of shape"), ("lable", "did you mean 'label'")):
         replica = digits.replica("evaluate", group, model=trained, data=digits.data, group=group)
         with pytest.raises(FinalError, match=reason):
             evaluate.run(replica)

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Feature
 from aerotrain.evaluation.card import card
-from aerotrain.evaluation.gate import Gate, check_rules
+from aerotrain.evaluation.gate import (
+    Gate,
+    check_rules,
+    check_rules_of_batches,
+    has_metrics_of_records,
+)
 from aerotrain.evaluation.intervals import GROUPS, holm
 from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
@@ -364,8 +368,11 @@ class Counting(keras.layers.Layer):
 def test_a_metric_that_a_layer_updates_is_that_of_keras(model):
     counting = keras.Sequential([keras.Input((1,)), Counting()])
     counting.compile("sgd", "mse")
-    assert evaluate.has_metrics_of_records(model)
-    assert not evaluate.has_metrics_of_records(counting)
+    assert has_metrics_of_records(model)
+    assert not has_metrics_of_records(counting)
+    check_rules_of_batches([Rule(kind="at_least", metric="seen", bound=0.1)])
+    with pytest.raises(FinalError, match="no worse needs metrics of single records, and this mod"):
+        check_rules_of_batches([no_worse("seen")])
 
 
 def test_boundaries_that_are_close_have_names_that_differ():

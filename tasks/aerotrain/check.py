@@ -21,7 +21,11 @@ from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.steps import CheckArguments
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
-from aerotrain.evaluation.gate import check_rules
+from aerotrain.evaluation.gate import (
+    check_rules,
+    check_rules_of_batches,
+    has_metrics_of_records,
+)
 from aerotrain.replica import Replica
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.hooks import callbacks_of, not_finite
@@ -184,10 +188,12 @@ def _try(
                 )
         _check_validation(job, pipeline, callbacks_of(pipeline, step)[1])
         pipeline.code.reads.check(arguments.model, arguments.hparams)
-        compiled = step.metrics.measured_names()
-        if compiled is not None:  # otherwise the model has its own test_step
+        if has_metrics_of_records(model):
+            compiled = step.metrics.measured_names() or []
             schema, functions = pipeline.dataset.schema, pipeline.code.functions
             check_rules(model, rules, compiled, schema, functions)
+        else:
+            check_rules_of_batches(rules)
         # Fewer replicas share the uneven last batch of a data set in another way.
         runs = trial.runs and not (trial.devices < trial.replicas and sums_its_loss(model))
         if runs or job.strategy == "dtensor":

@@ -4,14 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
-
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.gate import CARD, SERVING, Choice, Kind, Rule
+from aerotrain.contract.gate import CARD, SERVING, Choice, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Dataset, Split, json_text, load_dataset, load_statistics
 from aerotrain.evaluation.card import card
-from aerotrain.evaluation.gate import Gate, Outcome
+from aerotrain.evaluation.gate import (
+    Gate,
+    Outcome,
+    check_rules_of_batches,
+    has_metrics_of_records,
+)
 from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import TOO_FEW, bounded
@@ -23,9 +26,8 @@ from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
-from aerotrain.training.steps.metric_state import MetricState, numbers
+from aerotrain.training.steps.metric_state import numbers
 
 #: The metrics' key in the store of the evaluation, and the version of its format.
 KEY, VERSION = "metrics.json", 2
@@ -145,16 +147,6 @@ def evaluate(replica: Replica, arguments: EvaluateArguments, baseline: str | Non
         return gate.judge(blocks, compared=served is not None)
 
 
-def has_metrics_of_records(model: keras.Model) -> bool:
-    """Whether the metrics are sums over records, which follow from targets and predictions.
-
-    Not so if the model has its own ``test_step``, or metrics that its layers update.
-    """
-    if KERAS.name != "keras" or type(model).test_step is not keras.Model.test_step:
-        return False
-    return not MetricState(model).in_call
-
-
 def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:
     """The outcome by the model's own ``evaluate``, for which only bounds can be rules.
 
@@ -162,14 +154,9 @@ def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> O
         FinalError: a rule compares, or has slices; or names no metric of the model.
     """
     metrics = numbers(model.evaluate(batches, return_dict=True, verbose=0))
+    check_rules_of_batches(rules)
     verdicts = []
     for rule in rules:
-        if rule.kind == Kind.NO_WORSE or rule.slices:
-            raise FinalError(
-                f"{rule} needs metrics of single records, and this model has its own test_step, or "
-                "metrics that layers update, or is one of tf_keras: use at_least or at_most "
-                "without slices"
-            )
         if rule.metric not in metrics:
             raise FinalError(
                 f"{rule.metric!r} is not a metric of the model{nearest(rule.metric, metrics)}; it "

@@ -15,6 +15,7 @@ from aerotrain.evaluation.slices import Slicing, Statistics, check_slice, slicin
 from aerotrain.evaluation.sums import Sums
 from aerotrain.evaluation.verdicts import FAIL, Judge, Verdict
 from aerotrain.training.internals import keras3
+from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.steps.metric_state import MetricState
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -94,6 +95,31 @@ class Gate:
             name: whole.estimate(figures, name, 0).interval(_LEVEL) for name in figures.values
         }
         return Outcome(whole.records(0), figures.values, intervals, baseline, verdicts)
+
+
+def has_metrics_of_records(model: keras.Model) -> bool:
+    """Whether the metrics are sums over records, which follow from targets and predictions.
+
+    Not so if the model has its own ``test_step``, or metrics that its layers update.
+    """
+    if KERAS.name != "keras" or type(model).test_step is not keras.Model.test_step:
+        return False
+    return not MetricState(model).in_call
+
+
+def check_rules_of_batches(rules: Sequence[Rule]) -> None:
+    """Check the rules for a model that has no metrics of single records.
+
+    Raises:
+        FinalError: one compares, or has slices.
+    """
+    for rule in rules:
+        if rule.kind == Kind.NO_WORSE or rule.slices:
+            raise FinalError(
+                f"{rule} needs metrics of single records, and this model has its own test_step, or "
+                "metrics that layers update, or is one of tf_keras: use at_least or at_most "
+                "without slices"
+            )
 
 
 def check_rules(
