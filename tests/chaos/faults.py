@@ -201,7 +201,7 @@ FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
 )
 
 #: Enough epochs for each training to outlive its fault, on two cores that do nothing else.
-EPOCHS: Mapping[str, int] = {SERVED: 100, GANG: 100, ALONE: 500}
+EPOCHS: Mapping[str, int] = {SERVED: 300, GANG: 300, ALONE: 750}
 
 #: The same for faults after which Airflow must first time the task out, and then retry it.
 EPOCHS_OF_A_RUN: Mapping[str, int] = {SERVED: 250, ALONE: 1000}

@@ -41,6 +41,8 @@ class TwoHosts:
         with self.first as first:
             first.until_under_way(lines)
             first.until(lambda: published(first))
+            if first.end.done():
+                raise RuntimeError(f"the training ended before the fault:\n{first.tail()}")
             with ExitStack() as frozen:
                 for name in self._names:
                     process = first.process(name)
