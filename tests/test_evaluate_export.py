@@ -110,7 +110,7 @@ def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
 
 def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_path):
     columns = ("Monthly Spend", "Monthly_Spend", "größe", "a-b", "x:y", "_z", "Age", "age")
-    columns += ("class", "c\\d", "e/f>g")
+    columns += ("class", "c\\d", "e/f>g", "address.city")
     schema = {name: Feature("float32", ()) for name in columns}
     names = input_names(schema)
     assert names == {
@@ -122,6 +122,7 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
         "x:y": "x_y",
         "class": "class_",
         "c\\d": "c_d",
+        "address.city": "address_city",
     }
     inputs = keras.Input((len(schema),))
     model = keras.Model(inputs, keras.ops.sum(inputs, axis=1))

@@ -21,8 +21,8 @@ from aerotrain.training.model.keras_adapter import KERAS
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.005}
 _TOLERANCE = 1e-5
 
-#: The names of inputs that a signature keeps: those of TensorFlow's operations without backslashes.
-_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
+#: The names of inputs that a signature keeps: those of operations without dots and backslashes.
+_SIGNATURE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_/>-]*")
 
 Features = Mapping[str, tf.Tensor]
 Outputs = dict[str, tf.Tensor]
@@ -191,7 +191,7 @@ def input_names(features: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     taken = set()
     for feature in sorted(features, key=lambda each: (not _is_signature_name(each), each)):
-        stem = re.sub(r"[^A-Za-z0-9_./>-]", "_", feature)
+        stem = re.sub(r"[^A-Za-z0-9_/>-]", "_", feature)
         stem = stem if _SIGNATURE_NAME.fullmatch(stem) else f"x{stem}"
         stem = stem if _is_signature_name(stem) else f"{stem}_"
         name, number = stem, 0
