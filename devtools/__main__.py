@@ -107,6 +107,7 @@ def _conf(text: str) -> dict[str, Any]:
 
 def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     """Start everything, run the DAG once, report, and stop everything."""
+    home.check_owner()
     begin = time.monotonic()
     check_project(project)
     check_dag(project, dag)
@@ -124,6 +125,7 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
 
 def up(home: Home, project: Path, port: int) -> int:
     """Start everything in the background, and print its address."""
+    home.check_owner()
     other = holder(home)
     if other is not None and other.command == "up":
         _say(f"{_already_running(other.url, port)}\n{_login(home, other.url)}")
@@ -254,6 +256,7 @@ def _down(home: Home) -> int:
     Raises:
         FinalError: a ``run`` is using the home.
     """
+    home.check_owner()
     other = holder(home)
     if other is not None and other.command == "run":
         raise FinalError(

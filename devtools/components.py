@@ -96,6 +96,7 @@ class Preloaded:
 class Component(Restartable):
     """A process of Airflow in a session of its own, with its output in a log file.
 
+    The id of the session, which is that of the process, is added to the file ``sessions``.
     Ctrl-C in the terminal does not reach it.
     """
 
@@ -106,6 +107,7 @@ class Component(Restartable):
         environment: Mapping[str, str],
         airflow: Preloaded,
         log: Path,
+        sessions: Path,
     ) -> None:
         super().__init__(name, log)
         self._airflow = airflow
@@ -116,11 +118,14 @@ class Component(Restartable):
             "modules": MODULES[name],
         }
         self._log.unlink(missing_ok=True)
+        self._sessions = sessions
         self._dead: set[int] = set()
         self.start()
 
     def start(self) -> None:
         self.pid = self._airflow.ask({"start": self._start})
+        with self._sessions.open("a") as file:
+            print(self.pid, file=file)
         self._handle = os.pidfd_open(self.pid)
         self._exit_code: int | None = None
 

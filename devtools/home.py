@@ -4,15 +4,20 @@ import base64
 import fcntl
 import json
 import os
+import pwd
 import secrets
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError
 
 USER = "admin"
+
+#: The least free space of a home at its start. A new database takes 60 MiB.
+_LEAST_SPACE = 200 * 2**20
 
 
 class Home:
@@ -33,13 +38,16 @@ class Home:
         self.tensorboard = root / "tensorboard"  # TensorBoard's event files, one folder per run
         self.s3 = root / "s3.env"  # how clients use the S3 server, as lines NAME=VALUE for a shell
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
+        self.secrets = root / "secrets.json"
+        self.sessions = root / "sessions"  # the ids of the sessions of Airflow's components
 
     def make(self) -> None:
         """Make the folders, readable by this user only: the database holds Airflow's secrets.
 
         Raises:
-            FinalError: they cannot be made here.
+            FinalError: they cannot be made here, or there is too little space.
         """
+        self.check_owner()
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.airflow, self.store, self.scratch, self.logs):
@@ -49,6 +57,27 @@ class Home:
                 f"{self.root} cannot be the folder of a local Airflow: {error.strerror}, at "
                 f"{error.filename}; name another one by HOME_DIR=FOLDER"
             ) from error
+        free = shutil.disk_usage(self.root).free
+        if free < _LEAST_SPACE:
+            raise FinalError(
+                f"{free // 2**20} MiB are free in {self.root}, and a local Airflow needs "
+                f"{_LEAST_SPACE // 2**20} MiB; free some space, or name another folder by "
+                "HOME_DIR=FOLDER"
+            )
+
+    def check_owner(self) -> None:
+        """Check that this user made the home, as the files of two users exclude each other.
+
+        Raises:
+            FinalError: another user did.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            owner = self.secrets.stat().st_uid
+            if owner != os.geteuid():
+                raise FinalError(
+                    f"the Airflow in {self.root} is that of the user {_name_of(owner)}; use it as "
+                    "that user, or name another folder by HOME_DIR=FOLDER"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +93,7 @@ class Secrets:
     @classmethod
     def of(cls, home: Home) -> "Secrets":
         """The secrets of this home, created by the first call and unchanged afterwards."""
-        path = home.root / "secrets.json"
+        path = home.secrets
         kept = json.loads(path.read_text()) if path.exists() else {}
         made = cls(
             password=secrets.token_urlsafe(12),
@@ -79,6 +108,13 @@ class Secrets:
             write_private(path, json.dumps(asdict(ours)))
         write_private(home.passwords, json.dumps({USER: ours.password}))
         return ours
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def write_private(path: Path, text: str) -> None:

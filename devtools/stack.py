@@ -6,7 +6,7 @@ whatever their parent is by then.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -193,7 +193,7 @@ def _start_with(
 
     def start(name: str, subcommand: str, extra: dict[str, str]) -> Component:
         log = home.logs / f"{name}.log"
-        component = Component(name, subcommand, environment | extra, airflow, log)
+        component = Component(name, subcommand, environment | extra, airflow, log, home.sessions)
         exits.callback(component.kill)  # leaves no zombie
         return component
 
@@ -245,11 +245,16 @@ def marked(root: Path, chosen: Callable[[dict[str, str]], bool] = bool) -> list[
     ``chosen`` decides by the environment of a process.
     """
     found = []
+    sessions = _sessions(root)
     for process in psutil.process_iter():
         try:
             environment = process.environ()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # ended meanwhile, or owned by another user
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:  # owned by another user, or by Airflow's supervision of a task
+            if not _is_hidden_member(process, sessions):
+                continue
+            environment = {MARK: str(root), "AIRFLOW_HOME": ""}
         if (
             environment.get(MARK) == str(root)
             and process.pid != os.getpid()
@@ -257,6 +262,26 @@ def marked(root: Path, chosen: Callable[[dict[str, str]], bool] = bool) -> list[
         ):
             found.append(process)
     return found
+
+
+def _sessions(root: Path) -> set[int]:
+    """The sessions of the components that were started since all processes were ended."""
+    try:
+        return set(map(int, Home(root).sessions.read_text().split()))
+    except FileNotFoundError:
+        return set()
+
+
+def _is_hidden_member(process: psutil.Process, sessions: Collection[int]) -> bool:
+    """Whether a process is of this user, and of a component's session.
+
+    Airflow hides the environment of a process that supervises a task, even from its own user
+    (PR_SET_DUMPABLE). The id of a session is not given to another process while it has members.
+    """
+    try:
+        return process.uids().real == os.getuid() and os.getsid(process.pid) in sessions
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return False
 
 
 def end_marked(root: Path) -> int:
@@ -272,6 +297,7 @@ def end_marked(root: Path) -> int:
     _kill(root, lambda process: "AIRFLOW_HOME" in process and SERVER not in process)
     _terminate(root, lambda process: SERVER not in process, _GRACE)
     _terminate(root, bool, _SERVER_GRACE)
+    Home(root).sessions.unlink(missing_ok=True)
     return count
 
 

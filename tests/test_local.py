@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -290,6 +291,52 @@ def test_what_is_stopped_saves_to_servers_that_are_still_there(tmp_path: Path) -
         assert end_marked(tmp_path) == 3
         said = [each.stdout.read() for each in (server, task) if each.stdout is not None]
         assert said == ["saved\n", ""]
+
+
+@pytest.mark.process
+def test_a_process_that_supervises_a_task_is_ended_although_airflow_hides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its component has ended, and no user but root can read its environment."""
+    program = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)"
+    component = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    hidden = psutil.Process(int(component.communicate()[0]))
+    readable = psutil.Process.environ
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        if process.pid == hidden.pid:
+            raise psutil.AccessDenied(process.pid)
+        return readable(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    assert end_marked(tmp_path) == 0
+    assert hidden.is_running()
+    Home(tmp_path).sessions.write_text(f"{component.pid}\n")
+    assert end_marked(tmp_path) == 1
+    assert not hidden.is_running() or hidden.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_disk_without_room_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=3 * 2**20))
+    with pytest.raises(FinalError, match="3 MiB are free in .*, and a local Airflow needs 200"):
+        Home(tmp_path).make()
+
+
+def test_the_home_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+    Secrets.of(home)
+    before = home.passwords.stat()
+    monkeypatch.setattr(os, "geteuid", lambda: before.st_uid + 1)
+    with held(home, "up", "http://127.0.0.1:1"), pytest.raises(FinalError, match="as that user"):
+        devtools.up(home, tmp_path, 2)
+    assert home.passwords.stat() == before
 
 
 @pytest.mark.process
