@@ -171,6 +171,13 @@ def test_a_metric_that_has_no_value_in_a_slice_is_not_passed(model):
     assert "mae of country=IT is nan, no finite number" in failed["country=IT"]
 
 
+def test_a_slice_of_one_class_has_no_auc(model):
+    rules = [no_worse("auc", slices=["label"]), no_worse("accuracy", slices=["label"])]
+    outcome = judged(model, rules, records(2000, wrong=0.0))
+    verdicts = [each.verdict for each in outcome.verdicts]
+    assert verdicts == ["pass", *["too few records"] * 2, *["pass"] * 3]
+
+
 def test_a_function_of_the_module_is_a_metric(model):
     def cost(y_true, y_pred, weight):
         assert weight is None

@@ -323,7 +323,7 @@ def test_a_disk_without_room_is_named_before_anything_starts(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=3 * 2**20))
-    with pytest.raises(FinalError, match="3 MiB are free in .*, and a local Airflow needs 200"):
+    with pytest.raises(FinalError, match=r"3 MiB are free in .*, and a local Airflow needs 200"):
         Home(tmp_path).make()
 
 

@@ -99,6 +99,26 @@ class CellMetrics:
             states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
         return states
 
+    def undefined(self, states: States) -> frozenset[str]:
+        """The names of metrics that have no value for one state: an AUC without both classes.
+
+        Keras's value is 0 then.
+        """
+        own = {metric.name: metric for metric in self._compiled.metrics}
+        every = own | {name: metric for name, (metric, _) in self._extra.items()}
+        others = [each for metric, _ in self._extra.values() for each in metric.variables]
+        variables = [*self._compiled.variables, *others]
+        by_variable = {id(each): value for each, value in zip(variables, states, strict=True)}
+
+        def lacks_a_class(metric: keras.metrics.AUC) -> bool:
+            counts = (metric.true_positives, metric.false_negatives)
+            no_counts = (metric.false_positives, metric.true_negatives)
+            sides = (sum(by_variable[id(each)][0] for each in side) for side in (counts, no_counts))
+            return any(np.any(side == 0) for side in sides)
+
+        aucs = {name: each for name, each in every.items() if isinstance(each, keras.metrics.AUC)}
+        return frozenset(name for name, metric in aucs.items() if lacks_a_class(metric))
+
     def _results_of(self, states: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         return tf.vectorized_map(self._result, states)
 

@@ -16,10 +16,14 @@ from aerotrain.evaluation.slices import Slicing
 
 @dataclass(frozen=True)
 class Figures:
-    """The metrics of one model in one slice: each value, and its values in the samples."""
+    """The metrics of one model in one slice: each value, and its values in the samples.
+
+    ``undefined`` are the names of those that the records of the slice do not determine.
+    """
 
     values: Mapping[str, float]
     sampled: Mapping[str, Floats]
+    undefined: frozenset[str]
 
 
 @dataclass
@@ -90,6 +94,7 @@ class Sums:
         return Figures(
             {name: float(each[0]) for name, each in results.items()},
             {name: each[1:] for name, each in results.items()},
+            self.metrics.undefined([each[0] for each in drawn]),
         )
 
     def estimate(self, figures: Figures, name: str, number: int) -> Estimate:

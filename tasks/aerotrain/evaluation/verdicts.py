@@ -64,9 +64,10 @@ class Judge:
             return self._compared(rule, name, places)
         verdicts = []
         for sums, number in places:
-            found = sums.estimate(self.figures(sums, CANDIDATE, number), name, number)
+            figures = self.figures(sums, CANDIDATE, number)
+            found = sums.estimate(figures, name, number)
             seen = _seen(rule, name, sums, number, found)
-            judged = _has_enough(rule, sums, number)
+            judged = _has_enough(rule, sums, number) and name not in figures.undefined
             verdicts.append(bounded(rule, seen) if judged else _too_few(rule, seen))
         return verdicts
 
@@ -85,7 +86,11 @@ class Judge:
             }
             if not math.isfinite(ours.values[name]) and math.isfinite(theirs.values[name]):
                 judged.append(Verdict(**seen, verdict=FAIL, reason=_not_finite(seen)))
-            elif not _has_enough(rule, sums, number) or not difference.is_known:
+            elif (
+                not _has_enough(rule, sums, number)
+                or not difference.is_known
+                or name in ours.undefined
+            ):
                 judged.append(_too_few(rule, seen))
             else:
                 gain = Estimate(sign * difference.value, difference.error, difference.freedom)
