@@ -31,7 +31,7 @@ OSV ?=
 IGNORE ?=
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare
+BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare gate
 
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 

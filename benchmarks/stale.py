@@ -19,6 +19,7 @@ _PREPARING = ("tasks/aerotrain/data",)
 #: The code that each table measures, in addition to the benchmark itself.
 MEASURED: Mapping[str, Sequence[str]] = {
     "chaos": ("plugins", "tasks", "tests/chaos", "benchmarks/fault_injection.py"),
+    "gate": ("tasks/aerotrain/evaluation", "tasks/aerotrain/serving/served.py"),
     "input": (*_TRAINING, *_PREPARING, "tasks/aerotrain/store", "benchmarks/orders.py"),
     "network": _TRAINING,
     "pipeline": ("plugins", "tasks", "dags", "devtools"),
