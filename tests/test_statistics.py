@@ -195,7 +195,7 @@ def test_any_numbers_are_described_compared_and_shown(values: Any) -> None:
     known = values[~np.isnan(values)]
     assert column["missing"] == len(values) - len(known)
     assert column["distinct"] == len(np.unique(known))
-    assert "1 columns" in shown(summary)
+    assert "1 column" in shown(summary)
     assert changes(summary, summary, drift(0.01)) == []
     if not len(known):
         assert "min" not in column
