@@ -204,4 +204,4 @@ FAULTS: tuple[Fault | HostFault | DagFault, ...] = (
 EPOCHS: Mapping[str, int] = {SERVED: 300, GANG: 300, ALONE: 750}
 
 #: The same for faults after which Airflow must first time the task out, and then retry it.
-EPOCHS_OF_A_RUN: Mapping[str, int] = {SERVED: 250, ALONE: 1000}
+EPOCHS_OF_A_RUN: Mapping[str, int] = {SERVED: 250, ALONE: 500}
