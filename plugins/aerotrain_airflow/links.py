@@ -48,15 +48,23 @@ class OutputLink(StoreLink):
         return prefix_of(**place_of(operator, ti, settings)) + "/"
 
 
-class EventLogLink(StoreLink):
+class OutputFileLink(StoreLink):
+    """A file in the output of every task that runs ``module``."""
+
+    module: str
+    key: str
+
+    def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
+        if operator.job.get("module") != self.module:
+            return ""
+        return f"{prefix_of(**place_of(operator, ti, settings))}/{self.key}"
+
+
+class EventLogLink(OutputFileLink):
     """The event log of a training: failures, restarts, checkpoints and the goodput."""
 
     name = "Event log"
-
-    def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
-        if operator.job.get("module") != "aerotrain.train":
-            return ""
-        return f"{prefix_of(**place_of(operator, ti, settings))}/{RUN_LOG}"
+    module, key = "aerotrain.train", RUN_LOG
 
 
 class StatisticsLink(StoreLink):
@@ -72,15 +80,11 @@ class StatisticsLink(StoreLink):
         return f"{data}/{PAGE}" if isinstance(data, str) and "://" in data else ""
 
 
-class CardLink(StoreLink):
+class CardLink(OutputFileLink):
     """The card of an evaluation: the verdicts, and the metrics by slice."""
 
     name = "Card"
-
-    def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
-        if operator.job.get("module") != "aerotrain.evaluate":
-            return ""
-        return f"{prefix_of(**place_of(operator, ti, settings))}/{CARD}"
+    module, key = "aerotrain.evaluate", CARD
 
 
 def browsable(url: str, variables: Mapping[str, str]) -> str:

@@ -47,8 +47,9 @@ def run(replica: Replica) -> dict[str, Any]:
             does not exist; the baseline cannot be loaded, or does not fit the data.
     """
     arguments = EvaluateArguments.of(replica.job.arguments)
+    trained = ModelManifest.load(arguments.model)
     baseline = baseline_of(replica, arguments)
-    outcome = evaluate(replica, arguments, baseline)
+    outcome = evaluate(replica, arguments, trained, baseline)
     failures = [*not_finite(outcome.metrics), *outcome.failures]
     if arguments.compares and baseline is None:
         first = "there is no exported version to compare with"
@@ -67,11 +68,11 @@ def run(replica: Replica) -> dict[str, Any]:
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
         "passed": not failures,
-        "candidate": candidate_of(replica, arguments),
+        "candidate": candidate_of(replica, arguments, trained),
     }
     url = f"{replica.job.prefix}/{KEY}"
     store = open_store(replica.job.prefix)
-    page = card(document, f"{replica.job.run}")
+    page = card(document, replica.job.run)
     store.put(CARD, page.encode())
     store.put(KEY, json_text(document).encode())
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
@@ -85,9 +86,10 @@ def run(replica: Replica) -> dict[str, Any]:
     return dict(outcome.metrics)
 
 
-def candidate_of(replica: Replica, arguments: EvaluateArguments) -> dict[str, Any]:
+def candidate_of(
+    replica: Replica, arguments: EvaluateArguments, trained: ModelManifest
+) -> dict[str, Any]:
     """What the model is made of, for people."""
-    trained = ModelManifest.load(arguments.model)
     return {
         "run": replica.job.run,
         "model": arguments.model,
@@ -112,9 +114,10 @@ def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
     return None if version is None else f"{store.url}/{version}"
 
 
-def evaluate(replica: Replica, arguments: EvaluateArguments, baseline: str | None) -> Outcome:
+def evaluate(
+    replica: Replica, arguments: EvaluateArguments, trained: ModelManifest, baseline: str | None
+) -> Outcome:
     """The outcome over all records of the split, each once."""
-    trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
     schema = dataset.schema
     _check_group(arguments.group, dataset)

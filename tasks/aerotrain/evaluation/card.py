@@ -7,7 +7,7 @@ from typing import Any
 
 from aerotrain.contract.errors import counted
 from aerotrain.data.statistics.axis import text_of
-from aerotrain.data.statistics.markup import POLICY, STYLE, isolated, table, text
+from aerotrain.data.statistics.markup import document, isolated, table, text
 from aerotrain.evaluation.verdicts import FAIL, PASS
 
 _STYLE = """
@@ -27,32 +27,28 @@ _WIDTH, _HEIGHT, _DOT = 100.0, 10.0, 2.2
 Verdict = Mapping[str, Any]
 
 
-def card(document: Mapping[str, Any], title: str) -> str:
+def card(found: Mapping[str, Any], title: str) -> str:
     """The page of what ``metrics.json`` holds."""
-    accepted = document["passed"]
-    reasons = "".join(f"<li>{isolated(each)}</li>" for each in document["failures"])
-    head = "accepted" if accepted else '<span class="warn">refused</span>'
-    records = counted(document["records"], "record")
-    by_rule = groupby(document["verdicts"], key=lambda each: str(each["rule"]))
+    reasons = "".join(f"<li>{isolated(each)}</li>" for each in found["failures"])
+    head = "accepted" if found["passed"] else '<span class="warn">refused</span>'
+    records = counted(found["records"], "record")
+    by_rule = groupby(found["verdicts"], key=lambda each: str(each["rule"]))
     rules = "".join(_rule(name, list(verdicts)) for name, verdicts in by_rule)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Evaluation of {text(title)}</title><style>{STYLE}{_STYLE}</style>"
+    body = (
         f"<h1>{text(title)}: {head}</h1>"
-        f"<p>{records} of the split {text(document['split'])}</p><ul>{reasons}</ul>"
-        f"{_metrics(document)}{rules}{_sources(document)}</html>\n"
+        f"<p>{records} of the split {text(found['split'])}</p><ul>{reasons}</ul>"
+        f"{_metrics(found)}{rules}{_sources(found)}"
     )
+    return document(f"Evaluation of {title}", body, _STYLE)
 
 
-def _metrics(document: Mapping[str, Any]) -> str:
+def _metrics(found: Mapping[str, Any]) -> str:
     """A table of the metrics over all records, of both models."""
-    baseline = document["baseline"]
+    baseline = found["baseline"]
     heads = ["metric", "value", "95 % interval", *(["baseline"] if baseline else [])]
     rows = []
-    for name, value in document["metrics"].items():
-        low, high = document["intervals"].get(name, (math.nan, math.nan))
+    for name, value in found["metrics"].items():
+        low, high = found["intervals"].get(name, (math.nan, math.nan))
         row = [isolated(name, 60), _number(value), _interval(low, high)]
         rows.append([*row, *([_number(baseline["metrics"][name])] if baseline else [])])
     return f'<h2>Metrics</h2><div class="table">{table(rows, heads)}</div>'
@@ -114,10 +110,10 @@ def _plot(low: float, value: float, high: float, bound: float) -> str:
     )
 
 
-def _sources(document: Mapping[str, Any]) -> str:
+def _sources(found: Mapping[str, Any]) -> str:
     """What the candidate is made of."""
-    baseline = document["baseline"]
-    rows = {**document["candidate"], "baseline": baseline["url"] if baseline else "none"}
+    baseline = found["baseline"]
+    rows = {**found["candidate"], "baseline": baseline["url"] if baseline else "none"}
     cells = ([isolated(name, 60), isolated(str(value), 2000)] for name, value in rows.items())
     return f'<h2>Made of</h2><div class="table">{table(cells, kind="source")}</div>'
 

@@ -1,12 +1,12 @@
 """Confidence intervals of metrics, by a bootstrap over groups of records.
 
-Every record belongs to one of ``GROUPS`` groups, by a hash. The state of a metric is the sum of its
-states over groups, so a sample of groups, drawn with replacement, is a sum of their states. This is
-the bootstrap of grouped data (B. Efron, R. Tibshirani, An Introduction to the Bootstrap, 1993,
-sections 6 and 12): records that depend on each other, such as those of one user, stay together if
-they are grouped by the user. The standard error is that of the samples, and the interval is
-Student's, with one degree of freedom less than groups. Unlike quantiles of the samples, its
-probabilities can be as small as Holm's correction over many slices needs.
+Every record belongs to one of ``GROUPS`` groups, which ``records.py`` chooses. The state of a
+metric is the sum of its states over groups, so a sample of groups, drawn with replacement, is a sum
+of their states. This is the bootstrap of grouped data (B. Efron, R. Tibshirani, An Introduction
+to the Bootstrap, 1993, sections 6 and 12): records that depend on each other, such as those of one
+user, stay together if they are grouped by the user. The standard error is that of the samples, and
+the interval is Student's, with one degree of freedom less than groups. Unlike quantiles of the
+samples, its probabilities can be as small as Holm's correction over many slices needs.
 """
 
 from collections.abc import Sequence

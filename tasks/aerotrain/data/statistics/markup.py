@@ -74,6 +74,16 @@ _SHOWN = {number: 0x2400 + number for number in range(0x20) if chr(number) not i
 }
 
 
+def document(title: str, body: str, style: str = "") -> str:
+    """A self-contained HTML document of ``body``, which is markup; ``title`` is text."""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{text(title)}</title><style>{STYLE}{style}</style>{body}</html>\n"
+    )
+
+
 def text(value: str, length: int | None = None) -> str:
     """A value as the content of an element or of a quoted attribute, cut to ``length``."""
     if length is not None and len(value) > length:

@@ -9,7 +9,7 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Split
 from aerotrain.data.statistics.axis import duration_of, text_of
 from aerotrain.data.statistics.drift import Change, changes, kinds
-from aerotrain.data.statistics.markup import POLICY, STYLE, isolated, table, text
+from aerotrain.data.statistics.markup import document, isolated, table, text
 from aerotrain.data.statistics.pictures import Sheet
 from aerotrain.data.statistics.plots import (
     MOST_BARS,
@@ -72,16 +72,13 @@ def page(
         _section(number, name, now, comparison, budget, label) for number, name in enumerate(names)
     )
     classes = names_of(now.summary.get(label, {}))
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Statistics of {text(now.url)}</title><style>{STYLE}</style>"
+    body = (
         f"<h1>{counted(records, 'record')}, {counted(len(now.summary), 'column')}</h1>"
         f"<p>{text(now.url)}</p>"
         f"{_splits(splits, classes)}{_inferred(inferred)}"
-        f"{_compared(comparison, names) if comparison else ''}{sections}</html>\n"
+        f"{_compared(comparison, names) if comparison else ''}{sections}"
     )
+    return document(f"Statistics of {now.url}", body)
 
 
 def _records(described: Described) -> int:
