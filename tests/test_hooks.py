@@ -1,10 +1,13 @@
 """The hooks of a training, called directly: what each does at which point of the loop."""
 
+from contextlib import contextmanager
+
 import keras
 import numpy as np
 import pytest
 
 from aerotrain.contract.event_log import CHIEF_LOG, EventType, read
+from aerotrain.contract.status import Progress
 from aerotrain.replica import Preempted
 from aerotrain.training import chief
 from aerotrain.training.background.services import BackgroundServices
@@ -12,6 +15,7 @@ from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import TrainState, UserCallbacks
+from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.step_runner import StepsRun
 from aerotrain.training.strategies import ENGINES
@@ -25,14 +29,23 @@ EVERY = 20  # steps of one execution
 @pytest.fixture(scope="module")
 def context(digits):
     """The parts of a training of two epochs, of which no step was run."""
-    replica = digits.replica(
-        "train",
-        "hooks",
-        model="calling",
-        data=digits.data,
-        epochs=EPOCHS,
-        hparams={"callbacks": {"Telling": {}, "EarlyStopping": {"monitor": "loss"}}},
-    )
+    callbacks = {"Telling": {}, "EarlyStopping": {"monitor": "loss"}}
+    with parts_of(
+        digits, "hooks", model="calling", epochs=EPOCHS, hparams={"callbacks": callbacks}
+    ) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def short_epochs(digits):
+    """The parts of a training of 50,000 epochs with one step each."""
+    with parts_of(digits, "short", model="small", epochs=50_000, batch_size=4096) as context:
+        yield context
+
+
+@contextmanager
+def parts_of(digits, run, **arguments):
+    replica = digits.replica("train", run, data=digits.data, **arguments)
     pipeline = chief._input_pipeline(replica)
     with BackgroundServices.of(replica, pipeline.arguments) as services:
         yield chief._context(replica, pipeline, services, ENGINES["one_device"])
@@ -147,6 +160,33 @@ def test_an_interval_longer_than_the_training_is_warned_of_once(context, capsys)
         clock.now += 60.0
     said = capsys.readouterr().out
     assert said.count("warning: checkpoint_interval is 10000, and this training takes about") == 1
+
+
+def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records(
+    short_epochs, capsys
+):
+    clock = Clock()
+    hook = Report(short_epochs, clock)
+    state = begin(short_epochs, hook)
+    for step in range(1, 4):
+        state.advance(step, StepsRun(1, short_epochs.step.metrics.zero))
+        hook.on_execution(state)
+        state.move_to(step, short_epochs.schedule)
+        clock.now += 2.0
+    said = capsys.readouterr().out
+    warning = (
+        "warning: batch_size is 4,096, and the split 'train' has 1,249 records: each step takes "
+        "all of them, so an epoch is one step\n"
+    )
+    assert said.count(warning) == said.count("batch_size") == 1
+    last = [seen for line in said.splitlines() if (seen := Progress.parse(line))][-1]
+    assert last.examples_per_second == pytest.approx(1249 / 2, abs=1)
+    assert last.seconds_left == pytest.approx(2.0 * (50_000 - 3), rel=0.01)
+
+
+def test_a_batch_size_of_the_records_is_not_warned_of(context, capsys):
+    begin(context, Report(context, Clock()))
+    assert "batch_size" not in capsys.readouterr().out
 
 
 def test_validation_measures_the_current_weights_and_remembers_the_best(context):

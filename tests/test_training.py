@@ -60,6 +60,15 @@ def test_the_smaller_last_batch_of_an_epoch_is_a_step():
     assert (schedule.position(85), schedule.position(80)) == ((2, 5), (2, 0))
 
 
+@pytest.mark.parametrize(
+    ("full_batches", "done"),
+    [(False, [0, 32, 1248, 1249, 1281]), (True, [0, 32, 1248, 1280, 1312])],
+)
+def test_a_smaller_last_batch_counts_with_the_records_it_has(full_batches, done):
+    schedule = Schedule(records=1249, batch_size=32, epochs=3, full_batches=full_batches)
+    assert [schedule.records_after(step) for step in (0, 1, 39, 40, 41)] == done
+
+
 def test_an_interval_is_due_once_per_period():
     now = [0.0]
     every = Interval(10, lambda: now[0])
@@ -79,11 +88,11 @@ def test_progress_is_printed_at_first_more_often():
 
 
 def test_the_pace_is_that_of_the_latest_progress():
-    pace = Pace(batch_size=32)
-    assert pace.at(0.0, 100) is None  # the first steps include the compilation
-    assert pace.at(2.0, 110) == 160.0
+    pace = Pace()
+    assert pace.at(0.0, 3200) is None  # the first steps include the compilation
+    assert pace.at(2.0, 3520) == 160.0
     for second in range(3, 30):
-        last = pace.at(second, 110 + 10 * second)
+        last = pace.at(second, 3520 + 320 * second)
     assert last == 320.0
 
 

@@ -54,6 +54,8 @@ class InputPipeline:
             records=self.split.records,
             batch_size=self.arguments.batch_size,
             epochs=self.arguments.epochs,
+            # Replicas that read their own shards repeat them without end.
+            full_batches=self.service is not None or self.job.rules.ps > 0,
         )
 
     @cached_property

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from aerotrain.contract.errors import counted
 from aerotrain.contract.status import Progress
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
+from aerotrain.training.input.shards import TRAIN_SPLIT
 
 _FOLDER = "tensorboard"
 _SECONDS_BETWEEN_POINTS = 1.0
@@ -26,15 +28,14 @@ class Pace:
     What happens before the first call does not count: TensorFlow traces and compiles.
     """
 
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
+    def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque(maxlen=_POINTS_IN_PACE)
 
-    def at(self, now: float, step: int) -> float | None:
-        """The pace when ``step`` steps are done at ``now`` seconds; None if it is unknown."""
-        since, first = self._marks[0] if self._marks else (now, step)
-        self._marks.append((now, step))
-        return (step - first) * self._batch_size / (now - since) if now > since else None
+    def at(self, now: float, examples: int) -> float | None:
+        """The pace when ``examples`` are done at ``now`` seconds; None if it is unknown."""
+        since, first = self._marks[0] if self._marks else (now, examples)
+        self._marks.append((now, examples))
+        return (examples - first) / (now - since) if now > since else None
 
 
 class Report(Hook):
@@ -56,7 +57,8 @@ class Report(Hook):
         self._begun = False
         self._point = Interval(_SECONDS_BETWEEN_POINTS, self._clock)
         self._line = GrowingInterval(_SECONDS_BETWEEN_POINTS, _SECONDS_BETWEEN_LINES, self._clock)
-        self._pace = Pace(self._context.schedule.batch_size)
+        self._pace = Pace()
+        self._warn_of_large_batch()
 
     def on_execution(self, state: TrainState) -> None:
         schedule = self._context.schedule
@@ -65,7 +67,7 @@ class Report(Hook):
             return
         self._begun = True
         loss = main_loss(state.results(self._context.step.metrics))
-        pace = self._pace.at(self._clock(), state.step)
+        pace = self._pace.at(self._clock(), schedule.records_after(state.step))
         if self._line.due() or is_first_or_last:
             print(self._progress(state.step, loss, pace), flush=True)
         values = {"loss": loss}
@@ -78,7 +80,7 @@ class Report(Hook):
 
     def _progress(self, step: int, loss: float, pace: float | None) -> Progress:
         schedule = self._context.schedule
-        left = (schedule.steps - step) * schedule.batch_size
+        left = schedule.records_after(schedule.steps) - schedule.records_after(step)
         seconds = left / pace if pace else None
         return Progress(
             step=step,
@@ -94,6 +96,18 @@ class Report(Hook):
         print(f"epoch {state.epoch + 1} of {schedule.epochs}: {values}", flush=True)
         step = (state.epoch + 1) * schedule.steps_per_epoch
         self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
+
+    def _warn_of_large_batch(self) -> None:
+        schedule = self._context.schedule
+        if schedule.batch_size <= schedule.records:
+            return
+        taken = "records more than once" if schedule.full_batches else "all of them"
+        print(
+            f"warning: batch_size is {schedule.batch_size:,}, and the split {TRAIN_SPLIT!r} has "
+            f"{counted(schedule.records, 'record')}: each step takes {taken}, so an epoch is one "
+            "step",
+            flush=True,
+        )
 
     def on_save(self, state: TrainState) -> None:
         self._events.flush()

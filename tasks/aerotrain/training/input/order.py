@@ -36,15 +36,20 @@ ORDER_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """``epochs`` passes over ``records`` records, in batches of ``batch_size``."""
+    """``epochs`` passes over ``records`` records, in batches of ``batch_size``.
+
+    The last batch of an epoch is smaller, unless with ``full_batches`` the records of the next one
+    follow.
+    """
 
     records: int
     batch_size: int
     epochs: int
+    full_batches: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that read each record once; the last batch may be smaller."""
+        """Steps that read each record once."""
         return -(-self.records // self.batch_size)
 
     @property
@@ -55,6 +60,13 @@ class Schedule:
     def position(self, step: int) -> tuple[int, int]:
         """The epoch, from 0, that follows ``step`` steps, and its number of steps done."""
         return divmod(step, self.steps_per_epoch)
+
+    def records_after(self, step: int) -> int:
+        """The number of records that ``step`` steps take, each in as many epochs as there are."""
+        if self.full_batches:
+            return step * self.batch_size
+        epoch, done = self.position(step)
+        return epoch * self.records + done * self.batch_size
 
 
 @dataclass(frozen=True)
