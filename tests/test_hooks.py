@@ -1,5 +1,6 @@
 """The hooks of a training, called directly: what each does at which point of the loop."""
 
+import re
 from contextlib import contextmanager
 
 import keras
@@ -187,6 +188,40 @@ def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records
 def test_a_batch_size_of_the_records_is_not_warned_of(context, capsys):
     begin(context, Report(context, Clock()))
     assert "batch_size" not in capsys.readouterr().out
+
+
+def epochs_printed(context, hook, count, clock, seconds, *, best=()):
+    """The numbers of the epochs with a line, when ``count`` epochs take so many seconds each."""
+    state = begin(context, hook)
+    for epoch in range(count):
+        clock.now += seconds
+        state.move_to(epoch, context.schedule)
+        state.metrics, state.is_best = {"loss": 1.0}, epoch + 1 in best
+        hook.on_epoch_end(state)
+    hook.on_end(state)
+
+
+def test_each_epoch_of_a_short_training_has_a_line(short_epochs, capsys):
+    clock = Clock()
+    epochs_printed(short_epochs, Report(short_epochs, clock), 1000, clock, 0.001)
+    assert lines_of_epochs(capsys.readouterr().out) == list(range(1, 1001))
+
+
+def test_many_short_epochs_have_a_line_each_second_and_the_best_and_last_have_one(
+    short_epochs, capsys
+):
+    clock = Clock()
+    hook = Report(short_epochs, clock)
+    epochs_printed(short_epochs, hook, 5000, clock, 1 / 512, best={1100})
+    said = capsys.readouterr().out
+    assert said.count("from here on, the log has at most one epoch each second") == 1
+    printed = lines_of_epochs(said)
+    assert printed[:1000] == list(range(1, 1001))
+    assert printed[1000:] == [1001, 1100, *range(1513, 5000, 512), 5000]
+
+
+def lines_of_epochs(said):
+    return [int(each) for each in re.findall(r"^epoch (\d+) of 50000: loss=1.0000$", said, re.M)]
 
 
 def test_validation_measures_the_current_weights_and_remembers_the_best(context):

@@ -21,6 +21,10 @@ _SECONDS_BETWEEN_POINTS = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
 _POINTS_IN_PACE = 10
 
+#: Epochs of which each has a line in the log. A line each for all of 50,000 would be megabytes.
+_EPOCHS_WITH_LINES = 1000
+_SECONDS_BETWEEN_EPOCHS = 1.0
+
 
 class Pace:
     """Examples per second, over the last few calls.
@@ -42,8 +46,9 @@ class Report(Hook):
     """Prints progress, and writes TensorBoard's event files.
 
     A line is printed after the first execution, which shows that TensorFlow has traced and
-    compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. The curves of
-    TensorBoard have a point for each second.
+    compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each epoch has a
+    line, but after a thousand only one each second, the best, whose weights are saved, and the
+    last. The curves of TensorBoard have a point for each second, and for each epoch.
     """
 
     def __init__(
@@ -58,6 +63,10 @@ class Report(Hook):
         self._point = Interval(_SECONDS_BETWEEN_POINTS, self._clock)
         self._line = GrowingInterval(_SECONDS_BETWEEN_POINTS, _SECONDS_BETWEEN_LINES, self._clock)
         self._pace = Pace()
+        self._epoch_line = Interval(_SECONDS_BETWEEN_EPOCHS, self._clock)
+        self._epochs = 0
+        #: The line of the last epoch, if it was not printed.
+        self._skipped = ""
         self._warn_of_large_batch()
 
     def on_execution(self, state: TrainState) -> None:
@@ -93,9 +102,23 @@ class Report(Hook):
     def on_epoch_end(self, state: TrainState) -> None:
         schedule = self._context.schedule
         values = " ".join(f"{name}={value:.4f}" for name, value in state.metrics.items())
-        print(f"epoch {state.epoch + 1} of {schedule.epochs}: {values}", flush=True)
+        line = f"epoch {state.epoch + 1} of {schedule.epochs}: {values}"
+        self._epochs += 1
+        if self._epochs <= _EPOCHS_WITH_LINES or state.is_best or self._epoch_line.due():
+            print(line, flush=True)
+            self._skipped = ""
+        else:
+            self._skipped = line
+        if self._epochs == _EPOCHS_WITH_LINES < schedule.epochs:
+            print(
+                "from here on, the log has at most one epoch each second, and the best", flush=True
+            )
         step = (state.epoch + 1) * schedule.steps_per_epoch
         self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
+
+    def on_end(self, state: TrainState) -> None:
+        if self._skipped:
+            print(self._skipped, flush=True)
 
     def _warn_of_large_batch(self) -> None:
         schedule = self._context.schedule
