@@ -20,9 +20,10 @@ from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import PAGE, STATISTICS, Shard, Split, load_statistics
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Columns, column_of
+from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.axis import BINS, Axis
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.page import Comparison, Described, page
+from aerotrain.data.statistics.page import Comparison, Described, Rejections, page
 from aerotrain.data.statistics.pictures import CLASS_BYTES, CLASSES, OF_CLASS, png, reduced
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
@@ -368,6 +369,37 @@ def test_a_run_that_fails_by_drift_leaves_a_page_that_shows_it(tmp_path: Path) -
     assert url != first
     text = Elements(open_store(url).get(PAGE).decode()).text
     assert f"Compared with {first}, of 1,000 records: 1 change" in text
+
+
+def test_the_page_shows_what_was_rejected_and_where_all_of_it_is(tmp_path: Path) -> None:
+    folder, store = tmp_path / "in", (tmp_path / "store").as_uri()
+    folder.mkdir()
+    lines = [f"{number},{number % 2}" for number in range(98)]
+    (folder / "a.csv").write_text("\n".join(["x,label", *lines, "5,", "7,", ""]))
+    (folder / "_SUCCESS").touch()
+    source = {"kind": "csv", "url": folder.as_uri(), "types": {"x": "float32", "label": "int64"}}
+    url = prepare(store, tmp_path, source, max_rejected=2)
+    found = Elements(open_store(url).get(PAGE).decode())
+    assert f"2 records were rejected (2.0%); {url}/quarantine/00000.jsonl has them" in found.text
+    assert re.search(r"a\.csvbyte 4\d\d", found.text)
+    assert "hidden files_SUCCESS; not read" in found.text
+
+    (folder / "a.csv").write_text("\n".join(["x,label", *lines, ""]))
+    other = prepare(store, tmp_path, source)
+    assert "rejected" not in open_store(other).get(PAGE).decode()
+    output = tmp_path / "page.html"
+    with pytest.raises(SystemExit):
+        main(["compare", other, url, "-o", str(output)])
+    assert "2 records were rejected" in output.read_text()
+
+
+def test_many_rejected_records_are_cut_and_counted() -> None:
+    rejected = [Rejected("file:///x.csv", number, "line", "no number") for number in range(10)]
+    now = described(x=np.arange(988.0))
+    rejections = Rejections(count=12, first=rejected, url="file:///store/quarantine/")
+    text = Elements(page(now, {}, rejections=rejections)).text
+    assert "12 records were rejected (1.2%); file:///store/quarantine/ has them" in text
+    assert text.count("no number") == 10
 
 
 def test_dates_and_timestamps_of_a_source_are_shown_as_dates(tmp_path: Path) -> None:

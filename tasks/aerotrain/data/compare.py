@@ -2,6 +2,7 @@
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset, load_pictures, load_statistics
+from aerotrain.data.prepare.finalize import rejections_of, written_partitions
 from aerotrain.data.prepare.layout import Plan
 from aerotrain.data.statistics.page import Comparison, Described, page
 from aerotrain.store import open_store
@@ -17,10 +18,12 @@ def page_of_two(before: str, now: str) -> str:
         MissingError: one of them is not finished.
     """
     load_dataset(before)
-    dataset, plan = load_dataset(now), Plan.read(open_store(now))
+    dataset, store = load_dataset(now), open_store(now)
+    plan = Plan.read(store)
     described = _described(now)
     comparison = Comparison.of(_described(before), described, plan.rules)
-    return page(described, dataset.splits, plan.inferred, comparison, dataset.label)
+    rejected = rejections_of(store, written_partitions(store, plan))
+    return page(described, dataset.splits, plan.inferred, comparison, dataset.label, rejected)
 
 
 def _described(url: str) -> Described:

@@ -29,13 +29,13 @@ from aerotrain.data.prepare.layout import (
     folder_of,
     partition_key,
     partition_statistics_key,
+    quarantine_key,
     set_latest,
 )
 from aerotrain.data.prepare.quarantine import SHOWN, check_rejected
-from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.column import Statistics
 from aerotrain.data.statistics.drift import check_changes
-from aerotrain.data.statistics.page import Comparison, Described, page
+from aerotrain.data.statistics.page import Comparison, Described, Rejections, page
 from aerotrain.replica import Replica
 from aerotrain.store import MANIFEST, MissingError, Store, open_store
 from aerotrain.store.requests import each_of
@@ -58,9 +58,10 @@ def run(replica: Replica) -> str:
         set_latest(root, plan.rules.name, plan.fingerprint)
         print(f"already finalized: {store.url}")
         return store.url
-    partitions = _written_partitions(store, len(plan.partitions))
+    partitions = written_partitions(store, plan)
     dataset = merge_partitions(plan, partitions)
-    check_rejected(*_rejected(partitions), plan.rules.max_rejected, f"{store.url}/{QUARANTINE}")
+    rejected = rejections_of(store, partitions)
+    check_rejected(rejected.count, rejected.first, plan.rules.max_rejected, rejected.url)
     check_unique_across(
         store, plan, [partition.records if partition.has_keys else 0 for partition in partitions]
     )
@@ -69,7 +70,8 @@ def run(replica: Replica) -> str:
         rounded.update(partition.rounded)
     if warnings := rounding(rounded, dataset.schema):
         print(as_text("warning: values are rounded:", warnings))
-    write_statistics(root, store, replace(plan, inferred=[*plan.inferred, *warnings]), dataset)
+    plan = replace(plan, inferred=[*plan.inferred, *warnings])
+    write_statistics(root, store, plan, dataset, rejected)
     store.put(MANIFEST, dataset.to_json().encode())
     set_latest(root, plan.rules.name, plan.fingerprint)
     counts = ", ".join(f"{name} {split.records}" for name, split in dataset.splits.items())
@@ -77,7 +79,9 @@ def run(replica: Replica) -> str:
     return store.url
 
 
-def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) -> None:
+def write_statistics(
+    root: Store, store: Store, plan: Plan, dataset: Dataset, rejected: Rejections
+) -> None:
     """Write the page of the statistics, and the statistics, unless the data drifted.
 
     The page also shows the last finalized data set, and what has drifted since.
@@ -94,7 +98,8 @@ def write_statistics(root: Store, store: Store, plan: Plan, dataset: Dataset) ->
         summary[name]["names"] = list(words)
     now = Described(url=store.url, summary=summary, pictures=pictures)
     comparison = _compared(root, plan, now)
-    store.put(PAGE, page(now, dataset.splits, plan.inferred, comparison, dataset.label).encode())
+    shown = page(now, dataset.splits, plan.inferred, comparison, dataset.label, rejected)
+    store.put(PAGE, shown.encode())
     if comparison and not plan.rules.allow_drift:
         check_changes(comparison.changes, plan.rules.drift, f"{store.url}/{PAGE}")
     schema = schema_to_dict(dataset.schema)
@@ -134,11 +139,14 @@ def merge_partitions(plan: Plan, partitions: Sequence[WrittenPartition]) -> Data
     )
 
 
-def _rejected(partitions: Sequence[WrittenPartition]) -> tuple[int, list[Rejected]]:
-    """How many records all partitions rejected, and the first of them."""
-    return sum(partition.rejected for partition in partitions), [
-        each for partition in partitions for each in partition.first_rejected
-    ][:SHOWN]
+def rejections_of(store: Store, partitions: Sequence[WrittenPartition]) -> Rejections:
+    """What was rejected of the data set in ``store``."""
+    of = [number for number, each in enumerate(partitions) if each.rejected]
+    return Rejections(
+        count=sum(each.rejected for each in partitions),
+        first=[each for partition in partitions for each in partition.first_rejected][:SHOWN],
+        url=f"{store.url}/{quarantine_key(of[0]) if len(of) == 1 else QUARANTINE}",
+    )
 
 
 def _check_not_empty(splits: Mapping[str, Split], shares: Mapping[str, float]) -> None:
@@ -156,7 +164,13 @@ def _check_not_empty(splits: Mapping[str, Split], shares: Mapping[str, float]) -
             )
 
 
-def _written_partitions(store: Store, count: int) -> list[WrittenPartition]:
+def written_partitions(store: Store, plan: Plan) -> list[WrittenPartition]:
+    """What was written of each partition of the plan.
+
+    Raises:
+        FinalError: some are not written.
+    """
+    count = len(plan.partitions)
     found = list(each_of(lambda number: _written_partition(store, number), range(count)))
     written = [each for each in found if each is not None]
     if len(written) < count:

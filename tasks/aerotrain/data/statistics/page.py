@@ -7,6 +7,7 @@ from typing import Any, Self
 from aerotrain.contract.errors import counted
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Split
+from aerotrain.data.sources import Rejected
 from aerotrain.data.statistics.axis import duration_of, text_of
 from aerotrain.data.statistics.drift import Change, changes, kinds
 from aerotrain.data.statistics.markup import document, isolated, table, text
@@ -52,12 +53,22 @@ class Comparison:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rejections:
+    """The number of rejected records, the first of them, and the URL of what lists all."""
+
+    count: int = 0
+    first: Sequence[Rejected] = ()
+    url: str = ""
+
+
 def page(
     now: Described,
     splits: Mapping[str, Split],
     inferred: Sequence[tuple[str, str]] = (),
     comparison: Comparison | None = None,
     label: str = "label",
+    rejections: Rejections = Rejections(),
 ) -> str:
     """The HTML document, without external resources.
 
@@ -75,7 +86,7 @@ def page(
     body = (
         f"<h1>{counted(records, 'record')}, {counted(len(now.summary), 'column')}</h1>"
         f"<p>{text(now.url)}</p>"
-        f"{_splits(splits, classes)}{_inferred(inferred)}"
+        f"{_rejected(rejections, records)}{_splits(splits, classes)}{_inferred(inferred)}"
         f"{_compared(comparison, names) if comparison else ''}{sections}"
     )
     return document(f"Statistics of {now.url}", body)
@@ -83,6 +94,23 @@ def page(
 
 def _records(described: Described) -> int:
     return max((each["records"] for each in described.summary.values()), default=0)
+
+
+def _rejected(rejections: Rejections, records: int) -> str:
+    """How many records were rejected, where they are, and a table of the first."""
+    count = rejections.count
+    if not count:
+        return ""
+    rows = [
+        [isolated(each.file), f"{each.unit} {each.offset:,}", isolated(each.reason, 200)]
+        for each in rejections.first
+    ]
+    return (
+        f'<p><b class="warn">{counted(count, "record")} {"was" if count == 1 else "were"} rejected '
+        f"({count / (records + count):.1%})</b>; {text(rejections.url)} has "
+        f"{'it' if count == 1 else 'them'}</p>"
+        f'<div class="table">{table(rows, ("file", "place", "reason"), "text")}</div>'
+    )
 
 
 def _splits(splits: Mapping[str, Split], names: Mapping[str, str]) -> str:
