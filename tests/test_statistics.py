@@ -23,7 +23,7 @@ from aerotrain.data.dataset import (
 from aerotrain.data.hashing import hashes_of
 from aerotrain.data.records import Column, column_of
 from aerotrain.data.statistics.column import Statistics
-from aerotrain.data.statistics.drift import changes
+from aerotrain.data.statistics.drift import changes, renames, schema_changes
 from aerotrain.data.statistics.page import Described, page
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
@@ -334,6 +334,38 @@ def test_other_columns_are_refused_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(FinalError, match=r"town +column missing"):
         run_step("data.prepare.plan", store, tmp_path, source=described)
     assert [each.key for each in open_store(store).list()] == before
+
+
+def test_a_column_that_looks_renamed_is_said_with_what_to_do(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    prepare(store, tmp_path, write(tmp_path / "in"))
+    table = pq.read_table(tmp_path / "in" / "x.parquet")
+    renamed = ["city" if name == "town" else name for name in table.column_names]
+    pq.write_table(table.rename_columns(renamed), tmp_path / "in" / "x.parquet")
+    described = {"kind": "parquet", "url": (tmp_path / "in").as_uri()}
+    expected = (
+        "'town' looks renamed to 'city', of the same type: keep its name by "
+        "\"rename\": {'city': 'town'} in the source, or accept the new one once by allow_drift"
+    )
+    with pytest.raises(FinalError, match=re.escape(expected)):
+        prepare(store, tmp_path, described)
+    prepare(store, tmp_path, {**described, "rename": {"city": "town"}})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ({"a": "int64", "b": "string"}, {"c": "int64", "d": "string"}, [("a", "c"), ("b", "d")]),
+        ({"a": "int64"}, {"c": "string"}, []),
+        ({"a": "int64", "b": "int64"}, {"c": "int64", "d": "int64"}, []),  # which is which?
+        ({"a": "int64"}, {"c": "int64", "d": "int64"}, []),
+    ],
+)
+def test_a_rename_is_one_missing_and_one_new_column_of_a_type(
+    before: dict[str, str], now: dict[str, str], found: list[tuple[str, str]]
+) -> None:
+    schemas = ({name: Feature(dtype) for name, dtype in each.items()} for each in (before, now))
+    assert renames(schema_changes(*schemas)) == found
 
 
 def test_similar_data_pass(tmp_path: Path) -> None:

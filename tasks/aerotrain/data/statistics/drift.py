@@ -1,6 +1,7 @@
 """Schema changes and drift between a data set and the one that was finalized before."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,9 @@ _DISTINCT = 0.9
 
 #: How far the quantiles of an evenly growing column may be from a straight line.
 _UNEVEN = 0.1
+
+#: The changes of columns that are in one data set only.
+_MISSING, _NEW = "column missing", "column new"
 
 _ISO_TIME = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:.*)?)?")
 
@@ -80,12 +84,23 @@ def schema_changes(before: Schema, now: Schema) -> list[Change]:
     found = []
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
-            found.append(Change(name, "column missing", str(before[name]), "-"))
+            found.append(Change(name, _MISSING, str(before[name]), "-"))
         elif name not in before:
-            found.append(Change(name, "column new", "-", str(now[name])))
+            found.append(Change(name, _NEW, "-", str(now[name])))
         elif before[name] != now[name]:
             found.append(Change(name, "type", str(before[name]), str(now[name])))
     return found
+
+
+def renames(found: Sequence[Change]) -> list[tuple[str, str]]:
+    """The columns that look renamed, each with its new name: no other of that type came or went."""
+    gone, come = (
+        [(getattr(each, side), each.column) for each in found if each.what == what]
+        for what, side in ((_MISSING, "before"), (_NEW, "now"))
+    )
+    many = Counter(kind for kind, _ in (*gone, *come))
+    new = dict(come)
+    return [(name, new[kind]) for kind, name in gone if kind in new and many[kind] == 2]
 
 
 def _column_changes(
@@ -219,9 +234,14 @@ def check_changes(found: Sequence[Change], drift: float, page: str = "") -> None
     rows += [(each.column, each.what, each.before, each.now) for each in found]
     widths = [max(len(row[place]) for row in rows) for place in range(4)]
     table = "\n".join("  ".join(["", *map(str.ljust, row, widths)]).rstrip() for row in rows)
+    renamed = "".join(
+        f"{old!r} looks renamed to {new!r}, of the same type: keep its name by "
+        f'"rename": {{{new!r}: {old!r}}} in the source, or accept the new one once by allow_drift\n'
+        for old, new in renames(found)
+    )
     raise FinalError(
         f"the data differ from the last data set (the limit of drift is {drift:g}):\n{table}\n"
-        f"{f'both are side by side on {page}{chr(10)}' if page else ''}"
+        f"{renamed}{f'both are side by side on {page}{chr(10)}' if page else ''}"
         "correct the source, or accept the data by the option allow_drift; drift_rules "
         "sets the limit and the kind of a column, or turns it off"
     )
