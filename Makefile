@@ -4,7 +4,7 @@
 #   DAG       the pipeline that `run` runs                  CONF      its params, as JSON
 #   RUNS      the number of trainings of `chaos`            SEED      of its random faults
 #   LAUNCHER  of these trainings: process or kubernetes
-#   PORT      of the UI of `up`                             HOME_DIR  the folder of `run` and `up`
+#   PORT      of the UI of `up`: 8080                       HOME_DIR  the folder of `run` and `up`
 #   WORKERS   the number of test processes: each takes 3 GiB; one more than cores, as tests wait
 # and of `images`:
 #   BASE      the base image, for example that of your platform team
@@ -19,7 +19,7 @@ CONF ?= {}
 RUNS ?= 30
 SEED ?= 1
 LAUNCHER ?= process
-PORT ?= 8080
+PORT ?=
 WORKERS ?= 3
 HOME_DIR ?= .local
 export CONF
@@ -52,7 +52,7 @@ run: $(READY) ## run one complete pipeline, from raw data to a SavedModel and a 
 	@exec $(BIN)/python -m devtools run --home "$(HOME_DIR)" --dag "$(DAG)" --conf "$$CONF"
 
 up: $(READY) ## start Airflow in the background, and print the address of its UI (PORT=8080)
-	@exec $(BIN)/python -m devtools up --home "$(HOME_DIR)" --port "$(PORT)"
+	@exec $(BIN)/python -m devtools up --home "$(HOME_DIR)" $(if $(PORT),--port "$(PORT)")
 
 down: $(READY) ## stop what `make up` started
 	@exec $(BIN)/python -m devtools down --home "$(HOME_DIR)"

@@ -26,6 +26,9 @@ from devtools.stack import check_project, end_marked, running_stack
 #: Exit codes.
 _OK, _RUN_FAILED, _ERROR = 0, 1, 2
 
+#: The port of the UI, if no other is given.
+_PORT = 8080
+
 #: The highest number of a TCP port, and the lowest that others than root may bind.
 _PORTS, _FREE_PORTS = 65535, 1024
 
@@ -81,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         )
     run.add_argument("--dag", default="digits", help="the pipeline, by the name of its DAG")
     run.add_argument("--conf", type=_conf, default={}, help="params of the run, as JSON")
-    for each in (up, serve):
-        each.add_argument("--port", type=_port, default=8080, help="where the UI answers")
+    up.add_argument("--port", type=_port, help=f"where the UI answers; by default {_PORT}")
+    serve.add_argument("--port", type=_port, required=True)
     serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
     serve.add_argument("--screen", type=Path, help="the terminal that shows restarts")
     return parser
@@ -123,14 +126,25 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
             return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
 
 
-def up(home: Home, project: Path, port: int) -> int:
-    """Start everything in the background, and print its address."""
+def up(home: Home, project: Path, port: int | None) -> int:
+    """Start everything in the background, unless it is running, and print its address.
+
+    Raises:
+        FinalError: it cannot start, or it is running at another port than the given one.
+    """
     home.check_owner()
     other = holder(home)
     if other is not None and other.command == "up":
-        _say(f"{_already_running(other.url, port)}\n{_login(home, other.url)}")
+        if port is not None and other.url != base_url(port):
+            raise FinalError(
+                f"the Airflow of {home.root} is already running at {other.url}, so it is not at "
+                f"port {port}; to move it: `make down`, then `make up PORT={port}`, and for a "
+                "second one name another folder by HOME_DIR=FOLDER"
+            )
+        _say(f"Airflow is already running.\n{_login(home, other.url)}")
         _show_restarts(home)
         return _OK
+    port = port or _PORT
     check_project(project)
     _check_free(port)  # here, so that a command that is refused leaves no folder
     home.make()
@@ -143,15 +157,6 @@ def up(home: Home, project: Path, port: int) -> int:
     for each in (*notes, _login(home, base_url(port))):
         _say(each)
     return _OK
-
-
-def _already_running(url: str, port: int) -> str:
-    if url == base_url(port):
-        return "Airflow is already running."
-    return (
-        f"Airflow is already running, at another port than {port}. To move it: `make down`, then "
-        f"`make up PORT={port}`."
-    )
 
 
 def _login(home: Home, url: str) -> str:

@@ -26,7 +26,7 @@ from devtools.airflow_api import AirflowApi
 from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
-from devtools.environment import DATABASE, MARK, SERVER, component_environment
+from devtools.environment import DATABASE, MARK, SERVER, base_url, component_environment
 from devtools.home import Home, Secrets, held
 from devtools.report import Report
 from devtools.stack import Stack, end_marked
@@ -175,9 +175,11 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     ]
     assert set(listening) == {"127.0.0.1"}
 
-    again, _ = start("up", "--port", "65535").communicate()
-    assert "already running, at another port than 65535" in again
-    assert url in again
+    other = start("up", "--port", "65535")
+    assert f"is already running at {url}" in other.communicate()[0]
+    assert other.returncode == 2
+    again, _ = start("up").communicate()
+    assert f"already running.\nopen   {url}" in again
     for name in ("scheduler", "postgres"):
         assert f"{name} ended with SIGKILL and was started again" in again
     run, _ = start("run", "--dag", "small").communicate()
@@ -335,7 +337,7 @@ def test_the_home_of_another_user_is_not_used(
     before = home.passwords.stat()
     monkeypatch.setattr(os, "geteuid", lambda: before.st_uid + 1)
     with held(home, "up", "http://127.0.0.1:1"), pytest.raises(FinalError, match="as that user"):
-        devtools.up(home, tmp_path, 2)
+        devtools.up(home, tmp_path, None)
     assert home.passwords.stat() == before
 
 
@@ -372,8 +374,26 @@ def test_a_path_with_spaces_is_quoted_for_the_shell(
     home = Home(tmp_path / "my data")
     home.make()
     with held(home, "up", "http://127.0.0.1:1"):
-        assert devtools.up(home, tmp_path, 2) == 0
+        assert devtools.up(home, tmp_path, None) == 0
     assert f". '{home.s3}'" in capfd.readouterr().out
+
+
+def test_up_fails_where_another_port_is_asked_for_than_that_of_the_running_airflow(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    home = Home(tmp_path)
+    home.make()
+    with held(home, "up", base_url(8123)):
+        for port in (None, 8123):
+            assert devtools.up(home, tmp_path, port) == 0
+            assert f"Airflow is already running.\nopen   {base_url(8123)}" in capfd.readouterr().out
+        with pytest.raises(FinalError) as failed:
+            devtools.up(home, tmp_path, 8124)
+    assert str(failed.value) == (
+        f"the Airflow of {tmp_path} is already running at {base_url(8123)}, so it is not at port "
+        "8124; to move it: `make down`, then `make up PORT=8124`, and for a second one name "
+        "another folder by HOME_DIR=FOLDER"
+    )
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "-1", "https"])
