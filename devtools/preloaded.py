@@ -18,6 +18,8 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from setproctitle import setproctitle
+
 
 def main() -> None:
     component = _serve(int(sys.argv[1]))
@@ -50,6 +52,8 @@ def _become(*, words: list[str], environment: dict[str, str], log: str) -> NoRet
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for stream in (1, 2):
         os.dup2(output, stream)
+    # For `ps`. Once the environment is another one, it would not find where titles are.
+    setproctitle(f"airflow {words[0]}")
     os.environ.clear()
     os.environ.update(environment)
     random.seed()

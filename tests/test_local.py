@@ -163,6 +163,8 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
     assert "runs of an earlier version are in another database" in said
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
+    titles = {" ".join(process.cmdline()).strip() for process in processes_of(project)}
+    assert {"airflow scheduler", "airflow triggerer", "airflow dag-processor"} <= titles
     kill_component(project, "scheduler")
     kill_component(project, "postgres")
     assert_a_run_that_fails_ends_with_its_error(url, password, project, capsys)
