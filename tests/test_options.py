@@ -104,7 +104,7 @@ def test_hyperparameters_may_be_of_any_type_and_number():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("progress_timeout", 1e-9), ("shards", 1_000_000), ("strategy", None)]
+    ("name", "value"), [("progress_timeout", 1e-9), ("shards", 1_000_000), ("strategy", "none")]
 )
 def test_a_value_that_cannot_work_is_refused_when_a_run_is_triggered(name, value):
     with pytest.raises(ParamValidationError):
@@ -132,18 +132,18 @@ def test_an_option_of_another_strategy_is_refused():
 
 
 def form():
-    """The titles of the form's fields by section, in its order; ``*`` marks those with a star."""
+    """The titles of the form's fields by section, in its order; Airflow shows none with a const."""
     sections = {}
     for param in training_params().values():
-        star = "" if "null" in param.schema["type"] else "*"
-        sections.setdefault(param.schema["section"], []).append(param.schema["title"] + star)
+        if "const" not in param.schema:
+            sections.setdefault(param.schema["section"], []).append(param.schema["title"])
     return sections
 
 
 def test_the_form_shows_training_first_and_open():
     section, titles = next(iter(form().items()))
     assert section == "Run Parameters"  # Airflow's form opens the section of that name
-    assert titles[:2] == ["Epochs*", "Batch size*"]
+    assert titles[:2] == ["Epochs", "Batch size"]
     assert titles[-1] == "Keep the best epoch by metric"
 
 
@@ -151,34 +151,50 @@ def test_what_is_rarely_needed_is_in_one_section_at_the_end():
     section, titles = list(form().items())[-1]
     assert section == "Rarely needed"
     assert {"dtensor: mesh", "dtensor: layout"} <= set(titles)
-    assert "multi_worker_mirrored: size of an all-reduce (bytes)*" in titles
+    assert "multi_worker_mirrored: size of an all-reduce (bytes)" in titles
 
 
-def test_only_a_field_that_needs_a_value_has_a_star():
+def test_no_field_has_a_star_because_an_empty_one_means_the_default():
+    # Airflow's form has a star for each type without null, and then accepts no empty field.
     for name, param in training_params().items():
-        value = param.schema["default_of_dag"]
-        may_be_empty = value is None or isinstance(value, bool | dict)
-        if name == "checkpoint_interval":
-            may_be_empty = True
-        assert ("null" in param.schema["type"]) == may_be_empty, name
+        if "const" not in param.schema:
+            assert "null" in param.schema["type"], name
+            assert param.resolve(None) is None, name
 
 
-def test_the_form_shows_no_literal_null():
-    for name, param in training_params().items():
-        if None in param.schema.get("enum", ()):
-            assert param.schema["values_display"] == {"None": "(the setting of this Airflow)"}, name
+def test_each_choice_of_the_form_is_shown_as_what_it_is():
+    # Airflow shows all values without a text of their own by that of None, if there is one.
+    found = training_params(strategy="mirrored")
+    for name, param in found.items():
+        if "enum" in param.schema:
+            assert [*map(str, param.schema["enum"])][1:] == list(param.schema["values_display"])[1:]
+            assert all(value == shown for value, shown in _displayed(param)[1:]), name
+    assert _displayed(found["strategy"])[0] == ("null", "(mirrored)")
+    assert _displayed(found["launcher"])[0] == ("null", "(the setting of this Airflow)")
 
 
-def test_the_form_says_what_an_empty_field_means():
-    said = training_params()["workers"].schema["description_md"]
-    assert "Empty: 1 under multi_worker_mirrored, 2 under parameter_server" in said
+def _displayed(param):
+    return list(param.schema["values_display"].items())
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "said"),
+    [
+        ("workers", None, "Empty: 1 under multi_worker_mirrored, 2 under parameter_server"),
+        ("epochs", 12, "Empty: 12."),
+        ("store_timeout", 3600.0, "Empty: 3600."),
+        ("hparams", {"units": 8}, 'Empty: {"units": 8}.'),
+    ],
+)
+def test_the_form_says_what_an_empty_field_means(name, default, said):
+    assert said in training_params(**{name: default})[name].schema["description_md"]
 
 
 def test_a_run_cannot_choose_where_its_data_are_sent():
-    assert training_params()["tpu"].schema["enum"] == ["local"]
+    assert training_params()["tpu"].schema["const"] == "local"
     here = training_params(tpu="grpc://10.0.0.2:8470")["tpu"]
     assert here.resolve() == "grpc://10.0.0.2:8470"
-    with pytest.raises(ParamValidationError, match="is not one of"):
+    with pytest.raises(ParamValidationError, match=r"'grpc://10\.0\.0\.2:8470' was expected"):
         here.resolve("grpc://stranger:8470")
 
 

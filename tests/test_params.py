@@ -34,10 +34,18 @@ def test_input_replicas_always_have_a_dispatcher(asked, roles):
 
 @pytest.mark.parametrize(
     ("name", "default"),
-    [("hparams", {"units": 8}), ("resources", {}), ("check_model", False), ("workers", None)],
+    [
+        ("hparams", {"units": 8}),
+        ("resources", {}),
+        ("check_model", False),
+        ("workers", None),
+        ("epochs", 3),
+        ("strategy", "mirrored"),
+    ],
 )
 def test_null_over_rest_is_the_same_as_leaving_the_param_out(name, default):
-    with DAG("nulls", params=training_params(hparams={"units": 8}, check_model=False)) as dag:
+    given = {"hparams": {"units": 8}, "check_model": False, "epochs": 3, "strategy": "mirrored"}
+    with DAG("nulls", params=training_params(**given)) as dag:
         pass
     dag.params[name] = None  # as Airflow does with the conf of a run
     context = {"params": dag.params.validate(), "dag": dag}
@@ -50,6 +58,7 @@ def test_a_switch_is_shown_as_its_param_in_a_rendered_template():
 
 def test_the_form_offers_every_dtype_policy():
     assert training_params()["dtype_policy"].schema["enum"] == [
+        None,
         "float32",
         "mixed_bfloat16",
         "mixed_float16",

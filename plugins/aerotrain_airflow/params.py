@@ -9,8 +9,9 @@ A DAG file passes their values to a step as ``RunParam("epochs")``, a template w
 Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from airflow.sdk import Context, Param
@@ -121,7 +122,14 @@ def _param(declared: Declared, default: Any) -> Param:
     described.check(declared.name, default)
     schema = described.json_schema()
     if described.fixed:
-        schema["enum"] = [default]
+        schema["const"] = default  # Airflow's form does not show it
+    if described.choices:
+        # Of a value that has no text here, the form would show that of null.
+        empty = described.empty or default
+        shown = {each: each for each in described.choices}
+        schema["values_display"] = {"null": f"({empty})", **shown}
+    elif not described.empty:
+        described = replace(described, empty=_empty(default))
     return Param(
         default,
         schema={
@@ -132,6 +140,13 @@ def _param(declared: Declared, default: Any) -> Param:
             **schema,
         },
     )
+
+
+def _empty(default: Any) -> str:
+    """What an empty field means, which is the default; no text for a switch or an empty default."""
+    if isinstance(default, bool) or default in ("", {}, None):
+        return ""
+    return json.dumps(default).removesuffix(".0")
 
 
 @dataclass(frozen=True)

@@ -100,15 +100,16 @@ class Option:
         return f"{self.help} Empty: {self.empty}." if self.empty else self.help
 
     @property
-    def may_be_empty(self) -> bool:
-        """Whether a form may leave it empty: a switch is never, and an empty object is none."""
-        return self.optional or self.kind in (Kind.OBJECT, Kind.BOOLEAN)
+    def needs_value(self) -> bool:
+        """Whether a run has a value of it other than a switch or an empty object."""
+        return not self.optional and self.kind not in (Kind.OBJECT, Kind.BOOLEAN)
 
     def json_schema(self) -> dict[str, Any]:
-        """The accepted values as JSON Schema, https://json-schema.org/draft/2020-12."""
-        schema: dict[str, Any] = {
-            "type": ["null", self.kind.value] if self.may_be_empty else self.kind.value
-        }
+        """The accepted values as JSON Schema, https://json-schema.org/draft/2020-12.
+
+        Null is always accepted: where it is no value of the option, it means its default.
+        """
+        schema: dict[str, Any] = {"type": ["null", self.kind.value]}
         if self.kind is Kind.NUMBER:
             schema |= _FINITE_OPTION
         if self.kind is Kind.OBJECT:
@@ -121,9 +122,7 @@ class Option:
             if value is not None:
                 schema[name] = value
         if self.choices:
-            schema["enum"] = [*([None] if self.optional else []), *self.choices]
-        if self.choices and self.optional:
-            schema["values_display"] = {"None": f"({self.empty})"}
+            schema["enum"] = [None, *self.choices]
         if self.keys:
             schema["propertyNames"] = {"enum": list(self.keys)}
         return schema
@@ -217,7 +216,7 @@ def options_of(*owners: type) -> dict[str, Declared]:
     """
     found = [each for owner in owners for each in _declared(owner)]
     order = list(Section)
-    found.sort(key=lambda each: (order.index(each.option.section), each.option.may_be_empty))
+    found.sort(key=lambda each: (order.index(each.option.section), not each.option.needs_value))
     return {each.name: each for each in found}
 
 
