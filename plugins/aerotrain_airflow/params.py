@@ -10,7 +10,7 @@ Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -94,6 +94,9 @@ FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 #: The options that are also arguments of the training step, under the same names.
 TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
 
+#: The params of a DAG that only predicts.
+_PREDICTION = ("resources", "launcher", "dry_run")
+
 #: The other options of the training step, which a DAG file sets.
 SET_BY_DAG = tuple(name for name in options_of(TrainArguments) if name not in FORM)
 
@@ -104,13 +107,25 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     Raises:
         SpecError: a default is given for a param that does not exist, or is not accepted.
     """
+    return _params("a training pipeline", FORM, defaults)
+
+
+def prediction_params(**defaults: Any) -> dict[str, Param]:
+    """The params of a DAG that only predicts, with its own defaults.
+
+    Raises:
+        SpecError: a default is given for a param that does not exist, or is not accepted.
+    """
+    return _params("a DAG of predictions", _PREDICTION, defaults)
+
+
+def _params(title: str, names: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Param]:
     for name in defaults:
-        if name not in FORM:
+        if name not in names:
             raise SpecError(
-                f"a training pipeline has no param {name!r}{nearest(name, FORM)}; "
-                f"it has {', '.join(FORM)}"
+                f"{title} has no param {name!r}{nearest(name, names)}; it has {', '.join(names)}"
             )
-    return {name: _param(each, defaults.get(name, each.default)) for name, each in FORM.items()}
+    return {name: _param(FORM[name], defaults.get(name, FORM[name].default)) for name in names}
 
 
 def _param(declared: Declared, default: Any) -> Param:

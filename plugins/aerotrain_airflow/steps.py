@@ -29,6 +29,11 @@ _PARTITION_DOC = (
     "prepared before: then there is nothing to write, and `finalize` returns that data set."
 )
 
+_PREDICTION_DOC = (
+    "Writes the predictions of the source as Parquet. **Skipped** if this model has predicted this "
+    "very input before: then `finalize` returns those predictions."
+)
+
 PodTemplate = Mapping[str, Any]
 
 
@@ -51,9 +56,8 @@ def prepare(
     Returns:
         The URL of the data set.
     """
-    described = {"kind": "python", "module": source} if isinstance(source, str) else dict(source)
     plan_arguments: dict[str, Any] = {
-        "source": described,
+        "source": _described(source),
         "shards": RunParam("shards"),
         "allow_drift": RunParam("allow_drift"),
         **rules,
@@ -88,6 +92,11 @@ def prepare(
         )
         check >> plan >> partitions >> finalize
     return finalize.output
+
+
+def _described(source: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The description of a source, which may be a module."""
+    return {"kind": "python", "module": source} if isinstance(source, str) else dict(source)
 
 
 def train(
@@ -235,6 +244,69 @@ def export(
             "arguments": {"model": model, "data": data, "keras_file": keras_file},
         },
     ).output
+
+
+def predict(
+    model: XComArg | str,
+    source: str | Mapping[str, Any],
+    *,
+    keep: Sequence[str] = (),
+    dag_id: str | None = None,
+    pool: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    pod: PodTemplate | None = None,
+    **rules: Any,
+) -> XComArg:
+    """Predict every record of a source by an exported model, and write the predictions as Parquet.
+
+    ``model`` is the URL of a version, as ``export`` returns it, or ``"serving"``: the newest one of
+    the DAG ``dag_id``, by default of this one. ``source`` is described as for ``prepare``. The
+    columns ``keep`` are copied to the predictions. ``pool`` limits how many partitions are
+    predicted at once. ``rules`` are other arguments of
+    ``aerotrain.contract.predicting.PredictArguments``, such as ``batch_size``; ``environment`` is
+    as for ``train``, and ``pod`` is the template of the pod of each task.
+
+    Returns:
+        The URL of a folder of Parquet files with one row for each record.
+    """
+    chief = _chief(environment, pod)
+    bounded = {} if pool is None else {"pool": pool}
+    with TaskGroup("predict"):
+        plan = JobOperator(
+            task_id="plan",
+            job={
+                "module": "aerotrain.prediction.plan",
+                "replicas": [chief],
+                "arguments": {
+                    "model": model,
+                    "source": _described(source),
+                    "keep": list(keep),
+                    "dag_id": dag_id,
+                    **rules,
+                },
+            },
+            return_key="partitions",
+            **_WHERE,
+        )
+        partitions = JobOperator.partial(
+            task_id="partition",
+            job={"module": "aerotrain.prediction.partition", "replicas": [chief]},
+            doc_md=_PREDICTION_DOC,
+            **_WHERE,
+            **bounded,
+        ).expand(arguments=plan.output)
+        finalize = JobOperator(
+            task_id="finalize",
+            job={
+                "module": "aerotrain.prediction.finalize",
+                "arguments": {"predictions": XComArg(plan, "predictions")},
+            },
+            # No partition is left to write where the predictions exist already.
+            trigger_rule="none_failed",
+            **_WHERE,
+        )
+        plan >> partitions >> finalize
+    return finalize.output
 
 
 def _chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import TOO_FEW, bounded
 from aerotrain.replica import Replica
 from aerotrain.serving.served import Served
-from aerotrain.serving.versions import FOLDER, newest_version
+from aerotrain.serving.versions import served_version
 from aerotrain.store import open_store
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
@@ -109,9 +109,7 @@ def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
         return None
     if arguments.baseline != SERVING:
         return arguments.baseline
-    store = open_store(replica.job.store).child(FOLDER)
-    version = newest_version(store)
-    return None if version is None else f"{store.url}/{version}"
+    return served_version(replica.job.store)
 
 
 def evaluate(
@@ -137,7 +135,9 @@ def evaluate(
             return by_keras(model, batches, arguments.rules, split)
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, schema, statistics, code.functions)
-        served = baseline and Served.fetched(baseline, replica.scratch / "baseline", schema)
+        served = baseline and Served.fetched(
+            baseline, replica.scratch / "baseline", schema, role="the baseline"
+        )
         predictor = Predictor(
             model,
             served or None,

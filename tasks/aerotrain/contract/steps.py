@@ -9,6 +9,11 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.contract.gate import SERVING, Choice, Kind, Rule, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Arguments, check_types, is_number
+from aerotrain.contract.predicting import (
+    PredictArguments,
+    PredictFinalizeArguments,
+    PredictPartitionArguments,
+)
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
@@ -176,4 +181,7 @@ ARGUMENTS: Mapping[str, type[Arguments]] = {
     "aerotrain.train": TrainArguments,
     "aerotrain.evaluate": EvaluateArguments,
     "aerotrain.export": ExportArguments,
+    "aerotrain.prediction.plan": PredictArguments,
+    "aerotrain.prediction.partition": PredictPartitionArguments,
+    "aerotrain.prediction.finalize": PredictFinalizeArguments,
 }

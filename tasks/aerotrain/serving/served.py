@@ -7,67 +7,57 @@ from typing import Any, Self
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.data.dataset import Schema
-from aerotrain.serving.servable import Features, Outputs, input_names
+from aerotrain.data.dataset import Feature, Schema
+from aerotrain.serving.servable import Features, Outputs
+from aerotrain.serving.signature import Signature
 from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, open_store
 
 
 class Served:
     """The signature ``serving_default`` of an exported model, for the columns of a data set.
 
+    ``title`` says in messages which model it is.
+
     Raises:
         FinalError: it cannot be loaded, or needs a column that the data set does not have.
     """
 
-    def __init__(self, url: str, folder: Path, schema: Schema) -> None:
-        self.url = url
+    def __init__(self, title: str, folder: Path, schema: Schema) -> None:
+        self.title = title
         try:
             # Kept, because its functions do not keep its variables.
             self._loaded = tf.saved_model.load(str(folder))
             self._signature = self._loaded.signatures["serving_default"]
         except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
             raise FinalError(
-                f"the baseline {url} cannot be loaded: {error}; export it again, or name another"
+                f"{title} cannot be loaded: {error}; export it again, or name another"
             ) from error
-        self._columns = self._columns_of_inputs(schema)
+        inputs = {
+            name: Feature(spec.dtype.name, tuple(-1 if n is None else n for n in spec.shape[1:]))
+            for name, spec in self._signature.structured_input_signature[1].items()
+        }
+        self._columns = Signature(title, inputs, {}).columns(schema)
+        for name, column in self._columns.items():
+            if schema[column].dtype != inputs[name].dtype:
+                raise FinalError(
+                    f"{title} takes {column!r} as {inputs[name]}, and the data has "
+                    f"{schema[column]}; name another model"
+                )
 
     @classmethod
-    def fetched(cls, url: str, folder: Path, schema: Schema) -> Self:
-        """The model at ``url`` of a store, downloaded into ``folder``.
+    def fetched(cls, url: str, folder: Path, schema: Schema, *, role: str) -> Self:
+        """The model at ``url`` of a store, downloaded into ``folder``; messages call it ``role``.
 
         Raises:
             FinalError: it is not there or not complete, or see the class.
         """
         parent, _, version = url.rstrip("/").rpartition("/")
+        title = f"{role} {url}"
         try:
             fetch(open_store(parent), version, folder)
         except (MissingError, CorruptError, StoreRefused) as error:
-            raise FinalError(f"the baseline {url} cannot be loaded: {error}") from error
-        return cls(url, folder, schema)
-
-    def _columns_of_inputs(self, schema: Schema) -> dict[str, str]:
-        """The column of each input of the signature."""
-        by_input = {name: column for column, name in input_names(schema).items()}
-        found = {}
-        for name, spec in self._signature.structured_input_signature[1].items():
-            column = by_input.get(name)
-            if column is None:
-                raise FinalError(
-                    f"the baseline {self.url} needs the input {name!r}, and the data set has no "
-                    f"such column{nearest(name, schema)}; it has {', '.join(sorted(schema))}. Add "
-                    "the column, or name another baseline"
-                )
-            feature = schema[column]
-            if spec.dtype != tf.as_dtype(feature.dtype) or not spec.shape[1:].is_compatible_with(
-                feature.shape
-            ):
-                raise FinalError(
-                    f"the baseline {self.url} takes {column!r} as {spec.dtype.name} of shape "
-                    f"{tuple(spec.shape[1:])}, and the data set has {feature}; name another "
-                    "baseline"
-                )
-            found[name] = column
-        return found
+            raise FinalError(f"{title} cannot be loaded: {error}") from error
+        return cls(title, folder, schema)
 
     @property
     def columns(self) -> Collection[str]:
@@ -88,13 +78,13 @@ class Served:
         for name, value in named.items():
             if name not in outputs:
                 raise FinalError(
-                    f"the baseline {self.url} has no output {name!r}{nearest(name, outputs)}; it "
+                    f"{self.title} has no output {name!r}{nearest(name, outputs)}; it "
                     f"has {', '.join(outputs)}"
                 )
             theirs, ours = outputs[name].shape[1:], value.shape[1:]
             if not theirs.is_compatible_with(ours):
                 raise FinalError(
-                    f"the output {name!r} of the baseline {self.url} has shape {tuple(theirs)} and "
+                    f"the output {name!r} of {self.title} has shape {tuple(theirs)} and "
                     f"that of the model {tuple(ours)}: they have other classes, and cannot be "
                     "compared; name another baseline"
                 )

@@ -13,7 +13,10 @@ from aerotrain.contract.replicas import ReplicaName
 #: The modules of jobs that use TensorFlow and whose imports are all preloaded. A module of the user
 #: may do anything on import, so it is not forked.
 MODULES = frozenset(
-    {"aerotrain.check", "aerotrain.train", "aerotrain.evaluate", "aerotrain.export"}
+    {
+        *("aerotrain.check", "aerotrain.train", "aerotrain.evaluate", "aerotrain.export"),
+        *("aerotrain.prediction.plan", "aerotrain.prediction.partition"),
+    }
 )
 
 #: Prefixes of variables that exclude a fork: they change the results of an import, or concern

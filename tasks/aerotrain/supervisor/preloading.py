@@ -30,6 +30,8 @@ IMPORTED = (
     "aerotrain.train",
     "aerotrain.evaluate",
     "aerotrain.export",
+    "aerotrain.prediction.partition",
+    "aerotrain.prediction.plan",
     "aerotrain.store.s3",
     "aerotrain.training.chief",
     "aerotrain.training.evaluator",

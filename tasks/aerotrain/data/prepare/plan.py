@@ -147,14 +147,23 @@ def group_fragments(
         else:
             sized.append(fragment)
     sized.sort(key=lambda fragment: short_hash(str(seed), fragment.name))
+    yield from adjacent(sized, part_bytes)
+
+
+def adjacent(fragments: Iterable[Fragment], part_bytes: int) -> Iterator[list[Fragment]]:
+    """Fragments in their order, about ``part_bytes`` bytes of records together.
+
+    One of unknown size is alone.
+    """
     group: list[Fragment] = []
     size = 0
-    for fragment in sized:
-        if group and size + (fragment.bytes or 0) > part_bytes:
+    for fragment in fragments:
+        content = part_bytes if fragment.bytes is None else fragment.bytes
+        if group and size + content > part_bytes:
             yield group
             group, size = [], 0
         group.append(fragment)
-        size += fragment.bytes or 0
+        size += content
     if group:
         yield group
 

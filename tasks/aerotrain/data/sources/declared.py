@@ -4,7 +4,7 @@
 set.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -318,6 +318,21 @@ class DeclaredSource:
 
     def described(self) -> Mapping[str, Any]:
         return self.source.described()
+
+    def described_only(self, names: Collection[str]) -> Mapping[str, Any]:
+        """The description of this source with these columns alone, if its kind can select some.
+
+        ``names`` are those of the data set.
+        """
+        described = dict(self.described())
+        if not getattr(self.source, "options", frozenset()) >= COLUMN_OPTIONS:
+            return described
+        in_files = {new: name for name, new in self.declared.rename.items()}
+        columns = [in_files.get(name, name) for name in names]
+        described.pop("skip", None)
+        for option in described.keys() & {"types", "rename", "pad"}:
+            described[option] = {n: v for n, v in described[option].items() if n in columns}
+        return {**described, "columns": columns}
 
     def facts(self) -> Mapping[str, str]:
         left_out = {"columns left out": ", ".join(self.declared.skip)} if self.declared.skip else {}

@@ -1,0 +1,1 @@
+"""Predictions of an exported model for every record of a source: plan, partitions, finalize."""
