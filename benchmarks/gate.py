@@ -5,10 +5,12 @@ candidate differs from it for one of twelve, as models do that differ by their s
 good as the baseline, or a point worse. Beside that, real models are trained with other seeds and
 compared by the gate itself. The cost is that of evaluating a small network on TFRecords with a rule
 for each of 20 slices, in turns with Keras's ``evaluate`` of the same records and metrics; and of a
-comparison, beside evaluating both models.
+comparison, beside evaluating both models. ``predict`` is compared with ``model.predict`` of the
+same records in memory, on one core, in a process of its own.
 """
 
 import argparse
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +30,7 @@ from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
 from aerotrain.training.input.batches import every_record
+from benchmarks.predictions import MEMORY, PREDICT, on_one_core
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 
 #: Records of one comparison, the level of its test, and the loss that is to be found.
@@ -61,7 +64,12 @@ def main() -> None:
         contestants = evaluations(Path(name), file, records)
         in_turns(contestants, 1)  # not counted: it traces
         seconds = in_turns(contestants, rounds)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        x, _, _ = drawn(records, seed=1)
+        given = {"batch": BATCH, "rounds": rounds}
+        seconds |= pool.apply(on_one_core, (built, transform, SCHEMA, x), given)
     figures |= {
+        "predict_over_memory": median_ratio(seconds[MEMORY], seconds[PREDICT]),
         "gate_over_evaluate": median_ratio(seconds[GATE], seconds[PLAIN]),
         "compared_over_evaluate": median_ratio(seconds[COMPARED], seconds[PLAIN_BOTH]),
     }

@@ -19,7 +19,11 @@ _PREPARING = ("tasks/aerotrain/data",)
 #: The code that each table measures, in addition to the benchmark itself.
 MEASURED: Mapping[str, Sequence[str]] = {
     "chaos": ("plugins", "tasks", "tests/chaos", "benchmarks/fault_injection.py"),
-    "gate": ("tasks/aerotrain/evaluation", "tasks/aerotrain/serving/served.py"),
+    "gate": (
+        "tasks/aerotrain/evaluation",
+        "tasks/aerotrain/prediction",
+        "tasks/aerotrain/serving/served.py",
+    ),
     "input": (*_TRAINING, *_PREPARING, "tasks/aerotrain/store", "benchmarks/orders.py"),
     "network": _TRAINING,
     "pipeline": ("plugins", "tasks", "dags", "devtools"),
