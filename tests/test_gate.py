@@ -423,8 +423,11 @@ def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
         "baseline": {"url": "s3://a/serving/1", "metrics": outcome.baseline},
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": outcome.failures,
+        "warnings": [],
         "passed": False,
         "candidate": {"run": "a", "hparams": {"units": 64}},
+        "outputs": {},
+        "worst": {},
     }
     page = card(document, "run <1>")
     assert "<script" not in page

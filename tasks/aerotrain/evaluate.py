@@ -5,10 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.gate import CARD, SERVING, Choice, Rule
+from aerotrain.contract.gate import CARD, CARD_DATA, SERVING, Choice, Rule
 from aerotrain.contract.steps import EvaluateArguments
-from aerotrain.data.dataset import Dataset, Split, json_text, load_dataset, load_statistics
+from aerotrain.data.dataset import (
+    Dataset,
+    Split,
+    json_text,
+    load_dataset,
+    load_statistics,
+)
 from aerotrain.evaluation.card import card
+from aerotrain.evaluation.diagnostics import Diagnostics
+from aerotrain.evaluation.examined import Examined, examined
 from aerotrain.evaluation.gate import (
     Gate,
     Outcome,
@@ -49,7 +57,7 @@ def run(replica: Replica) -> dict[str, Any]:
     arguments = EvaluateArguments.of(replica.job.arguments)
     trained = ModelManifest.load(arguments.model)
     baseline = baseline_of(replica, arguments)
-    outcome = evaluate(replica, arguments, trained, baseline)
+    outcome, seen = evaluate(replica, arguments, trained, baseline)
     failures = [*not_finite(outcome.metrics), *outcome.failures]
     if arguments.compares and baseline is None:
         first = "there is no exported version to compare with"
@@ -67,18 +75,23 @@ def run(replica: Replica) -> dict[str, Any]:
         "thresholds": dict(arguments.thresholds),
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
+        "warnings": seen.warnings,
         "passed": not failures,
         "candidate": candidate_of(replica, arguments, trained),
     }
     url = f"{replica.job.prefix}/{KEY}"
     store = open_store(replica.job.prefix)
-    page = card(document, replica.job.run)
-    store.put(CARD, page.encode())
+    whole = {**document, "outputs": seen.outputs, "worst": seen.worst}
+    store.put(CARD_DATA, json_text(whole).encode())
+    store.put(CARD, card(whole, replica.job.run).encode())
     store.put(KEY, json_text(document).encode())
+    for each in seen.warnings:
+        print(f"warning: {each}", flush=True)
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
-    for each in outcome.verdicts:
-        if each.verdict == TOO_FEW:
-            print(f"{each.rule}: {each.slice} has too few records, {each.records:,}", flush=True)
+    for verdict in outcome.verdicts:
+        if verdict.verdict == TOO_FEW:
+            few = f"{verdict.slice} has too few records, {verdict.records:,}"
+            print(f"{verdict.rule}: {few}", flush=True)
     if failures and arguments.on_fail == "skip":
         return {**outcome.metrics, SKIPPED: "; ".join(failures)}
     if failures:
@@ -114,8 +127,8 @@ def baseline_of(replica: Replica, arguments: EvaluateArguments) -> str | None:
 
 def evaluate(
     replica: Replica, arguments: EvaluateArguments, trained: ModelManifest, baseline: str | None
-) -> Outcome:
-    """The outcome over all records of the split, each once."""
+) -> tuple[Outcome, Examined]:
+    """The outcome over all records of the split, each once, and what else predictions show."""
     dataset = load_dataset(arguments.data)
     schema = dataset.schema
     _check_group(arguments.group, dataset)
@@ -132,7 +145,7 @@ def evaluate(
                 records=split.records,
                 batch_size=arguments.batch_size,
             )
-            return by_keras(model, batches, arguments.rules, split)
+            return by_keras(model, batches, arguments.rules, split), Examined()
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, schema, statistics, code.functions)
         served = baseline and Served.fetched(
@@ -146,8 +159,11 @@ def evaluate(
             columns=gate.columns,
             group=arguments.group,
         )
+        diagnostics = Diagnostics(dataset.names.get(dataset.label, ()))
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
-        return gate.judge(blocks, compared=served is not None)
+        watched = diagnostics.watched(blocks)
+        outcome = gate.judge(watched, compared=served is not None)
+        return outcome, examined(diagnostics, model, code.transform, dataset, split, files)
 
 
 def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:

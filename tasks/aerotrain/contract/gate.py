@@ -34,8 +34,8 @@ LEVEL = 0.05
 #: Metrics that are shares.
 _SHARE = re.compile(r"(^|_)(accuracy|auc|precision|recall|f1_score|mean_io_u)$")
 
-#: The key of an evaluation's page in its store.
-CARD = "card.html"
+#: The keys of an evaluation's page in its store, and of what it shows.
+CARD, CARD_DATA = "card.html", "card.json"
 
 #: The name of the baseline that is the newest exported version.
 SERVING = "serving"

@@ -8,6 +8,7 @@ from typing import Any
 from aerotrain.contract.errors import counted
 from aerotrain.data.statistics.axis import text_of
 from aerotrain.data.statistics.markup import document, isolated, table, text
+from aerotrain.evaluation.pictures import STYLE, pictures
 from aerotrain.evaluation.verdicts import FAIL, PASS
 
 _STYLE = """
@@ -19,6 +20,7 @@ _STYLE = """
 .forest td, .forest th { vertical-align: middle; white-space: nowrap; }
 .forest td:first-child { white-space: normal; min-width: 9rem; }
 h2 { margin-top: 1.5rem; }
+.worst td, .worst th { text-align: left; } .worst td { max-width: 16rem; overflow-wrap: anywhere; }
 """
 
 #: The width and the height of a plot, in its own units, and the radius of the dot of a value.
@@ -28,8 +30,9 @@ Verdict = Mapping[str, Any]
 
 
 def card(found: Mapping[str, Any], title: str) -> str:
-    """The page of what ``metrics.json`` holds."""
-    reasons = "".join(f"<li>{isolated(each)}</li>" for each in found["failures"])
+    """The page of what ``card.json`` holds."""
+    warned = (f"warning: {each}" for each in found["warnings"])
+    reasons = "".join(f"<li>{isolated(each)}</li>" for each in [*found["failures"], *warned])
     head = "accepted" if found["passed"] else '<span class="warn">refused</span>'
     records = counted(found["records"], "record")
     by_rule = groupby(found["verdicts"], key=lambda each: str(each["rule"]))
@@ -37,9 +40,9 @@ def card(found: Mapping[str, Any], title: str) -> str:
     body = (
         f"<h1>{text(title)}: {head}</h1>"
         f"<p>{records} of the split {text(found['split'])}</p><ul>{reasons}</ul>"
-        f"{_metrics(found)}{rules}{_sources(found)}"
+        f"{_metrics(found)}{rules}{_outputs(found)}{_worst(found)}{_sources(found)}"
     )
-    return document(f"Evaluation of {title}", body, _STYLE)
+    return document(f"Evaluation of {title}", body, _STYLE + STYLE)
 
 
 def _metrics(found: Mapping[str, Any]) -> str:
@@ -108,6 +111,40 @@ def _plot(low: float, value: float, high: float, bound: float) -> str:
         f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-hidden="true">{drawn}'
         f'<circle cx="{value:.2f}" cy="{middle:g}" r="{_DOT:g}"/></svg>'
     )
+
+
+def _outputs(found: Mapping[str, Any]) -> str:
+    return "".join(
+        f"<h2>{_title(name)}</h2>{pictures(each)}" for name, each in found["outputs"].items()
+    )
+
+
+def _title(name: str) -> str:
+    return "Predictions" if name == "predictions" else f"The output {isolated(name, 60)}"
+
+
+def _worst(found: Mapping[str, Any]) -> str:
+    """A table of the worst records of each output, with their features."""
+    tables = []
+    for name, records in found["worst"].items():
+        columns = list(records[0]["features"]) if records else []
+        rows = (
+            [isolated(each["target"], 60), isolated(each["predicted"], 60)]
+            + [_feature(each["features"][column]) for column in columns]
+            for each in records
+        )
+        heads = ["target", "prediction", *(isolated(column, 60) for column in columns)]
+        tables.append(
+            f"<h2>{_title(name)}: the worst records</h2>"
+            f'<div class="table worst">{table(rows, heads)}</div>'
+        )
+    return "".join(tables)
+
+
+def _feature(value: str | Mapping[str, str]) -> str:
+    if isinstance(value, str):
+        return isolated(value, 200)
+    return f'<img alt="" src="{text(value["picture"])}">'
 
 
 def _sources(found: Mapping[str, Any]) -> str:

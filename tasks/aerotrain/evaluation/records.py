@@ -29,6 +29,7 @@ _RECORDS, _BYTES = 2**19, 2**27
 class Block:
     """Consecutive records: the columns of slices, the group of each, targets and predictions.
 
+    ``first`` is the place of the first of them in the split.
     ``predictions`` maps ``candidate`` and ``baseline`` to structures of ``(records, …)``.
     ``added_loss`` is the sum of the losses that the candidate's layers and regularizers add.
     ``x`` is what the candidate takes; None unless its own loss or metrics may read it. ``masks``
@@ -43,6 +44,7 @@ class Block:
     added_loss: tf.Tensor
     x: Any = None
     masks: Mapping[int, Any] = field(default_factory=dict)
+    first: int = 0
 
 
 class Predictor:
@@ -146,4 +148,5 @@ def _joined(parts: Sequence[Any], first: int) -> Block:
         added_loss=whole["added_loss"],
         x=whole.get("x"),
         masks=whole["masks"],
+        first=first,
     )

@@ -1,0 +1,355 @@
+"""What the predictions of a split show besides metrics: errors by class, calibration, thresholds.
+
+Everything is a sum over records, or a sample of bounded size, so that a split of any size fits into
+memory. Sample weights are not used.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aerotrain.evaluation.leakage import SAMPLE
+from aerotrain.evaluation.records import CANDIDATE, Block
+from aerotrain.serving.served import by_name
+
+#: Bins of predicted probabilities, for calibration and for thresholds.
+BINS, THRESHOLDS = 10, 100
+
+#: The most classes of which errors are counted, and of which all of them are stored.
+_MOST_CLASSES, _STORED_CLASSES = 2000, 50
+
+#: The most frequent confusions that are stored of more classes.
+_CONFUSIONS = 200
+
+#: The worst records that are kept, and the pairs of target and prediction of a number.
+WORST, _SAMPLE = 10, 2000
+
+#: The fewest records of a class that should be predicted at least once.
+_FEW = 10
+
+Floats = NDArray[np.float64]
+
+
+class Output(Protocol):
+    """The sums of one output of the model."""
+
+    def add(self, y: Floats, predicted: Floats) -> Floats:
+        """Add records; returns the error of each, which is greater the worse it is predicted."""
+        ...
+
+    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
+        """The target and the prediction of one record, as texts."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was found, as JSON."""
+        ...
+
+    def warnings(self) -> Iterator[str]:
+        """What looks wrong, in sentences that follow the output's name."""
+        ...
+
+
+@dataclass(frozen=True, order=True)
+class Worst:
+    """A record that is predicted badly: its error, its place in the split, what was predicted."""
+
+    error: float
+    place: int
+    target: str = field(compare=False)
+    predicted: str = field(compare=False)
+
+
+class Diagnostics:
+    """Gathers what the outputs of a model show; ``names`` are those of the label's classes."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        #: The targets of the first records, by output.
+        self.targets: dict[str, Floats] = {}
+        self._names = names
+        self._outputs: dict[str, Output | None] = {}
+        #: The worst records of each output, the worst first.
+        self.worst: dict[str, list[Worst]] = {}
+
+    def watched(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """The same blocks, which are added as they pass."""
+        for block in blocks:
+            targets = by_name(block.y)
+            for name, predictions in by_name(block.predictions[CANDIDATE]).items():
+                if name in targets:
+                    self._add(name, np.asarray(targets[name]), np.asarray(predictions), block)
+                    if not block.first:
+                        self.targets[name] = np.asarray(targets[name])[:SAMPLE]
+            yield block
+
+    def _add(self, name: str, y: NDArray[Any], predictions: NDArray[Any], block: Block) -> None:
+        if not (_is_numeric(y) and _is_numeric(predictions)):
+            return
+        predicted = predictions.astype(np.float64).reshape(len(predictions), -1)
+        if name not in self._outputs:
+            self._outputs[name] = _output_of(y, predictions, self._names)
+        output = self._outputs[name]
+        if output is None:
+            return
+        targets = y.astype(np.float64).reshape(len(y), -1)
+        errors = output.add(targets, predicted)
+        found = [
+            Worst(float(errors[row]), block.first + row, *output.said(targets[row], predicted[row]))
+            for row in np.argsort(-errors, kind="stable")[:WORST].tolist()
+        ]
+        both = [*self.worst.get(name, []), *found]
+        self.worst[name] = sorted(both, key=lambda each: (-each.error, each.place))[:WORST]
+
+    @property
+    def outputs(self) -> dict[str, dict[str, Any]]:
+        """What was found of each output, as JSON."""
+        return {name: each.to_dict() for name, each in self._outputs.items() if each is not None}
+
+    def warnings(self) -> list[str]:
+        """One sentence for each thing that looks wrong."""
+        found = []
+        for name, output in self._outputs.items():
+            title = "the output" if name == "predictions" else f"the output {name!r}"
+            if output is not None:
+                found += [f"{title} {each}" for each in output.warnings()]
+        return found
+
+
+def _is_numeric(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "fiub" and values.size > 0
+
+
+def _output_of(y: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> Output | None:
+    """What to gather of an output, by the shapes and values of its first records; None: nothing."""
+    if predictions.ndim > 2 or y.ndim > 2:
+        return None
+    width = predictions.reshape(len(predictions), -1).shape[1]
+    targets = y.reshape(len(y), -1)
+    if width == 1 and targets.shape[1] == 1:
+        if set(np.unique(targets).tolist()) <= {0, 1}:
+            return Binary(names if len(names) == 2 else ("0", "1"))
+        return Numbers()
+    are_classes = targets.shape[1] == 1 and not (targets % 1).any() and targets.min() >= 0
+    is_one_hot = targets.shape[1] == width and bool(
+        ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
+    )
+    if width > _MOST_CLASSES or not (are_classes or is_one_hot):
+        return None
+    return Classes(names if len(names) == width else [str(each) for each in range(width)])
+
+
+class Calibration:
+    """How often predictions of a probability are right, by bins of the probability.
+
+    The expected calibration error is the mean distance of the two, weighted by records
+    (C. Guo et al., On Calibration of Modern Neural Networks, 2017).
+    """
+
+    def __init__(self) -> None:
+        self._records, self._right, self._sums = (np.zeros(BINS) for _ in range(3))
+
+    def add(self, probabilities: Floats, right: NDArray[Any]) -> None:
+        bins = np.clip((probabilities * BINS).astype(int), 0, BINS - 1)
+        self._records += np.bincount(bins, minlength=BINS)
+        self._right += np.bincount(bins, right, minlength=BINS)
+        self._sums += np.bincount(bins, probabilities, minlength=BINS)
+
+    def to_dict(self) -> dict[str, Any]:
+        known = self._records > 0
+        each = np.maximum(self._records, 1)
+        predicted, observed = self._sums / each, self._right / each
+        distance = float((np.abs(predicted - observed) * self._records).sum())
+        return {
+            "bins": [
+                {"records": int(n), "predicted": float(p), "observed": float(o)}
+                for n, p, o in np.stack([self._records, predicted, observed], axis=1)[known]
+            ],
+            "expected_calibration_error": distance / max(1.0, float(self._records.sum())),
+        }
+
+
+class Binary:
+    """A probability, or a logit, of one of two classes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._calibration = Calibration()
+        self._counts = np.zeros((2, THRESHOLDS + 1), np.int64)
+        self._are_logits: bool | None = None
+
+    def add(self, y: Floats, predicted: Floats) -> Floats:
+        labels = y[:, 0].astype(int)
+        if self._are_logits is None:
+            self._are_logits = bool(((predicted < 0) | (predicted > 1)).any())
+        p = self._probabilities(predicted[:, 0])
+        places = np.floor(p * THRESHOLDS + 1e-9).astype(int)
+        for label in (0, 1):
+            self._counts[label] += np.bincount(places[labels == label], minlength=THRESHOLDS + 1)
+        self._calibration.add(p, labels)
+        return np.abs(labels - p)
+
+    def _probabilities(self, predicted: Floats) -> Floats:
+        if self._are_logits:
+            predicted = 1 / (1 + np.exp(-np.clip(predicted, -50, 50)))
+        return np.clip(np.nan_to_num(predicted), 0, 1)
+
+    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
+        share = self._probabilities(predicted)[0]
+        return self._names[int(y[0])], f"{self._names[1]} {share:.1%}"
+
+    def to_dict(self) -> dict[str, Any]:
+        # From each threshold on, records are predicted as the second class.
+        above = self._counts[:, ::-1].cumsum(axis=1)[:, ::-1]
+        false, true = above
+        middle = THRESHOLDS // 2
+        total = self._counts.sum(axis=1)
+        confusion = [[int(total[c] - above[c, middle]), int(above[c, middle])] for c in (0, 1)]
+        return {
+            "kind": "binary",
+            "classes": list(self._names),
+            "confusion": confusion,
+            "calibration": self._calibration.to_dict(),
+            "thresholds": [
+                {
+                    "threshold": number / THRESHOLDS,
+                    "precision": int(true[number]) / max(1, int(true[number] + false[number])),
+                    "recall": int(true[number]) / max(1, int(total[1])),
+                }
+                for number in range(THRESHOLDS + 1)
+                if true[number] + false[number]
+            ],
+        }
+
+    def warnings(self) -> Iterator[str]:
+        middle = THRESHOLDS // 2
+        predicted = (self._counts[:, :middle].sum(), self._counts[:, middle:].sum())
+        yield from _never_predicted(self._names, predicted, self._counts.sum(axis=1))
+        if np.count_nonzero(self._counts.sum(axis=0)) == 1 and self._counts.sum() > 1:
+            yield _CONSTANT
+
+
+class Classes:
+    """Probabilities, or logits, of several classes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._calibration = Calibration()
+        self._confusion = np.zeros((len(names), len(names)), np.int64)
+        self._are_logits: bool | None = None
+
+    def add(self, y: Floats, predicted: Floats) -> Floats:
+        labels = (y.argmax(axis=1) if y.shape[1] > 1 else y[:, 0]).astype(int)
+        if self._are_logits is None:
+            is_sum = np.allclose(predicted.sum(axis=1), 1, atol=0.02)
+            self._are_logits = not (is_sum and bool((predicted >= 0).all()))
+        p = self._probabilities(predicted)
+        known = (labels >= 0) & (labels < len(self._names))
+        guesses = p.argmax(axis=1)
+        np.add.at(self._confusion, (labels[known], guesses[known]), 1)
+        self._calibration.add(p.max(axis=1), guesses == labels)
+        return 1 - np.where(known, p[np.arange(len(p)), np.where(known, labels, 0)], 0)
+
+    def _probabilities(self, predicted: Floats) -> Floats:
+        p = np.nan_to_num(predicted)
+        if self._are_logits:
+            p = np.exp(p - p.max(axis=1, keepdims=True))
+            p /= p.sum(axis=1, keepdims=True)
+        return p
+
+    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
+        p = self._probabilities(predicted[None])[0]
+        label = int(y.argmax() if len(y) > 1 else y[0])
+        name = self._names[label] if 0 <= label < len(self._names) else str(label)
+        return name, f"{self._names[int(p.argmax())]} {p.max():.1%}"
+
+    def to_dict(self) -> dict[str, Any]:
+        found = {
+            "kind": "classes",
+            "classes": list(self._names),
+            "calibration": self._calibration.to_dict(),
+        }
+        if len(self._names) <= _STORED_CLASSES:
+            return {**found, "confusion": self._confusion.tolist()}
+        wrong = self._confusion * (1 - np.eye(len(self._names), dtype=np.int64))
+        order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+        pairs = [(*map(int, divmod(int(place), len(self._names))),) for place in order]
+        return {
+            **found,
+            "confusions": [
+                {
+                    "label": self._names[a],
+                    "predicted": self._names[b],
+                    "records": int(wrong[a, b]),
+                    "of": int(self._confusion[a].sum()),
+                }
+                for a, b in pairs
+                if wrong[a, b]
+            ],
+        }
+
+    def warnings(self) -> Iterator[str]:
+        counts = self._confusion
+        yield from _never_predicted(self._names, counts.sum(axis=0), counts.sum(axis=1))
+
+
+class Numbers:
+    """A number that is to be near its target."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+        self._keys: Floats = np.zeros(0)
+        self._pairs: Floats = np.zeros((0, 2))
+        self._range = [np.inf, -np.inf]
+        self._records = 0
+
+    def add(self, y: Floats, predicted: Floats) -> Floats:
+        keys = np.concatenate([self._keys, self._random.random(len(y))])
+        pairs = np.concatenate([self._pairs, np.stack([y[:, 0], predicted[:, 0]], axis=1)])
+        chosen = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
+        self._keys, self._pairs = keys[chosen], pairs[chosen]
+        self._range = [min(self._range[0], predicted.min()), max(self._range[1], predicted.max())]
+        self._records += len(y)
+        return np.abs(np.nan_to_num(y[:, 0] - predicted[:, 0], nan=np.inf))
+
+    def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
+        return f"{y[0]:.6g}", f"{predicted[0]:.6g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        residuals = self._pairs[:, 1] - self._pairs[:, 0]
+        known = np.isfinite(self._pairs).all(axis=1)
+        shares = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+        values = np.quantile(residuals[known], shares) if known.any() else np.full(7, np.nan)
+        return {
+            "kind": "number",
+            "sample": [[float(a), float(b)] for a, b in self._pairs[known]],
+            "residual_quantiles": {
+                f"{share:g}": float(value) for share, value in zip(shares, values, strict=True)
+            },
+        }
+
+    def warnings(self) -> Iterator[str]:
+        if self._range[0] == self._range[1] and self._records > 1:
+            yield _CONSTANT
+
+
+_CONSTANT = (
+    "is the same for all records: look at the learning rate, the scales of the inputs, and whether "
+    "they reach it"
+)
+
+
+def _never_predicted(
+    names: Sequence[str], predicted: Sequence[Any], records: Sequence[Any]
+) -> Iterator[str]:
+    """A warning for classes that have records, and are never predicted."""
+    never = [
+        f"{name} ({int(has):,})"
+        for name, times, has in zip(names, predicted, records, strict=True)
+        if not times and has >= _FEW
+    ]
+    if never:
+        shown = ", ".join(never[:5]) + (f" and {len(never) - 5} more" if len(never) > 5 else "")
+        yield f"never predicts classes of which there are records: {shown}"

@@ -1,0 +1,75 @@
+"""What the predictions of a split show besides metrics, for the card of a model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.data.dataset import Dataset, Schema, Split
+from aerotrain.evaluation.diagnostics import Diagnostics
+from aerotrain.evaluation.leakage import SAMPLE, leaking_columns
+from aerotrain.evaluation.worst import described, records_at
+from aerotrain.serving.servable import Servable
+from aerotrain.training.input.batches import Transform, first_records, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """Warnings as sentences; what each output shows, and its worst records, as JSON by its name."""
+
+    warnings: Sequence[str] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    worst: Mapping[str, Any] = field(default_factory=dict)
+
+
+def examined(
+    diagnostics: Diagnostics,
+    model: keras.Model,
+    transform: Transform,
+    dataset: Dataset,
+    split: Split,
+    files: Sequence[Path],
+) -> Examined:
+    """What ``diagnostics`` has gathered of the records in ``files``, and what these show."""
+    columns = _scalars(model, transform, dataset.schema, files)
+    leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
+    return Examined(
+        warnings=[*diagnostics.warnings(), *dict.fromkeys(leaks)],
+        outputs=diagnostics.outputs,
+        worst=_worst(diagnostics, dataset, split, files),
+    )
+
+
+def _scalars(
+    model: keras.Model, transform: Transform, schema: Schema, files: Sequence[Path]
+) -> dict[str, Any]:
+    """The values of the first records, of the columns of single values that predictions need."""
+    try:
+        needed = Servable(model, transform, schema).needed
+    except FinalError:
+        return {}  # predictions depend on no column: the export says so
+    scalars = {name: each for name, each in needed.items() if not each.shape}
+    if not scalars:
+        return {}
+    parsed = parse(first_records(files, SAMPLE), scalars)
+    return {name: np.asarray(each) for name, each in parsed.items()}
+
+
+def _worst(
+    diagnostics: Diagnostics, dataset: Dataset, split: Split, files: Sequence[Path]
+) -> dict[str, list[dict[str, Any]]]:
+    places = {each.place for found in diagnostics.worst.values() for each in found}
+    counts = [shard.records for shard in split.shards]
+    records = records_at(files, counts, sorted(places))
+    names = dataset.names
+    return {
+        output: [
+            {**asdict(each), "features": described(records[each.place], dataset.schema, names)}
+            for each in found
+        ]
+        for output, found in diagnostics.worst.items()
+    }

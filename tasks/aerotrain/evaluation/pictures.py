@@ -1,0 +1,149 @@
+"""The pictures of a card: confusion matrix, calibration, thresholds, and residuals of an output."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aerotrain.data.statistics.axis import text_of
+from aerotrain.data.statistics.markup import isolated, table, text
+
+STYLE = """
+.pictures { display: flex; flex-wrap: wrap; gap: 1.5rem 2.5rem; align-items: start; }
+.pictures > div { max-width: 100%; } .pictures h3 { font-size: .95rem; margin: .5rem 0 .25rem; }
+.pictures svg.square { width: 15rem; height: 15rem; border: 1px solid var(--line);
+                       overflow: visible; }
+.pictures circle { fill: var(--now); } .pictures .dots circle { opacity: .35; }
+.pictures .ideal { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2;
+                   vector-effect: non-scaling-stroke; }
+.pictures .first { stroke: var(--now); }
+.pictures .plot { width: 15rem; } .pictures .ends { display: flex; font-size: 11px;
+                  justify-content: space-between; color: var(--quiet); }
+.matrix td { text-align: right; padding: .1rem .4rem; min-width: 2rem; border-radius: 2px;
+  background: color-mix(in srgb, var(--now) calc(var(--share, 0) * 70%), transparent); }
+.matrix td.wrong { background:
+  color-mix(in srgb, var(--before) calc(var(--share, 0) * 90%), transparent); }
+.matrix th { max-width: 7rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+             font-weight: 400; padding: .1rem .4rem; }
+.matrix th:first-child { text-align: right; }
+"""
+
+#: The side of a square picture, in its own units.
+_SIDE = 100.0
+
+
+def pictures(output: Mapping[str, Any]) -> str:
+    """The pictures of one output of a card, as markup."""
+    parts = [_matrix(output), _confusions(output), _calibration(output), _thresholds(output)]
+    parts += [_residuals(output)]
+    return f'<div class="pictures">{"".join(parts)}</div>'
+
+
+def _matrix(output: Mapping[str, Any]) -> str:
+    """Rows are labels, columns predictions; a cell is as dark as its share of its row."""
+    counts = output.get("confusion")
+    if not counts:
+        return ""
+    names = [text(str(each), 40) for each in output["classes"]]
+    rows = []
+    for label, row in enumerate(counts):
+        total = max(1, sum(row))
+        cells = "".join(
+            f'<td class="{"" if guess == label else "wrong"}" style="--share:{count / total:.3f}" '
+            f'title="{names[label]} predicted as {names[guess]}">{count:,}</td>'
+            for guess, count in enumerate(row)
+        )
+        rows.append(f"<tr><th>{names[label]}</th>{cells}</tr>")
+    heads = "".join(f"<th>{name}</th>" for name in names)
+    return (
+        '<div><h3>Labels (rows) and predictions (columns)</h3><div class="table">'
+        f'<table class="matrix"><tr><th></th>{heads}</tr>{"".join(rows)}</table></div></div>'
+    )
+
+
+def _confusions(output: Mapping[str, Any]) -> str:
+    found = output.get("confusions")
+    if not found:
+        return ""
+    rows = (
+        [isolated(e["label"], 60), isolated(e["predicted"], 60), f"{e['records']:,} of {e['of']:,}"]
+        for e in found[:30]
+    )
+    heads = ["label", "predicted", "records"]
+    return f"<div><h3>Most frequent confusions</h3>{table(rows, heads, kind='text')}</div>"
+
+
+def _calibration(output: Mapping[str, Any]) -> str:
+    found = output.get("calibration")
+    if not found or not found["bins"]:
+        return ""
+    most = max(each["records"] for each in found["bins"])
+    dots = "".join(
+        f'<circle cx="{_SIDE * each["predicted"]:.1f}" cy="{_SIDE * (1 - each["observed"]):.1f}" '
+        f'r="{1.5 + 3 * (each["records"] / most) ** 0.5:.1f}"><title>{each["records"]:,} records: '
+        f"predicted {each['predicted']:.1%}, observed {each['observed']:.1%}</title></circle>"
+        for each in found["bins"]
+    )
+    error = found["expected_calibration_error"]
+    return _square(
+        "Calibration",
+        _DIAGONAL + dots,
+        ("0", "predicted probability", "1"),
+        f"upwards the observed share; the expected calibration error is {error:.3f}",
+    )
+
+
+def _thresholds(output: Mapping[str, Any]) -> str:
+    found = output.get("thresholds")
+    if not found:
+        return ""
+    precision = _line([(each["threshold"], each["precision"]) for each in found], "")
+    recall = _line([(each["threshold"], each["recall"]) for each in found], ' class="first"')
+    positive = text(str(output["classes"][1]), 40)
+    return _square(
+        "Precision and recall by threshold",
+        precision + recall,
+        ("0", f"threshold of {positive}", "1"),
+        '<span class="before"></span> precision &nbsp; <span class="now"></span> recall',
+    )
+
+
+def _residuals(output: Mapping[str, Any]) -> str:
+    if output["kind"] != "number" or not output["sample"]:
+        return ""
+    values = [each for pair in output["sample"] for each in pair]
+    least, greatest = min(values), max(values)
+    span = (greatest - least) or 1.0
+
+    def place(value: float) -> float:
+        return _SIDE * (value - least) / span
+
+    dots = "".join(
+        f'<circle cx="{place(a):.1f}" cy="{_SIDE - place(b):.1f}" r="1.2"/>'
+        for a, b in output["sample"]
+    )
+    shares = output["residual_quantiles"]
+    rows = ([f"{float(share):.0%}", text_of(value)] for share, value in shares.items())
+    quantiles = table(rows, ["share of records", "prediction - target up to"])
+    plot = _square(
+        "Targets and predictions",
+        f'{_DIAGONAL}<g class="dots">{dots}</g>',
+        (text_of(least), "target", text_of(greatest)),
+        f"upwards the prediction; {len(output['sample']):,} records",
+    )
+    return f"{plot}<div><h3>Residuals</h3>{quantiles}</div>"
+
+
+_DIAGONAL = f'<line class="ideal" x1="0" y1="{_SIDE:g}" x2="{_SIDE:g}" y2="0"/>'
+
+
+def _line(points: Sequence[tuple[float, float]], kind: str) -> str:
+    places = " ".join(f"{_SIDE * x:.1f},{_SIDE * (1 - y):.1f}" for x, y in points)
+    return f'<path{kind} d="M{places}"/>'
+
+
+def _square(title: str, content: str, ends: Sequence[str], caption: str) -> str:
+    labels = "".join(f"<span>{each}</span>" for each in ends)
+    return (
+        f'<div class="plot"><h3>{title}</h3><svg class="square" viewBox="0 0 {_SIDE:g} {_SIDE:g}" '
+        f'role="img"><title>{title}</title>{content}</svg><div class="ends">{labels}</div>'
+        f'<div class="caption">{caption}</div></div>'
+    )

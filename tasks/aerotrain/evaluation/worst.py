@@ -1,0 +1,99 @@
+"""The records that a model predicts worst, with their features, for people to look at."""
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from aerotrain.data.dataset import Feature, Schema
+from aerotrain.training.input.batches import parse
+
+#: The most characters of a text, numbers of a vector, and bytes of a picture that are shown.
+_TEXT, _NUMBERS, _PICTURE = 200, 8, 40_000
+
+_PICTURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
+
+
+def records_at(
+    files: Sequence[Path], counts: Sequence[int], places: Sequence[int]
+) -> dict[int, bytes]:
+    """The serialized records at some places of ``files``, which have ``counts`` records each."""
+    found: dict[int, bytes] = {}
+    first = 0
+    for file, count in zip(files, counts, strict=True):
+        here = tf.constant([each - first for each in places if first <= each < first + count])
+        if len(here):
+            numbered = tf.data.TFRecordDataset(str(file)).enumerate()
+            chosen = numbered.filter(_is_one_of(tf.cast(here, tf.int64)))
+            found |= {first + int(place): record.numpy() for place, record in chosen}
+        first += count
+    return found
+
+
+def _is_one_of(places: tf.Tensor) -> Any:
+    return lambda place, _: tf.reduce_any(place == places)
+
+
+#: A text, or ``{"picture": …}`` with a data URL.
+Shown = str | dict[str, str]
+
+
+def described(
+    record: bytes, schema: Schema, names: Mapping[str, Sequence[str]]
+) -> dict[str, Shown]:
+    """The features of a record, to be shown.
+
+    ``names`` are the words of columns that hold their numbers.
+    """
+    features = parse(tf.constant([record]), schema)
+    return {
+        name: _shown(schema[name], np.asarray(features[name])[0], names.get(name, ()))
+        for name in sorted(schema)
+    }
+
+
+def _shown(feature: Feature, value: Any, words: Sequence[str]) -> Shown:
+    if feature.dtype == "string" and not feature.shape:
+        return _text_or_picture(bytes(value))
+    if feature.dtype != "string" and (picture := _as_picture(value)):
+        return picture
+    if feature.shape:
+        flat = np.ravel(value)
+        return ", ".join(_values(flat[:_NUMBERS])) + (", …" if len(flat) > _NUMBERS else "")
+    if words and float(value).is_integer() and 0 <= value < len(words):
+        return words[int(value)]
+    return next(_values(np.ravel(value)))
+
+
+def _values(values: Any) -> Iterator[str]:
+    for each in values:
+        yield each.decode("utf-8", "replace") if isinstance(each, bytes) else f"{each:.6g}"
+
+
+def _text_or_picture(value: bytes) -> Shown:
+    for begin, kind in _PICTURES.items():
+        if value.startswith(begin):
+            is_large = len(value) > _PICTURE
+            return f"a picture of {len(value):,} bytes" if is_large else _url(kind, value)
+    text = value.decode("utf-8", "replace")
+    return text if len(text) <= _TEXT else text[:_TEXT] + "…"
+
+
+def _as_picture(value: Any) -> Shown:
+    """Pixels ``(height, width)`` or ``(height, width, channels)`` as a picture; else nothing."""
+    pixels = value[..., None] if value.ndim == 2 else value
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or min(pixels.shape[:2]) < 4:
+        return ""
+    if pixels.dtype != np.uint8:
+        known = pixels[np.isfinite(pixels)]
+        least, span = known.min(initial=0), np.ptp(known) if len(known) else 0
+        pixels = (np.nan_to_num(pixels - least) / (span or 1) * 255).clip(0, 255).astype(np.uint8)
+    data = tf.io.encode_png(pixels).numpy()
+    return _url("png", data) if len(data) <= _PICTURE else ""
+
+
+def _url(kind: str, data: bytes) -> Shown:
+    return {"picture": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}

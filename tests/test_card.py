@@ -1,0 +1,192 @@
+"""What the card of a model shows besides verdicts: errors, calibration, worst records, warnings."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain import evaluate
+from aerotrain.data.dataset import Feature
+from aerotrain.data.records import Column, encoded_frames
+from aerotrain.evaluation.card import card
+from aerotrain.evaluation.diagnostics import Diagnostics
+from aerotrain.evaluation.leakage import leaking_columns
+from aerotrain.evaluation.worst import described, records_at
+from aerotrain.store import open_store
+
+pytestmark = pytest.mark.process
+
+RANDOM = np.random.default_rng(0)
+
+
+def seen(y, predictions, names=(), blocks=2):
+    """What is found of records that come in some blocks."""
+    found, first = Diagnostics(names), 0
+    for part in np.array_split(np.arange(len(y)), blocks):
+        pick = lambda values, rows=part: values[rows]  # noqa: E731
+        block = SimpleNamespace(
+            y=tf.nest.map_structure(pick, y) if isinstance(y, dict) else y[part],
+            predictions={"candidate": tf.nest.map_structure(pick, predictions)},
+            first=first,
+        )
+        assert list(found.watched([block])) == [block]
+        first += len(part)
+    return found
+
+
+def test_probabilities_of_a_binary_output_are_counted_by_threshold_and_calibrated():
+    p = RANDOM.random((20_000, 1))
+    y = (RANDOM.random((20_000, 1)) < p).astype(int)
+    found = seen(y, p, ["stays", "leaves"], blocks=7).outputs["predictions"]
+    guess = p[:, 0] >= 0.5
+    assert found["confusion"] == [
+        [int((~guess & (y[:, 0] == label)).sum()), int((guess & (y[:, 0] == label)).sum())]
+        for label in (0, 1)
+    ]
+    (at,) = (each for each in found["thresholds"] if each["threshold"] == 0.8)
+    above = p[:, 0] >= 0.8
+    assert at["precision"] == pytest.approx(y[above].mean())
+    assert at["recall"] == pytest.approx(y[above].sum() / y.sum())
+    assert found["calibration"]["expected_calibration_error"] < 0.02
+    overconfident = seen(y, np.round(p)).outputs["predictions"]["calibration"]
+    assert overconfident["expected_calibration_error"] == pytest.approx(0.25, abs=0.02)
+
+
+def test_logits_show_the_same_as_their_probabilities():
+    logits = RANDOM.normal(size=(500, 3)) * 3
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    y = RANDOM.integers(0, 3, 500)
+    _check_same(seen(y, logits), seen(y, p))
+    _check_same(seen(np.eye(3)[y], p), seen(y, p))
+    binary = RANDOM.normal(size=(500, 1)) * 4
+    _check_same(seen(y % 2, binary), seen(y % 2, 1 / (1 + np.exp(-binary))))
+
+
+def _check_same(one, other):
+    one, other = one.outputs["predictions"], other.outputs["predictions"]
+    assert one["confusion"] == other["confusion"]
+    errors = [each["calibration"]["expected_calibration_error"] for each in (one, other)]
+    assert errors[0] == pytest.approx(errors[1])
+
+
+def test_the_worst_records_are_those_of_all_blocks_with_what_was_predicted():
+    y, p = np.zeros(100, int), np.full((100, 2), [0.9, 0.1])
+    p[[17, 80]] = [[0.2, 0.8], [0.05, 0.95]]
+    (worst, second, third, *_) = seen(y, p, ["cat", "dog"]).worst["predictions"]
+    assert (worst.place, worst.target, worst.predicted) == (80, "cat", "dog 95.0%")
+    assert (second.place, third.place) == (17, 0)
+
+
+def test_a_number_has_residuals_and_its_worst_records():
+    y = RANDOM.normal(size=(5000, 1)) * 10
+    predicted = y + RANDOM.normal(size=y.shape)
+    predicted[4321] = y[4321] + 50
+    found = seen(y, predicted, blocks=5)
+    output = found.outputs["predictions"]
+    assert len(output["sample"]) == 2000
+    assert output["residual_quantiles"]["0.95"] == pytest.approx(1.64, abs=0.2)
+    assert found.worst["predictions"][0].place == 4321
+
+
+@pytest.mark.parametrize(
+    ("y", "predicted", "warning"),
+    [
+        (np.arange(100) % 2, np.full((100, 1), 0.3), "never predicts classes .*: 1 \\(50\\)"),
+        (np.arange(100) % 2, np.full((100, 1), 0.3), "is the same for all records"),
+        (np.arange(90) % 3, np.eye(3)[np.arange(90) % 2], r"never predicts .*: 2 \(30\)"),
+        (RANDOM.normal(size=50), np.full((50, 1), 2.5), "is the same for all records"),
+    ],
+)
+def test_predictions_that_are_constant_or_lack_a_class_are_warned_of(y, predicted, warning):
+    assert any(re.search(warning, each) for each in seen(y, predicted).warnings())
+    assert seen(y, RANDOM.random(predicted.shape)).warnings() == []
+
+
+def test_outputs_that_have_no_picture_are_left_out():
+    y = {"a": RANDOM.random((20, 5)), "b": RANDOM.integers(0, 2, (20, 1))}
+    predicted = {"a": RANDOM.random((20, 5)), "b": RANDOM.random((20, 1)), "c": np.zeros((20, 2))}
+    blocks = SimpleNamespace(y=y, predictions={"candidate": predicted}, first=0)
+    found = Diagnostics()
+    list(found.watched([blocks]))
+    assert list(found.outputs) == ["b"]
+
+
+def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not():
+    y = RANDOM.integers(0, 4, 4000)
+    columns = {
+        "copy": y * 7 + 3,
+        "code": np.array([b"w", b"x", b"y", b"z"], object)[y],
+        "shifted": y + RANDOM.uniform(0, 0.9, 4000),
+        "helpful": np.where(RANDOM.random(4000) < 0.8, y, 0),
+        "id": np.arange(4000),
+        "name": np.array([f"n{each}".encode() for each in range(4000)], object),
+    }
+    named = [each.split("'")[1] for each in leaking_columns(columns, y)]
+    assert named == ["copy", "code", "shifted"]
+    rare = (RANDOM.random(4000) < 0.005).astype(int)  # nearly all are of one class
+    assert leaking_columns({"noise": RANDOM.random(4000)}, rare) == []
+    price = RANDOM.normal(size=(4000, 1)) * 100
+    given = {"net": price[:, 0] * 0.8, "area": price[:, 0] + RANDOM.normal(size=4000) * 50}
+    assert [each.split("'")[1] for each in leaking_columns(given, price)] == ["net"]
+
+
+def test_records_are_found_by_their_places_in_several_files(tmp_path):
+    files, counts = [], [3, 0, 5]
+    for number, count in enumerate(counts):
+        values = Column(Feature("int64"), np.arange(count) + 10 * number)
+        file = tmp_path / f"{number}.tfrecord"
+        file.write_bytes(encoded_frames({"n": values}).content if count else b"")
+        files.append(file)
+    found = records_at(files, counts, [1, 3, 7])
+    schema = {"n": Feature("int64")}
+    shown = {place: described(record, schema, {}) for place, record in found.items()}
+    assert shown == {1: {"n": "1"}, 3: {"n": "20"}, 7: {"n": "24"}}
+
+
+def test_the_card_of_a_training_shows_its_pictures_and_nothing_from_outside(digits, trained):
+    replica = digits.replica("evaluate", "pictured", model=trained, data=digits.data)
+    evaluate.run(replica)
+    store = open_store(replica.job.prefix)
+    data = json.loads(store.get("card.json"))
+    records = data["records"]
+    assert sum(map(sum, data["outputs"]["predictions"]["confusion"])) == records
+    worst = data["worst"]["predictions"]
+    assert [each["error"] for each in worst] == sorted((e["error"] for e in worst), reverse=True)
+    assert all(each["features"]["image"]["picture"].startswith("data:image/png") for each in worst)
+    assert all(each["features"]["label"] == each["target"] for each in worst)
+    page = store.get("card.html").decode()
+    assert page.count("<img") == len(worst) == 10
+    assert "Calibration" in page
+    assert set(re.findall(r'src="(\w+:)', page)) == {"data:"}
+
+
+def test_names_and_texts_of_a_card_are_no_markup():
+    hostile = "<script>alert(1)</script>"
+    document = {
+        "records": 3,
+        "split": "test",
+        "metrics": {},
+        "intervals": {},
+        "baseline": None,
+        "verdicts": [],
+        "failures": [],
+        "warnings": [hostile],
+        "passed": True,
+        "candidate": {},
+        "outputs": {
+            hostile: seen(np.arange(60) % 3, RANDOM.random((60, 3)), [hostile, "b", "c"]).outputs[
+                "predictions"
+            ]
+        },
+        "worst": {
+            hostile: [
+                {"target": hostile, "predicted": hostile, "features": {hostile: "data:image/png;"}}
+            ]
+        },
+    }
+    page = card(document, hostile)
+    assert "<script" not in page
+    assert "<img" not in page
