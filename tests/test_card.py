@@ -76,7 +76,7 @@ def test_the_worst_records_are_those_of_all_blocks_with_what_was_predicted():
     y, p = np.zeros(100, int), np.full((100, 2), [0.9, 0.1])
     p[[17, 80]] = [[0.2, 0.8], [0.05, 0.95]]
     (worst, second, third, *_) = seen(y, p, ["cat", "dog"]).worst["predictions"]
-    assert (worst.place, worst.target, worst.predicted) == (80, "cat", "dog 95.0%")
+    assert (worst.place, worst.target, worst.predicted) == (80, "cat", "dog: 95.0%")
     assert (second.place, third.place) == (17, 0)
 
 

@@ -15,10 +15,11 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.strategy import STRATEGIES
+from aerotrain_airflow.approval import body_of
 from aerotrain_airflow.description import check_run, describe
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.steps import evaluate, export, train
+from aerotrain_airflow.steps import approve, evaluate, export, train
 
 ROOT = Path(__file__).parent.parent
 
@@ -140,3 +141,16 @@ def test_parsing_every_pipeline_loads_no_large_library_and_no_users_module() -> 
         check=True,
     )
     assert parsed.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_person_sees_the_metrics_and_the_card_before_they_approve() -> None:
+    with DAG("approved"):
+        approved = approve(evaluate("s3://b/model.json", "s3://b/data"), fail_on_reject=True)
+        approved >> export("s3://b/model.json", "s3://b/data")
+    assert approved.upstream_task_ids == {"evaluate"}
+    assert approved.evaluation == "evaluate"
+    assert approved.fail_on_reject
+    body = body_of({"loss": 0.25, "auc": 0.9}, "https://store/card.html?signed")
+    assert "[The card](https://store/card.html?signed)" in body
+    assert "| auc | 0.9 |" in body
+    assert "`file:///store/card.html`" in body_of({}, "file:///store/card.html")

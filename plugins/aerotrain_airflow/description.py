@@ -42,6 +42,7 @@ def describe(
             **job,
             "name": job_name(ti.dag_id, ti.run_id, task.task_id, ti.map_index or 0),
             **place_of(task, ti, settings),
+            "made_from": _made_from(ti, settings),
             "arguments": {**job.get("arguments", {}), **arguments},
         }
     )
@@ -61,6 +62,17 @@ def place_of(task: BaseOperator, ti: Any, settings: Settings) -> dict[str, str]:
         "run": path_segment(ti.run_id),
         "task": segment,
     }
+
+
+def _made_from(ti: Any, settings: Settings) -> dict[str, str]:
+    """The version of the DAG bundle, if it has one, such as a Git commit; and the image of pods."""
+    bundle = getattr(ti, "bundle_instance", None)
+    found = {}
+    if bundle is not None and bundle.version:
+        found["DAG bundle"] = f"{bundle.name} {bundle.version}"
+    if settings.launcher == "kubernetes":
+        found["image"] = settings.image
+    return found
 
 
 def without_unplaced_workers(job: Job, settings: Settings) -> Job:

@@ -16,6 +16,7 @@ from typing import Any
 from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain.contract.gate import SERVING
+from aerotrain_airflow.approval import ModelApprovalOperator
 from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import SET_BY_DAG, TRAINING_STEP, RunParam, RunResources, RunSwitch
@@ -217,6 +218,21 @@ def evaluate(
             },
         },
     ).output
+
+
+def approve(metrics: XComArg, *, task_id: str = "approve", **other: Any) -> ModelApprovalOperator:
+    """Wait until a person approves the model whose ``evaluate`` returned ``metrics``::
+
+        approve(evaluate(model, data)) >> export(model, data)
+
+    The question is among the required actions of Airflow's UI, with the metrics and a link to the
+    card. A rejected model skips later tasks. ``other`` are arguments of ``ApprovalOperator``, such
+    as ``fail_on_reject``, ``assigned_users``, ``response_timeout`` and ``notifiers``.
+    """
+    evaluation, _ = next(iter(metrics.iter_references()))
+    return ModelApprovalOperator(
+        task_id=task_id, metrics=metrics, evaluation=evaluation.task_id, **other
+    )
 
 
 def export(

@@ -1,10 +1,12 @@
 """Evaluate a trained model on every record of a split, and judge it by the rules of a gate."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.gate import CARD, CARD_DATA, SERVING, Choice, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
@@ -29,7 +31,7 @@ from aerotrain.evaluation.verdicts import TOO_FEW, bounded
 from aerotrain.replica import Replica
 from aerotrain.serving.served import Served
 from aerotrain.serving.versions import served_version
-from aerotrain.store import open_store
+from aerotrain.store import MissingError, open_store
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
@@ -107,12 +109,29 @@ def candidate_of(
         "run": replica.job.run,
         "model": arguments.model,
         "module": trained.module,
-        "hparams": dict(trained.hparams),
+        "code": trained.code,
+        "hparams": ", ".join(f"{name}={value!r}" for name, value in trained.hparams.items()),
         "strategy": trained.strategy,
         "steps": trained.step,
         "trained on": trained.data,
         "evaluated on": arguments.data,
-        "code": trained.code,
+        **trained.environment,
+        **goodput_of(arguments.model),
+    }
+
+
+def goodput_of(model: str) -> dict[str, str]:
+    """The goodput of the training of the model, in words; empty if nothing is known of it."""
+    folder = model.rpartition("/")[0] if model.endswith(".json") else model
+    try:
+        log = json.loads(open_store(folder).get(RUN_LOG))
+    except MissingError:
+        return {}  # it was trained without Airflow
+    if log.get("goodput") is None:
+        return {}
+    lost = ", ".join(f"{s:g} s {cause}" for cause, s in log["lost_seconds"].items() if s)
+    return {
+        "goodput": f"{log['goodput']:.0%} of {log['wall_seconds']:g} s" + (lost and f"; {lost}")
     }
 
 

@@ -80,7 +80,8 @@ class Job:
 
     ``store`` is the prefix of the whole pipeline (``s3://bucket/digits``). ``run`` and ``task`` are
     the segments under it that belong to this job alone. ``code`` is the folder of the user's own
-    modules. ``arguments`` is JSON for the module.
+    modules. ``arguments`` is JSON for the module. ``made_from`` says for people what the job was
+    started from, such as its image.
 
     Raises:
         SpecError: the description cannot run; the message says why and what to do.
@@ -111,6 +112,7 @@ class Job:
     code: str | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
     restarts: Restarts = field(default_factory=Restarts)
+    made_from: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
 
     def __post_init__(self) -> None:

@@ -198,7 +198,7 @@ class Binary:
 
     def said(self, y: Floats, predicted: Floats) -> tuple[str, str]:
         share = self._probabilities(predicted)[0]
-        return self._names[int(y[0])], f"{self._names[1]} {share:.1%}"
+        return self._names[int(y[0])], f"{self._names[1]}: {share:.1%}"
 
     def to_dict(self) -> dict[str, Any]:
         # From each threshold on, records are predicted as the second class.
@@ -263,7 +263,7 @@ class Classes:
         p = self._probabilities(predicted[None])[0]
         label = int(y.argmax() if len(y) > 1 else y[0])
         name = self._names[label] if 0 <= label < len(self._names) else str(label)
-        return name, f"{self._names[int(p.argmax())]} {p.max():.1%}"
+        return name, f"{self._names[int(p.argmax())]}: {p.max():.1%}"
 
     def to_dict(self) -> dict[str, Any]:
         found = {

@@ -24,7 +24,7 @@ from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model_manifest import KEY, ModelManifest
+from aerotrain.training.model_manifest import KEY, ModelManifest, packages
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 
 
@@ -122,6 +122,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         checkpoint=saving.url,
         metrics=state.metrics,
         dtype_policy=context.arguments.dtype_policy,
+        environment={**packages(), **context.replica.job.made_from},
     )
 
 

@@ -1,22 +1,39 @@
 """The manifest of a trained model: everything that is needed to rebuild the model."""
 
+import hashlib
 import json
+import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Self
 
 import keras
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.model.keras_adapter import KERAS
 
 #: The manifest's key in the store of the training that wrote it.
 KEY = "model.json"
 
 VERSION = 2
+
+
+def packages() -> dict[str, str]:
+    """The versions of Python, TensorFlow and Keras, and a hash of those of all packages."""
+    found = {each.metadata["Name"].lower(): each.version for each in distributions()}
+    lines = "".join(f"{name}=={found[name]}\n" for name in sorted(found))
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": found["keras" if KERAS.name == "keras" else "tf_keras"],
+        "packages": f"{len(found)}, sha256 {hashlib.sha256(lines.encode()).hexdigest()}",
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +42,8 @@ class ModelManifest:
 
     ``module`` and ``code`` are the user's module and its folder. ``data`` and ``checkpoint`` are
     URLs. ``metrics`` are those of the last epoch of training. ``dtype_policy`` is the policy of the
-    training.
+    training. ``environment`` says for people in which versions it ran: of Python, its packages, the
+    image and the DAG bundle.
     """
 
     module: str
@@ -37,6 +55,7 @@ class ModelManifest:
     checkpoint: str
     metrics: Mapping[str, float]
     dtype_policy: str = "float32"
+    environment: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
 
     def to_json(self) -> str:
