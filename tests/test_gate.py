@@ -1,7 +1,9 @@
 """The gate: rules for metrics of a model, by slice and compared with a baseline."""
 
 import json
+import math
 import re
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -221,6 +223,7 @@ def test_records_of_one_user_count_as_one(model):
         ({"metric": "auc", "slices": [{"column": "country", "buckets": 3}]}, "has text, which"),
         ({"metric": "cost"}, "whether more or less of 'cost' is better"),
         ({"metric": "acc"}, r'metrics=\["acc"\], or name one of binary_accuracy, categorical_acc'),
+        ({"metric": "mean"}, "'mean' is a metric of values, not of targets and predictions"),
         ({"metric": "mean_io_u"}, "Keras needs more than its name: compile the model with it"),
     ],
 )
@@ -228,6 +231,12 @@ def test_a_rule_that_names_what_does_not_exist_is_refused(model, rule, message):
     compiled = ["loss", "accuracy", "auc", "mae"]
     with pytest.raises(FinalError, match=message):
         check_rules(model, [no_worse(**rule)], compiled, SCHEMA, {"cost": lambda y, p: y})
+
+
+def test_a_metric_that_does_not_fit_the_labels_is_refused(model):
+    block = replace(records(300, wrong=0.1), y=tf.constant(np.arange(300) % 2))
+    with pytest.raises(FinalError, match=r"'f1_score' cannot be computed of targets .*\(300,\)"):
+        judged(model, [Rule(kind="at_least", metric="f1_score", bound=0.1)], block)
 
 
 def test_too_many_values_of_a_column_are_refused(model):
@@ -241,7 +250,7 @@ def test_too_many_values_of_a_column_are_refused(model):
     ("arguments", "message"),
     [
         ({"gate": [{"kind": "atleast", "metric": "a"}]}, "did you mean 'at_least'"),
-        ({"gate": [{"kind": "at_least", "metric": "auc"}]}, "bound of .* must be a number"),
+        ({"gate": [{"kind": "at_least", "metric": "auc"}]}, "bound of .* must be a finite number"),
         ({"gate": ["accuracy"]}, "a rule is made by at_least, at_most or no_worse"),
         ({"gate": [{"kind": "no_worse", "metric": "auc"}]}, 'first_run="accept" or'),
         (
@@ -256,6 +265,14 @@ def test_too_many_values_of_a_column_are_refused(model):
         (
             {"gate": [{"kind": "at_least", "metric": "auc", "bound": 0.9, "by": 0.1}]},
             "has no 'by': it is of no_worse",
+        ),
+        (
+            {"gate": [{"kind": "at_most", "metric": "mae", "bound": math.inf}]},
+            "bound of .* must be a finite number, got inf",
+        ),
+        (
+            {"gate": [{"kind": "at_least", "metric": "auc", "bound": 0.9, "slices": ["a", "a"]}]},
+            "slices of .* has 'a' twice",
         ),
         (
             {"gate": [{"kind": "no_worse", "metric": "auc", "slices": "country"}]},

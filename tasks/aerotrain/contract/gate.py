@@ -1,5 +1,6 @@
 """The rules by which an evaluation accepts or refuses a model."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -91,8 +92,8 @@ class Rule:
                 raise SpecError(f"{where} has no bound: it compares with the baseline")
             if not is_number(self.by) or self.by < 0:
                 raise SpecError(f"by of {where} must be a number of at least 0, got {self.by!r}")
-        elif not is_number(self.bound):
-            raise SpecError(f"the bound of {where} must be a number, got {self.bound!r}")
+        elif not is_number(self.bound) or math.isinf(self.bound or 0):
+            raise SpecError(f"the bound of {where} must be a finite number, got {self.bound!r}")
         elif self.by:
             raise SpecError(f"{where} has no 'by': it is of no_worse; change the bound instead")
         if self.better not in (None, "higher", "lower"):
@@ -107,8 +108,10 @@ class Rule:
             )
         if isinstance(self.slices, str) or not isinstance(self.slices, Sequence):
             raise SpecError(f"slices of {where} must be a list, got {self.slices!r}")
-        for each in self.slices:
+        for place, each in enumerate(self.slices):
             _check_slice(each, where)
+            if each in self.slices[:place]:
+                raise SpecError(f"slices of {where} has {each!r} twice")
 
     def __str__(self) -> str:
         if self.kind == Kind.NO_WORSE:
@@ -189,11 +192,12 @@ def check_gate(rules: Sequence[Rule]) -> None:
                 raise SpecError(f"no model can have {low} and {high}; correct one of the two")
 
 
+def parts_of(given: Column | Sequence[Column]) -> list[Column]:
+    """The columns of one slice, of which crossed ones have several."""
+    return [given] if isinstance(given, str | Mapping) else list(given)
+
+
 def columns_of(slices: Sequence[Column | Sequence[Column]]) -> list[str]:
     """The names of all columns that ``slices`` are made of."""
-    flat = [
-        part
-        for each in slices
-        for part in ([each] if isinstance(each, str | Mapping) else list(each))
-    ]
-    return [each if isinstance(each, str) else each["column"] for each in flat]
+    parts = [part for each in slices for part in parts_of(each)]
+    return [each if isinstance(each, str) else each["column"] for each in parts]

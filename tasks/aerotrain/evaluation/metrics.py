@@ -43,8 +43,16 @@ class CellMetrics:
 
     def build(self, y: Any, y_pred: Any, weight: Any) -> None:
         """Create the variables of all metrics, some of which have the shape of an output."""
-        for metric, output in self._extra.values():
-            metric.update_state(*self._of_output(output, y, y_pred, weight))
+        for name, (metric, output) in self._extra.items():
+            given = self._of_output(output, y, y_pred, weight)
+            try:
+                metric.update_state(*given)
+            except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+                shapes = " and predictions ".join(str(tuple(each.shape)) for each in given[:2])
+                raise FinalError(
+                    f"{name!r} cannot be computed of targets {shapes}: {error}; compile the model "
+                    "with it to see what it takes"
+                ) from error
             metric.reset_state()
         others = [v for m, _ in self._extra.values() for v in m.stateless_reset_state()]
         self.zero = [*self._compiled.zero[:-1], *map(np.asarray, others)]
@@ -219,6 +227,11 @@ def _metric(
             "the model's module"
         ) from error
     if isinstance(metric, keras.metrics.Metric):
+        if "y_true" not in inspect.signature(metric.update_state).parameters:
+            raise FinalError(
+                f"{name!r} is a metric of values, not of targets and predictions; name another, or "
+                "a function of the model's module"
+            )
         return metric
     return PerRecord(metric, name=name)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aerotrain.contract.errors import FinalError, nearest
-from aerotrain.contract.gate import Column
+from aerotrain.contract.gate import Column, parts_of
 from aerotrain.data.dataset import Schema
 
 #: The most values of a column, or of columns that are crossed, that are slices.
@@ -108,7 +108,7 @@ def check_slice(given: Column | Sequence[Column], schema: Schema) -> None:
     Raises:
         FinalError: it has not, or they cannot.
     """
-    for each in _parts(given):
+    for each in parts_of(given):
         column = each if isinstance(each, str) else each["column"]
         if column not in schema:
             raise FinalError(
@@ -134,11 +134,7 @@ def slicing_of(given: Column | Sequence[Column], schema: Schema, statistics: Sta
         FinalError: see ``check_slice``; or the statistics have no quantiles of a column.
     """
     check_slice(given, schema)
-    return Slicing(tuple(_cut(each, statistics) for each in _parts(given)))
-
-
-def _parts(given: Column | Sequence[Column]) -> list[Column]:
-    return [given] if isinstance(given, str | Mapping) else list(given)
+    return Slicing(tuple(_cut(each, statistics) for each in parts_of(given)))
 
 
 def _cut(given: Column, statistics: Statistics) -> _Cut:
