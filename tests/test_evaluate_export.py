@@ -334,6 +334,21 @@ def test_an_export_that_draws_other_random_numbers_is_rejected_with_a_way_out(tm
         sampling(exported=False).save_check(examples(5), tmp_path / "check")
 
 
+def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
+    digits, trained, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(export, "_CHECKED_AT_ONCE", 100)
+    arguments = ExportArguments(model=trained, data=digits.data, records=None, keras_file=False)
+    saved, check = tmp_path / "saved", tmp_path / "check"
+    export.write(digits.replica("export", "all-records"), arguments, saved, check)
+    first, *_, last = parts = sorted(check.iterdir())
+    assert len(parts) == -(-load_dataset(digits.data).splits["test"].records // 100)
+    export.verify(saved, check)
+    (first / "outputs" / "predictions").rename(last / "outputs" / "predictions")
+    with pytest.raises(FinalError, match="output 'predictions' differs from the trained model's"):
+        export.verify(saved, check)
+
+
 def test_only_as_many_shards_are_read_as_the_check_needs(digits):
     shards = load_dataset(digits.data).splits["test"].shards
     assert export.enough(shards, 1) == list(shards[:1])

@@ -240,12 +240,16 @@ def export(
     data: XComArg | str,
     *,
     keras_file: bool = True,
+    records: int | None = 64,
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
     """Publish the model as the next version for TensorFlow Serving, after checking it.
 
-    With ``keras_file``, the version also has ``model.keras``: the model without its transform.
+    In another process, the exported model must give the predictions of the trained one for the
+    first ``records`` records of the test split. If it is None, it must for all of them, which takes
+    disk space for about three times the split. With ``keras_file``, the version also has
+    ``model.keras``: the model without its transform.
     ``environment`` is as for ``train``; ``pod`` is the template of the step's only pod.
 
     Returns:
@@ -257,7 +261,12 @@ def export(
         job={
             "module": "aerotrain.export",
             "replicas": [_chief(environment, pod)],
-            "arguments": {"model": model, "data": data, "keras_file": keras_file},
+            "arguments": {
+                "model": model,
+                "data": data,
+                "keras_file": keras_file,
+                "records": records,
+            },
         },
     ).output
 

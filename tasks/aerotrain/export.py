@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
@@ -16,7 +18,7 @@ from aerotrain.serving.servable import Servable
 from aerotrain.serving.versions import FOLDER, claim_version, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.input.batches import batch_spec, first_records
+from aerotrain.training.input.batches import batch_spec
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
@@ -27,7 +29,10 @@ from aerotrain.user_code import code_identity
 KERAS_FILE = "model.keras"
 
 _VERIFIER = Path(__file__).parent / "serving" / "verify.py"
-_VERIFY_SECONDS = 600
+_VERIFY_SECONDS, _PART_SECONDS = 600, 10
+
+#: Records that are compared at once, so that a split of any size fits into memory.
+_CHECKED_AT_ONCE = 1024
 
 
 def run(replica: Replica) -> str:
@@ -91,7 +96,9 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
     trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
-    shards = enough(split_of(dataset, arguments.split).shards, arguments.records)
+    split = split_of(dataset, arguments.split)
+    count = split.records if arguments.records is None else arguments.records
+    shards = enough(split.shards, count)
     files = download(arguments.data, shards, replica.scratch)
     with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
         spec = batch_spec(dataset.schema, code.transform)
@@ -100,7 +107,9 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         servable.save(saved)
         for name, input_name in servable.renamed.items():
             print(f"the column {name!r} is the input {input_name!r} of the model", flush=True)
-        servable.save_check(first_records(files, arguments.records), check)
+        records = tf.data.TFRecordDataset([str(file) for file in files]).take(count)
+        for number, examples in enumerate(records.batch(_CHECKED_AT_ONCE)):
+            servable.save_check(examples, check / f"{number:06d}")
         if arguments.keras_file:
             save_keras_file(model, saved / KERAS_FILE)
 
@@ -128,7 +137,7 @@ def verify(saved: Path, check: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=_VERIFY_SECONDS,
+        timeout=_VERIFY_SECONDS + _PART_SECONDS * len(list(check.iterdir())),
         check=False,
     )
     if done.returncode < 0:

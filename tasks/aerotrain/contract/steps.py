@@ -150,7 +150,9 @@ class ExportArguments(Arguments):
 
     ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
-    With ``keras_file``, the file ``model.keras`` is written next to the SavedModel.
+    The exported model must give the predictions of the trained one for the first ``records``
+    records of the split, or for all of them if it is None. With ``keras_file``, the file ``model.keras`` is
+    written next to the SavedModel.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -161,14 +163,14 @@ class ExportArguments(Arguments):
     model: str
     data: str
     split: str = "test"
-    records: int = 64
+    records: int | None = 64
     keras_file: bool = True
 
     def __post_init__(self) -> None:
-        check_types(self, model=str, data=str, split=str, records=int)
+        check_types(self, model=str, data=str, split=str, records=(int, type(None)))
         if not isinstance(self.keras_file, bool):
             raise SpecError(f"keras_file of export must be true or false, got {self.keras_file!r}")
-        if self.records < 1:
+        if self.records is not None and self.records < 1:
             raise SpecError(f"records of export must be 1 or more, got {self.records}")
 
 

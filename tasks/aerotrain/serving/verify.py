@@ -1,6 +1,7 @@
 """Verify a SavedModel in a separate process: ``python -m aerotrain.serving.verify SAVED CHECK``.
 
-``CHECK`` is a folder of serialized tensors: ``examples`` (strings, each a ``tf.train.Example``),
+``CHECK`` is a folder of serialized tensors, or of such folders: ``examples`` (strings, each a
+``tf.train.Example``),
 ``inputs/NAME`` for each input of the signature ``serving_default``, and ``outputs/NAME``, the
 expected outputs of both signatures, within ``tolerance``, absolute or relative. Neither Keras nor
 other modules of this project are imported here, so a model that passes loads with TensorFlow
@@ -9,6 +10,7 @@ alone.
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +21,39 @@ def verify(saved: Path, check: Path) -> list[str]:
 
     loaded = tf.saved_model.load(str(saved))  # its functions do not keep its variables
     signatures = loaded.signatures
+    parts = [check] if (check / "examples").exists() else sorted(check.iterdir())
+    return list(
+        dict.fromkeys(each for part in parts for each in _differences(tf, signatures, part))
+    )
+
+
+def _differences(tf: Any, signatures: Any, check: Path) -> Iterator[str]:
     tensors, examples = signatures["serving_default"], signatures["serialized_examples"]
     inputs = {
         name: _read(tf, check / "inputs" / name, spec.dtype)
         for name, spec in tensors.structured_input_signature[1].items()
     }
-    # Both draw random numbers from the seeds that were saved.
+    # Every call draws random numbers from the seeds that were saved.
     states = [(each, each.numpy()) for each in tensors.variables if not each.trainable]
     given = {"serving_default": tensors(**inputs)}
-    for variable, value in states:
-        variable.assign(value)
+    _restore(states)
     given["serialized_examples"] = examples(examples=_read(tf, check / "examples", tf.string))
+    _restore(states)
     tolerance = float((check / "tolerance").read_text())
-    sentences = []
     for signature, outputs in given.items():
         for file in sorted((check / "outputs").iterdir()):
             if file.name not in outputs:
-                sentences.append(
-                    f"{signature} has no output {file.name!r}, only {', '.join(outputs)}"
-                )
+                yield f"{signature} has no output {file.name!r}, only {', '.join(outputs)}"
                 continue
             value = outputs[file.name]
             expected = _read(tf, file, value.dtype)
             if not close(value.numpy(), expected.numpy(), tolerance):
-                sentences.append(
-                    f"{signature}'s output {file.name!r} differs from the trained model's"
-                )
-    return sentences
+                yield f"{signature}'s output {file.name!r} differs from the trained model's"
+
+
+def _restore(states: Iterable[tuple[Any, Any]]) -> None:
+    for variable, value in states:
+        variable.assign(value)
 
 
 def _read(tf: Any, file: Path, dtype: Any) -> Any:
