@@ -151,8 +151,8 @@ class ExportArguments(Arguments):
     ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
     The exported model must give the predictions of the trained one for the first ``records``
-    records of the split, or for all of them if it is None. With ``keras_file``, the file ``model.keras`` is
-    written next to the SavedModel.
+    records of the split, or for all of them if it is None. With ``keras_file``, the file
+    ``model.keras`` is written next to the SavedModel.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.

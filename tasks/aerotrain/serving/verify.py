@@ -1,11 +1,10 @@
 """Verify a SavedModel in a separate process: ``python -m aerotrain.serving.verify SAVED CHECK``.
 
 ``CHECK`` is a folder of serialized tensors, or of such folders: ``examples`` (strings, each a
-``tf.train.Example``),
-``inputs/NAME`` for each input of the signature ``serving_default``, and ``outputs/NAME``, the
-expected outputs of both signatures, within ``tolerance``, absolute or relative. Neither Keras nor
-other modules of this project are imported here, so a model that passes loads with TensorFlow
-alone.
+``tf.train.Example``), ``inputs/NAME`` for each input of the signature ``serving_default``, and
+``outputs/NAME``, the expected outputs of both signatures, within ``tolerance``, absolute or
+relative. Neither Keras nor other modules of this project are imported here, so a model that passes
+loads with TensorFlow alone.
 """
 
 import os
