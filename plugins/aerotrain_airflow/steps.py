@@ -21,6 +21,7 @@ from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import SET_BY_DAG, TRAINING_STEP, RunParam, RunResources, RunSwitch
 from aerotrain_airflow.preflight import PreflightOperator
+from aerotrain_airflow.promotion import PromoteOperator
 
 #: The params that every step reads besides its own.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
@@ -269,6 +270,24 @@ def export(
             },
         },
     ).output
+
+
+def promote(
+    version: XComArg | str,
+    *,
+    metrics: XComArg | None = None,
+    task_id: str = "promote",
+    **other: Any,
+) -> XComArg:
+    """Serve the version that ``export`` returned, which servers and ``predict`` follow.
+
+    ``metrics``, the output of ``evaluate``, are kept in the history. Without this step, the newest
+    version is served until one is promoted. ``other`` are arguments of ``PromoteOperator``.
+
+    Returns:
+        The URL of the version that is served.
+    """
+    return PromoteOperator(task_id=task_id, version=version, metrics=metrics, **other).output
 
 
 def predict(

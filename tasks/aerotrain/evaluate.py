@@ -29,8 +29,8 @@ from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import TOO_FEW, bounded
 from aerotrain.replica import Replica
+from aerotrain.serving.alias import served_version
 from aerotrain.serving.served import Served
-from aerotrain.serving.versions import served_version
 from aerotrain.store import MissingError, open_store
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record

@@ -1,4 +1,4 @@
-"""The commands that run no step of a pipeline: ``new`` and ``compare``.
+"""The commands that run no step of a pipeline: ``new``, ``compare``, ``promote`` and others.
 
 What they run imports Arrow, which other commands and their help do without.
 """
@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from getpass import getuser
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError
@@ -69,6 +70,55 @@ def _compare(given: Namespace) -> None:
     print(f"written: {given.output}")
 
 
+def _add_promote(parser: ArgumentParser) -> None:
+    _add_change(parser)
+    parser.add_argument("version", type=int, help="the number of the version")
+    parser.add_argument(
+        "--older", action="store_true", help="allow a version that is older than the served one"
+    )
+
+
+def _add_change(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "store", help="URL of the folder of versions, such as s3://bucket/flats/serving"
+    )
+    parser.add_argument("--reason", default="", help="why, for the history")
+
+
+def _promote(given: Namespace) -> None:
+    """Serve a version, and say so."""
+    from aerotrain.serving.alias import promote
+    from aerotrain.store import open_store
+
+    store, reason = open_store(given.store), given.reason
+    alias = promote(store, given.version, by=getuser(), reason=reason, older=given.older)
+    print(f"served: version {alias.version}")
+
+
+def _rollback(given: Namespace) -> None:
+    """Serve the version before, and say so."""
+    from aerotrain.serving.alias import rollback
+    from aerotrain.store import open_store
+
+    alias = rollback(open_store(given.store), by=getuser(), reason=given.reason)
+    print(f"served: version {alias.version}")
+
+
+def _add_serve(parser: ArgumentParser) -> None:
+    parser.add_argument("store", help="URL of the folder of pipelines, such as s3://bucket")
+    parser.add_argument("--port", type=int, default=8501, help="port on this machine (8501)")
+
+
+def _serve(given: Namespace) -> None:
+    """Serve the models of all pipelines, for development."""
+    from aerotrain.serving.development.server import serve
+
+    try:
+        serve(given.store, given.port)
+    except OSError as error:
+        raise FinalError(f"port {given.port} cannot be used: {error}; give another") from error
+
+
 OTHERS: Mapping[str, Other] = {
     "new": Other(
         _add_new,
@@ -83,5 +133,24 @@ OTHERS: Mapping[str, Other] = {
         _compare,
         "write a page of two data sets side by side",
         "Write a page of two data sets side by side.",
+    ),
+    "promote": Other(
+        _add_promote,
+        _promote,
+        "serve a version of a model",
+        "Serve a version of a model: servers that follow the alias load it.",
+    ),
+    "serve": Other(
+        _add_serve,
+        _serve,
+        "serve models on this machine, for development",
+        "Serve the models of a store on this machine, for development, with TensorFlow Serving's "
+        "REST API.\n\nIt follows what is promoted.",
+    ),
+    "rollback": Other(
+        _add_change,
+        _rollback,
+        "serve the version before",
+        "Serve the version that was served before the present one was promoted.",
     ),
 }

@@ -18,8 +18,8 @@ from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
 from aerotrain.prediction.columns import output_schema
 from aerotrain.prediction.layout import VERSION, PredictionPlan, folder_of
 from aerotrain.replica import Replica
+from aerotrain.serving.alias import served_version
 from aerotrain.serving.signature import FILE, Signature
-from aerotrain.serving.versions import served_version
 from aerotrain.store import MANIFEST, MissingError, open_store
 from aerotrain.store.requests import each_of
 

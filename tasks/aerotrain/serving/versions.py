@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from aerotrain.store import MANIFEST, ExistsError, Store, open_store
+from aerotrain.store import MANIFEST, ExistsError, Store
 
 #: The folder of a pipeline's store that TensorFlow Serving watches.
 FOLDER = "serving"
@@ -61,13 +61,6 @@ def newest_version(store: Store) -> int | None:
     complete = re.compile(rf"({_VERSION})/{re.escape(MANIFEST)}")
     found = (complete.fullmatch(each.key) for each in store.list())
     return max((int(match[1]) for match in found if match is not None), default=None)
-
-
-def served_version(pipeline: str) -> str | None:
-    """The URL of the version that the pipeline with this store serves: the newest one, or None."""
-    store = open_store(pipeline).child(FOLDER)
-    version = newest_version(store)
-    return None if version is None else f"{store.url}/{version}"
 
 
 def _folder(export: Mapping[str, Any]) -> str:

@@ -1,0 +1,54 @@
+"""Choose by hand which version of a pipeline is served.
+
+`promote` serves the version of the given number, `rollback` the one that was served before the
+present one was promoted. Servers that follow the pipeline load it within seconds. The history, with
+your reason, is kept in `serving/aliases/serving.json` of the pipeline's store.
+"""
+
+from airflow.sdk import Param, dag, task
+
+from aerotrain_airflow.params import RunParam
+from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
+
+
+@dag(
+    schedule=None,
+    doc_md=__doc__,
+    tags=["aerotrain"],
+    params={
+        "pipeline": Param("flats", type="string", title="Pipeline", description="Id of its DAG."),
+        "action": Param("promote", type="string", enum=["promote", "rollback"], title="Action"),
+        "version": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Version",
+            description="The number of the version to promote.",
+        ),
+        "older": Param(
+            False,
+            type="boolean",
+            title="Older version",
+            description="Allow a version that is older than the served one.",
+        ),
+        "reason": Param(
+            None, type=["null", "string"], title="Reason", description="It is kept in the history."
+        ),
+    },
+)
+def serving() -> None:
+    of = {"pipeline": RunParam("pipeline"), "reason": RunParam("reason")}
+
+    @task.branch
+    def action(params: dict[str, str] | None = None) -> str:
+        return (params or {})["action"]
+
+    action() >> [
+        PromoteOperator(
+            task_id="promote", version=RunParam("version"), older=RunParam("older"), **of
+        ),
+        RollbackOperator(task_id="rollback", **of),
+    ]
+
+
+serving()

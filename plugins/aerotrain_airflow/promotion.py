@@ -1,0 +1,116 @@
+"""Which version of a pipeline is served: operators that promote one, and roll back.
+
+They change one small object in the store, from the task's own process.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.contract.names import path_segment
+from aerotrain.serving.alias import promote, rollback
+from aerotrain.serving.versions import FOLDER
+from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.failures import translated
+from aerotrain_airflow.settings import Settings
+
+
+class PromoteOperator(BaseOperator):
+    """Serve a version of a pipeline.
+
+    Args:
+        version: the URL of a version, as ``export`` returns it; or its number, of the DAG
+            ``pipeline``.
+        pipeline: the id of the DAG that exported it, by default this one.
+        metrics: the metrics with which it was accepted, for the history.
+        reason: why, for the history.
+        older: whether a version may be older than the served one.
+
+    All of these are templated.
+
+    Raises:
+        AirflowFailException: the version is not complete, or older than the served one.
+    """
+
+    template_fields: Sequence[str] = ("version", "pipeline", "metrics", "reason", "older")
+
+    def __init__(
+        self,
+        *,
+        version: Any,
+        pipeline: Any = None,
+        metrics: Any = None,
+        reason: Any = "",
+        older: Any = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.version = version
+        self.pipeline = pipeline
+        self.metrics = metrics
+        self.reason = reason
+        self.older = older
+
+    def execute(self, context: Context) -> str:
+        """Promote it; returns the URL of the version that is served now."""
+        with translated():
+            settings = Settings.read()
+            folder, _, number = str(self.version).rstrip("/").rpartition("/")
+            url = folder or versions_of(self.pipeline, context, settings)
+            if not number.isdigit():
+                raise FinalError(f"{self.version!r} is no version: give its number, or its URL")
+            alias = promote(
+                store_of(url, settings),
+                int(number),
+                by=changed_by(context),
+                reason=self.reason or "",
+                metrics=dict(self.metrics or {}),
+                older=bool(self.older),
+            )
+        return _served(url, alias.version)
+
+
+class RollbackOperator(BaseOperator):
+    """Serve the version that was served before the present one was promoted.
+
+    ``pipeline`` and ``reason`` are as for ``PromoteOperator``.
+
+    Raises:
+        AirflowFailException: there is no such version.
+    """
+
+    template_fields: Sequence[str] = ("pipeline", "reason")
+
+    def __init__(self, *, pipeline: Any = None, reason: Any = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.reason = reason
+
+    def execute(self, context: Context) -> str:
+        """Roll back; returns the URL of the version that is served now."""
+        with translated():
+            settings = Settings.read()
+            url = versions_of(self.pipeline, context, settings)
+            store = store_of(url, settings)
+            alias = rollback(store, by=changed_by(context), reason=self.reason or "")
+        return _served(url, alias.version)
+
+
+def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:
+    """The URL of the folder of the versions of a DAG, by default of the running one."""
+    dag = pipeline or context["ti"].dag_id
+    return f"{settings.store}/{path_segment(dag)}/{FOLDER}"
+
+
+def changed_by(context: Context) -> str:
+    """Who changed the alias, for the history: the run, and the user who triggered it."""
+    run: Any = context["dag_run"]
+    user = getattr(run, "triggering_user_name", None)
+    return f"{run.dag_id}/{run.run_id}" + (f" of {user}" if user else "")
+
+
+def _served(url: str, version: int) -> str:
+    print(f"served: {url}/{version}", flush=True)
+    return f"{url}/{version}"

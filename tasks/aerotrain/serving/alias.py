@@ -1,0 +1,202 @@
+"""The alias ``serving`` of a pipeline: which of its versions is served, since when, and by whom.
+
+It is one object, which is changed by compare-and-swap: of two changes at once, the second one is
+decided anew on what the first one wrote. The history is kept. A pipeline without the object serves
+its newest version.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.serving.versions import FOLDER, newest_version
+from aerotrain.store import MANIFEST, ChangedError, ExistsError, MissingError, Store, open_store
+
+#: The key of the alias in the folder of versions, which TensorFlow Serving does not read.
+KEY = "aliases/serving.json"
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change of the alias: to ``version`` from ``previous``, which is None for the first.
+
+    ``by`` is a person or a run, ``at`` an ISO 8601 time, ``reason`` what they say, and ``metrics``
+    those with which the model was accepted.
+    """
+
+    action: str
+    version: int
+    previous: int | None
+    at: str
+    by: str
+    reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alias:
+    """The version that is served, and all changes, the latest last."""
+
+    version: int
+    history: tuple[Change, ...]
+
+    def to_json(self) -> str:
+        history = [asdict(each) for each in self.history]
+        document = {"format": FORMAT, "version": self.version, "history": history}
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, url: str) -> Self:
+        """Read what ``to_json`` wrote to ``url``.
+
+        Raises:
+            FinalError: it is no alias, or of another version of the format.
+        """
+        try:
+            data: Any = json.loads(text)
+            if data["format"] != FORMAT:
+                raise FinalError(
+                    f"{url} is in version {data['format']} of its format, this is version "
+                    f"{FORMAT}: use the aerotrain that wrote it"
+                )
+            history = tuple(Change(**each) for each in data["history"])
+            return cls(version=int(data["version"]), history=history)
+        except (ValueError, TypeError, KeyError) as error:
+            raise FinalError(
+                f"{url} is no alias of a version ({error!r}): delete it, and promote a version"
+            ) from error
+
+
+def alias_of(store: Store) -> Alias | None:
+    """The alias in a folder of versions; None if nothing was promoted yet."""
+    return _read(store)[0]
+
+
+def served_version(pipeline: str) -> str | None:
+    """The URL of the version that the pipeline with this store serves, or None.
+
+    It is the one that was promoted, or the newest one if none was.
+    """
+    store = open_store(pipeline).child(FOLDER)
+    alias = alias_of(store)
+    version = newest_version(store) if alias is None else alias.version
+    return None if version is None else f"{store.url}/{version}"
+
+
+def promote(
+    store: Store,
+    version: int,
+    *,
+    by: str,
+    reason: str = "",
+    metrics: dict[str, float] | None = None,
+    older: bool = False,
+) -> Alias:
+    """Serve ``version`` of the folder of versions ``store``; nothing changes if it is served.
+
+    Raises:
+        FinalError: the version is not complete; or it is older than the served one, as in a run
+            that was late, and ``older`` does not allow that.
+    """
+    if not store.exists(f"{version}/{MANIFEST}"):
+        raise FinalError(
+            f"{store.url} has no complete version {version}; its newest is {newest_version(store)}"
+        )
+
+    def changed(alias: Alias | None) -> Change | None:
+        if alias is not None and alias.version == version:
+            return None
+        if alias is not None and version < alias.version and not older:
+            raise FinalError(
+                f"version {version} is older than version {alias.version}, which is served: roll "
+                "back, or allow an older version"
+            )
+        return Change(
+            action="promote",
+            version=version,
+            previous=None if alias is None else alias.version,
+            at=_now(),
+            by=by,
+            reason=reason,
+            metrics=metrics or {},
+        )
+
+    return _change(store, changed)
+
+
+def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
+    """Serve the version that was served before the present one was promoted.
+
+    Raises:
+        FinalError: there is none, or it was deleted.
+    """
+
+    def changed(alias: Alias | None) -> Change:
+        if alias is None:
+            raise FinalError(f"{store.url} serves its newest version: none was promoted yet")
+        promoted = [
+            each
+            for each in alias.history
+            if each.action == "promote" and each.version == alias.version
+        ]
+        before = promoted[-1].previous if promoted else None
+        if before is None:
+            raise FinalError(
+                f"version {alias.version} of {store.url} is the first that was promoted: there is "
+                "none to roll back to"
+            )
+        if not store.exists(f"{before}/{MANIFEST}"):
+            raise FinalError(f"version {before} of {store.url} was deleted: promote another one")
+        return Change(
+            action="rollback",
+            version=before,
+            previous=alias.version,
+            at=_now(),
+            by=by,
+            reason=reason,
+        )
+
+    return _change(store, changed)
+
+
+def _change(store: Store, changed: Callable[[Alias | None], Change | None]) -> Alias:
+    """Apply a change to the alias as it is, again if another one was faster."""
+    while True:
+        alias, tag = _read(store)
+        change = changed(alias)
+        if change is None:
+            assert alias is not None
+            return alias
+        history = () if alias is None else alias.history
+        new = Alias(version=change.version, history=(*history, change))
+        try:
+            if tag is None:
+                store.put(KEY, new.to_json().encode(), if_absent=True)
+            else:
+                store.put(KEY, new.to_json().encode(), if_match=tag)
+        except (ChangedError, ExistsError):
+            continue
+        return new
+
+
+def _read(store: Store) -> tuple[Alias | None, str | None]:
+    """The alias and the tag of its object."""
+    url = f"{store.url}/{KEY}"
+    while True:
+        try:
+            found = store.stat(KEY)
+            content = store.get_range(KEY, 0, found.size, found.etag)
+        except MissingError:
+            return None, None
+        except ChangedError:
+            continue
+        return Alias.from_json(content, url), found.etag
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,218 @@
+"""The server for development: TensorFlow Serving's REST API, and the versions that it follows."""
+
+import base64
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aerotrain.serving.alias import promote, rollback
+from aerotrain.serving.development.models import Models
+from aerotrain.serving.development.server import DevelopmentServer
+from aerotrain.store import open_store, publish
+from support.waiting import wait_for
+
+pytestmark = pytest.mark.process
+
+
+class Scaled(tf.Module):
+    """Multiplies ``x`` by ``factor``, and measures texts."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = tf.Variable(float(factor))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
+    def scale(self, x):
+        return {"predictions": self.factor * x}
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.string, "name"),
+            tf.TensorSpec([None], tf.int64, "count"),
+        ]
+    )
+    def describe(self, name, count):
+        return {
+            "length": tf.strings.length(name),
+            "text": tf.strings.join([name, tf.strings.as_string(count)]),
+            "name_bytes": name,
+        }
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serving")
+    store = open_store((folder / "store").as_uri())
+    for version in (1, 2):
+        module = Scaled(version)
+        signatures = {"serving_default": module.scale, "describe": module.describe}
+        tf.saved_model.save(module, str(folder / str(version)), signatures=signatures)
+        publish(store.child("flats/serving"), folder / str(version), str(version), {})
+    return store
+
+
+@pytest.fixture
+def now():
+    return [0.0]
+
+
+@pytest.fixture
+def ask(store, tmp_path, now):
+    """Sends a request to a server; returns the status and the JSON of the answer."""
+    server = DevelopmentServer(Models(store.url, tmp_path / "models", clock=lambda: now[0]), 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def ask(path, body=None):
+        url = f"http://127.0.0.1:{server.server_address[1]}{path}"
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, data)) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    yield ask
+    server.shutdown()
+    server.server_close()
+
+
+PREDICT = "/v1/models/flats:predict"
+
+
+def test_rows_and_columns_are_predicted(ask):
+    rows = [[1, 2.5], [0.1, -3]]
+    expected = (2 * np.array(rows)).tolist()
+    assert ask(PREDICT, {"instances": rows}) == (200, {"predictions": expected})
+    assert ask(PREDICT, {"instances": [{"x": each} for each in rows]})[1] == {
+        "predictions": expected
+    }
+    assert ask(PREDICT, {"inputs": rows}) == (200, {"outputs": expected})
+    assert ask(PREDICT, {"inputs": {"x": rows}}) == (200, {"outputs": expected})
+    assert ask("/v1/models/flats/versions/1:predict", {"inputs": rows}) == (
+        200,
+        {"outputs": np.float32(rows).astype(float).round(6).tolist()},
+    )
+
+
+def test_several_inputs_and_outputs_have_names_and_bytes_are_base64(ask):
+    encoded = base64.b64encode("Zürich".encode()).decode()
+    rows = [{"name": "Graz", "count": 3}, {"name": {"b64": encoded}, "count": 4}]
+    status, answer = ask(PREDICT, {"signature_name": "describe", "instances": rows})
+    assert status == 200
+    graz = base64.b64encode(b"Graz").decode()
+    assert answer["predictions"] == [
+        {"length": 4, "text": "Graz3", "name_bytes": {"b64": graz}},
+        {"length": 7, "text": "Zürich4", "name_bytes": {"b64": encoded}},
+    ]
+    inputs = {"name": ["Graz"], "count": [3]}
+    answer = ask(PREDICT, {"signature_name": "describe", "inputs": inputs})[1]
+    assert answer["outputs"]["text"] == ["Graz3"]
+
+
+def test_numbers_are_the_shortest_that_are_the_same_and_may_be_nan(ask):
+    status, answer = ask(PREDICT, {"inputs": [[0.05, float("nan")]]})
+    assert status == 200
+    assert answer["outputs"][0][0] == 0.1
+    assert np.isnan(answer["outputs"][0][1])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "JSON Parse error: The document is empty"),
+        (b"{", "JSON Parse error"),
+        ([1], "Is not object"),
+        ({}, "Missing 'inputs' or 'instances' key"),
+        (
+            {"inputs": [[1, 2]], "instances": [[1, 2]]},
+            "expecting only one of 'inputs' or 'instances'",
+        ),
+        ({"instances": 3}, "Excepting 'instances' to be an list/array"),
+        ({"instances": []}, "No values in 'instances' array"),
+        ({"instances": [[1, "a"]]}, 'JSON Value: "a" Type: String is not of expected type: float'),
+        ({"instances": [[1, 2], [1]]}, "unexpected size: 1 expected size: 2"),
+        ({"instances": [[1, 2, 3]]}, "input x has shape [1, 3], expected (None, 2)"),
+        ({"instances": [{"y": 1}]}, "JSON object: does not have named input: y"),
+        ({"inputs": {"y": 1}}, "Missing named input: x in 'inputs' object."),
+        ({"signature_name": "other", "inputs": 1}, 'name: "other" not found in signature def'),
+        ({"signature_name": 3, "inputs": 1}, "'signature_name' key must be a string"),
+        (
+            {"signature_name": "describe", "instances": [{"name": "a"}]},
+            "keys must be equal to: count,name",
+        ),
+        (
+            {"signature_name": "describe", "instances": ["a"]},
+            "expecting list of objects as multiple",
+        ),
+        (
+            {"signature_name": "describe", "inputs": {"name": [{"b64": "%"}], "count": [1]}},
+            "Unable to base64 decode",
+        ),
+        (
+            {"signature_name": "describe", "inputs": {"name": ["a"], "count": [1.5]}},
+            "1.5 Type: Number is not of expected type: int64",
+        ),
+        (
+            {"signature_name": "describe", "inputs": {"name": ["a"], "count": [2**70]}},
+            "JSON Value",
+        ),
+    ],
+)
+def test_a_request_that_does_not_fit_is_answered_as_tensorflow_serving_words_it(ask, body, message):
+    status, answer = ask(PREDICT, body)
+    assert status == 400
+    assert message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v1/models/houses", "Servable not found for request: Latest(houses)"),
+        ("/v1/models/flats/versions/9", "Servable not found for request: Specific(flats, 9)"),
+        ("/v1/models/..%2f", "Servable not found"),
+    ],
+)
+def test_what_does_not_exist_is_not_found(ask, path, message):
+    status, answer = ask(path)
+    assert status == 404
+    assert message in answer["error"]
+    assert ask("/v2/models/flats")[0] == 400
+
+
+def test_the_status_and_the_signatures_are_shown(ask):
+    assert ask("/v1/models/flats")[1]["model_version_status"] == [
+        {"version": "2", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    ]
+    answer = ask("/v1/models/flats/metadata")[1]
+    assert answer["model_spec"] == {"name": "flats", "signature_name": "", "version": "2"}
+    described = answer["metadata"]["signature_def"]["signature_def"]
+    x = described["serving_default"]["inputs"]["x"]
+    assert (x["dtype"], [each["size"] for each in x["tensor_shape"]["dim"]]) == (
+        "DT_FLOAT",
+        ["-1", "2"],
+    )
+    assert described["describe"]["inputs"]["name"]["dtype"] == "DT_STRING"
+
+
+def test_a_promotion_and_a_rollback_reach_the_server_without_a_failed_request(store, ask, now):
+    versions = store.child("flats/serving")
+    promote(versions, 1, by="ann")
+    assert ask(PREDICT, {"inputs": [[1, 1]]})[1] == {"outputs": [[1.0, 1.0]]}
+    answers = []
+
+    def serves(version):
+        now[0] += 10
+        answers.append(ask(PREDICT, {"inputs": [[1, 1]]}))
+        return answers[-1][1] == {"outputs": [[float(version)] * 2]}
+
+    promote(versions, 2, by="ann")
+    wait_for("version 2", lambda: serves(2), 30)
+    rollback(versions, by="ann")
+    wait_for("version 1", lambda: serves(1), 30)
+    assert {status for status, _ in answers} == {200}
+    versions.delete("aliases/serving.json")
