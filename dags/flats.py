@@ -13,7 +13,7 @@ from airflow.sdk import dag
 
 from aerotrain_airflow.gate import at_least, no_worse
 from aerotrain_airflow.params import RunParam, training_params
-from aerotrain_airflow.steps import evaluate, export, prepare, train
+from aerotrain_airflow.steps import evaluate, export, prepare, promote, train
 
 TABLE = Path(__file__).parent / "data" / "flats.parquet"
 
@@ -32,7 +32,10 @@ def flats() -> None:
         at_least("accuracy", RunParam("threshold")),
         no_worse("accuracy", slices=["town"], least=50),
     ]
-    evaluate(model, table, gate=gate, first_run="accept") >> export(model, table)
+    metrics = evaluate(model, table, gate=gate, first_run="accept")
+    version = export(model, table)
+    metrics >> version
+    promote(version, metrics=metrics)
 
 
 flats()

@@ -10,29 +10,41 @@ from airflow.sdk import Param, dag, task
 from aerotrain_airflow.params import RunParam
 from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
 
+_FORM = {"section": "Run Parameters"}
+
 
 @dag(
     schedule=None,
     doc_md=__doc__,
     tags=["aerotrain"],
     params={
-        "pipeline": Param("flats", type="string", title="Pipeline", description="Id of its DAG."),
-        "action": Param("promote", type="string", enum=["promote", "rollback"], title="Action"),
+        "pipeline": Param(
+            "flats", type="string", title="Pipeline", description="Id of its DAG.", **_FORM
+        ),
+        "action": Param(
+            "promote", type="string", enum=["promote", "rollback"], title="Action", **_FORM
+        ),
         "version": Param(
             None,
             type=["null", "integer"],
             minimum=1,
             title="Version",
             description="The number of the version to promote.",
+            **_FORM,
         ),
         "older": Param(
             False,
             type="boolean",
             title="Older version",
             description="Allow a version that is older than the served one.",
+            **_FORM,
         ),
         "reason": Param(
-            None, type=["null", "string"], title="Reason", description="It is kept in the history."
+            None,
+            type=["null", "string"],
+            title="Reason",
+            description="It is kept in the history.",
+            **_FORM,
         ),
     },
 )

@@ -21,6 +21,7 @@ from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.environment import BUCKET, HOST, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
+from devtools.model_server import model_server
 from devtools.stack import check_project, end_marked, running_stack
 
 #: Exit codes.
@@ -163,9 +164,18 @@ def _login(home: Home, url: str) -> str:
     return (
         f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\n"
         f"data   s3://{BUCKET}, for AWS clients after: set -a; . {shlex.quote(str(home.s3))}\n"
-        "stop   make down\n"
+        f"{_models(home)}stop   make down\n"
         "Airflow pauses new DAGs: turn a pipeline on before its first run."
     )
+
+
+def _models(home: Home) -> str:
+    """How to ask for predictions of what a pipeline has exported."""
+    try:
+        address = home.models.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    return f"models curl {address}/DAG, once a run of it has exported one; POST to DAG:predict\n"
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:
@@ -207,11 +217,15 @@ def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None
     with os.fdopen(ready, "w") as pipe:
         try:
             _check_free(port)
-            with held(home, "up", base_url(port)), running_stack(home, project, port) as stack:
+            with (
+                held(home, "up", base_url(port)),
+                running_stack(home, project, port) as stack,
+                model_server(home, stack.s3) as models,
+            ):
                 pipe.write("\n".join([_READY, *stack.notes]))
                 pipe.close()
                 while True:
-                    for said in stack.restart_ended():
+                    for said in filter(None, (*stack.restart_ended(), models.restart_if_ended())):
                         _note(home, f"{time.strftime('%H:%M:%S')} {said}\n", screen)
                     time.sleep(1)
         except AerotrainError as error:

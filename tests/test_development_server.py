@@ -57,14 +57,10 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture
-def now():
-    return [0.0]
-
-
-@pytest.fixture
-def ask(store, tmp_path, now):
+def ask(store, tmp_path):
     """Sends a request to a server; returns the status and the JSON of the answer."""
-    server = DevelopmentServer(Models(store.url, tmp_path / "models", clock=lambda: now[0]), 0)
+    models = Models(store.url, tmp_path / "models", poll=0.05)
+    server = DevelopmentServer(models, 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def ask(path, body=None):
@@ -77,6 +73,7 @@ def ask(store, tmp_path, now):
             return error.code, json.loads(error.read())
 
     yield ask
+    models.close()
     server.shutdown()
     server.server_close()
 
@@ -199,14 +196,13 @@ def test_the_status_and_the_signatures_are_shown(ask):
     assert described["describe"]["inputs"]["name"]["dtype"] == "DT_STRING"
 
 
-def test_a_promotion_and_a_rollback_reach_the_server_without_a_failed_request(store, ask, now):
+def test_a_promotion_and_a_rollback_reach_the_server_without_a_failed_request(store, ask):
     versions = store.child("flats/serving")
     promote(versions, 1, by="ann")
     assert ask(PREDICT, {"inputs": [[1, 1]]})[1] == {"outputs": [[1.0, 1.0]]}
     answers = []
 
     def serves(version):
-        now[0] += 10
         answers.append(ask(PREDICT, {"inputs": [[1, 1]]}))
         return answers[-1][1] == {"outputs": [[float(version)] * 2]}
 

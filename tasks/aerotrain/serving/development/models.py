@@ -2,8 +2,6 @@
 
 import shutil
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from aerotrain.serving.alias import served_version
 from aerotrain.serving.versions import FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
-#: Seconds between two requests for the alias of a pipeline.
+#: Seconds between two looks at the alias of a pipeline.
 _POLL = 2.0
 
 #: Versions of a pipeline that are loaded at once: the served one, the one before, one asked for.
@@ -38,17 +36,27 @@ class Loaded:
 class Models:
     """The models below ``store``, one for each pipeline; files are kept in ``folder``.
 
-    While a new version is loaded, requests are answered by the one before.
+    Every ``poll`` seconds, a thread looks which versions are served. While a new one is loaded,
+    requests are answered by the one before.
     """
 
-    def __init__(
-        self, store: str, folder: Path, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: str, folder: Path, *, poll: float = _POLL) -> None:
         self._store = store.rstrip("/")
         self._folder = folder
-        self._clock = clock
         self._lock = threading.Lock()
         self._models: dict[str, _Model] = {}
+        self._closed = threading.Event()
+        self._poll = poll
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(self._poll):
+            for model in list(self._models.values()):
+                model.follow()
 
     def get(self, name: str, version: int | None = None) -> Loaded:
         """The version of a model that is served, or the given one.
@@ -61,33 +69,31 @@ class Models:
         with self._lock:
             model = self._models.get(name)
             if model is None:
-                url = f"{self._store}/{name}"
-                model = self._models[name] = _Model(url, name, self._folder, self._clock)
+                model = _Model(f"{self._store}/{name}", name, self._folder)
+                model.follow()  # the first request waits
+                if not model.exists:
+                    raise _not_found(name, version)
+                self._models[name] = model
         return model.served() if version is None else model.version(version)
 
 
 class _Model:
     """The versions of one model that are loaded, the last used last."""
 
-    def __init__(self, pipeline: str, name: str, folder: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, pipeline: str, name: str, folder: Path) -> None:
         self._pipeline, self._name = pipeline, name
         self._folder = folder / name
-        self._clock = clock
         self._loading = threading.Lock()
         self._loaded: dict[int, Loaded] = {}
         self._served: int | None = None
-        self._checked = -_POLL
+
+    @property
+    def exists(self) -> bool:
+        return self._served is not None
 
     def served(self) -> Loaded:
-        if self._served is None:
-            self._follow()  # the first request waits
-        elif self._clock() - self._checked >= _POLL and not self._loading.locked():
-            threading.Thread(target=self._follow, daemon=True).start()
-        number = self._served
-        found = None if number is None else self._loaded.get(number)
-        if found is None:
-            raise _not_found(self._name, None)
-        return found
+        assert self._served is not None
+        return self._loaded[self._served]
 
     def version(self, number: int) -> Loaded:
         found = self._loaded.get(number)
@@ -96,22 +102,17 @@ class _Model:
                 found = self._load(number)
         return found
 
-    def _follow(self) -> None:
-        """Load the version that the alias names, if it is another one."""
+    def follow(self) -> None:
+        """Load the version that is served, if it is another one."""
         with self._loading:
-            self._checked = self._clock()
             try:
                 url = served_version(self._pipeline)
-                if url is None:
-                    raise _not_found(self._name, None)
-                number = int(url.rpartition("/")[2])
-                if number != self._served:
+                number = self._served if url is None else int(url.rpartition("/")[2])
+                if number is not None and number != self._served:
                     self._load(number)
                     self._served = number
                     print(f"{self._name}: version {number} is served", flush=True)
             except AerotrainError as error:
-                if self._served is None:
-                    raise
                 print(f"{self._name}: version {self._served} stays: {error}", flush=True)
 
     def _load(self, number: int) -> Loaded:
