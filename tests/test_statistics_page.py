@@ -202,9 +202,47 @@ def test_names_and_values_are_never_markup() -> None:
     assert found.encode()
 
 
+def test_long_names_break_at_their_parts() -> None:
+    name = "a_column_of_the_export_of/customers%20of.the_north"
+    found = page(described(**{name: np.arange(9)}), {})
+    assert "a_<wbr>column_<wbr>of_<wbr>the_<wbr>export" in found
+    assert "of/<wbr>customers%20<wbr>of.<wbr>the" in found
+    assert name in Elements(found).text
+    short = page(described(x=np.arange(9.0) - 3.25, short_name=np.arange(9)), {})
+    assert "<wbr>" not in short.partition("<section")[2]
+
+
+def test_missing_texts_are_no_distinct_value_and_are_shown_as_missing() -> None:
+    words = pa.array(["North", "South", "", "North"] * 30)
+    columns = {"region": column_of("region", words)}
+    statistics = Statistics()
+    hashes = hashes_of([f"key-{number}" for number in range(120)])
+    statistics.add(columns, {"region": 30}, hashes)
+    summary = statistics.summary()
+    assert (summary["region"]["distinct"], summary["region"]["missing"]) == (2, 30)
+    text = Elements(page(Described(url="file:///x", summary=summary), {})).text
+    assert "missing30 (25.0%)distinct2" in text
+    assert "(missing)30 (25.0%)" in text
+    assert "(empty)" not in text
+
+    # Here the source has an empty text, too, which is a value.
+    statistics = Statistics()
+    statistics.add(columns, {"region": 29}, hashes)
+    summary = statistics.summary()
+    assert summary["region"]["distinct"] == 3
+    assert "(empty)30 (25.0%)" in Elements(page(Described(url="", summary=summary), {})).text
+
+
+def test_a_key_of_one_length_has_no_histogram() -> None:
+    keys = pa.array([f"C{number:06}" for number in range(500)])
+    assert "<svg" not in page(described(key=keys), {})
+    longer = pa.array([f"C{number:09}" for number in range(500)])
+    assert "<svg" in compared(described(key=longer), described(key=keys)), "the length has changed"
+
+
 def test_texts_are_shown_with_their_lengths() -> None:
     long = "a review of many words, " * 10
-    found = Elements(page(described(text=pa.array([long] * 20)), {}))
+    found = Elements(page(described(text=pa.array([long, long * 2] * 10)), {}))
     assert long in found.text
     assert "length in bytes" in found.text
 

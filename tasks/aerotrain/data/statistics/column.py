@@ -205,7 +205,7 @@ class ColumnStatistics:
             "missing": self.missing,
             "is_time": self.is_time,
             "since_1970": self.since_1970,
-            "distinct": min(self.distinct.estimate, self.records) if self.is_counted else None,
+            "distinct": self._distinct() if self.is_counted else None,
             "examples": [self.examples[key] for key in sorted(self.examples)],
         }
         if moments.count:
@@ -220,6 +220,13 @@ class ColumnStatistics:
         if self.vocabulary is not None:
             summary["vocabulary"] = dict(self.vocabulary.ranked)
         return summary
+
+    def _distinct(self) -> int:
+        """The number of distinct values. Missing texts, which are stored as empty, are none."""
+        found = min(self.distinct.estimate, self.records)
+        words = self.vocabulary.counts if self.vocabulary else {}
+        is_missing = self.feature.dtype == "string" and self.missing == words.get("")
+        return found - 1 if is_missing else found
 
     def histogram(self) -> list[int]:
         """The counts of the sample's values in bins of equal width, from least to greatest."""

@@ -1,5 +1,6 @@
 """The style of the page, and text in it: names and values of a data set are never markup."""
 
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -74,6 +75,11 @@ _SHOWN = {number: 0x2400 + number for number in range(0x20) if chr(number) not i
 }
 
 
+#: Longer values may be broken, after the ends of their parts.
+_LINE = 24
+_PART = re.compile(r"(?:[/_.]|%20)(?=[^\s/.])")
+
+
 def document(title: str, body: str, style: str = "") -> str:
     """A self-contained HTML document of ``body``, which is markup; ``title`` is text."""
     return (
@@ -93,8 +99,14 @@ def text(value: str, length: int | None = None) -> str:
 
 
 def isolated(value: str, length: int | None = None) -> str:
-    """A value whose direction of writing does not change that of its surroundings."""
-    return f'<bdi dir="auto">{text(value, length)}</bdi>'
+    """A value whose direction of writing does not change that of its surroundings.
+
+    Names and addresses, which may be longer than a line, break between their parts.
+    """
+    shown = text(value, length)
+    if len(value) > _LINE:
+        shown = _PART.sub(r"\g<0><wbr>", shown)
+    return f'<bdi dir="auto">{shown}</bdi>'
 
 
 def table(rows: Iterable[Iterable[str]], heads: Iterable[str] = (), kind: str = "") -> str:

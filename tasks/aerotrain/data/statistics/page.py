@@ -16,6 +16,7 @@ from aerotrain.data.statistics.plots import (
     MOST_BARS,
     class_name,
     contact_sheet,
+    missing_word,
     names_of,
     number_of_distinct,
     plot,
@@ -85,7 +86,7 @@ def page(
     classes = names_of(now.summary.get(label, {}))
     body = (
         f"<h1>{counted(records, 'record')}, {counted(len(now.summary), 'column')}</h1>"
-        f"<p>{text(now.url)}</p>"
+        f"<p>{isolated(now.url)}</p>"
         f"{_rejected(rejections, records)}{_splits(splits, classes)}{_inferred(inferred)}"
         f"{_compared(comparison, names) if comparison else ''}{sections}"
     )
@@ -107,7 +108,7 @@ def _rejected(rejections: Rejections, records: int) -> str:
     ]
     return (
         f'<p><b class="warn">{counted(count, "record")} {"was" if count == 1 else "were"} rejected '
-        f"({count / (records + count):.1%})</b>; {text(rejections.url)} has "
+        f"({count / (records + count):.1%})</b>; {isolated(rejections.url)} has "
         f"{'it' if count == 1 else 'them'}</p>"
         f'<div class="table">{table(rows, ("file", "place", "reason"), "text")}</div>'
     )
@@ -120,19 +121,23 @@ def _splits(splits: Mapping[str, Split], names: Mapping[str, str]) -> str:
     classes = sorted({label for split in splits.values() for label in split.classes})
     shown = classes if len(classes) <= MOST_BARS else []
     total = max(1, sum(split.records for split in splits.values()))
-    rows = []
-    for name, split in sorted(splits.items()):
-        shares = (split.classes.get(label, 0) / max(1, split.records) for label in shown)
-        counted = [f"{split.records:,}", f"{split.records / total:.1%}"]
-        rows.append([text(name), *counted, *(f"{share:.1%}" for share in shares)])
-    heads = ["split", "records", "share", *(class_name(label, names, "class ") for label in shown)]
+    # One column for each split, as there may be more classes than fit into a narrow window.
+    by_name = sorted(splits.items())
+    rows = [
+        ["records", *(f"{split.records:,}" for _, split in by_name)],
+        ["share", *(f"{split.records / total:.1%}" for _, split in by_name)],
+    ]
+    for label in shown:
+        shares = (split.classes.get(label, 0) / max(1, split.records) for _, split in by_name)
+        rows.append([class_name(label, names, "class "), *(f"{each:.1%}" for each in shares)])
+    heads = ["split", *(text(name) for name, _ in by_name)]
     return f'<div class="table">{table(rows, heads)}</div>'
 
 
 def _inferred(rows: Sequence[tuple[str, str]]) -> str:
     if not rows:
         return ""
-    cells = table(([isolated(name, 80), text(value)] for name, value in rows), kind="source")
+    cells = table(([isolated(name, 80), isolated(value)] for name, value in rows), kind="source")
     return f'<details open><summary>Source</summary><div class="table">{cells}</div></details>'
 
 
@@ -152,7 +157,7 @@ def _compared(comparison: Comparison, names: Sequence[str]) -> str:
         count = '<b class="warn">1 change</b>'
     changes = f'<div class="table">{table(rows, heads, "text")}</div>' if rows else ""
     return (
-        f"<p>Compared with {text(before.url)}, of {_records(before):,} records: {count}</p>"
+        f"<p>Compared with {isolated(before.url)}, of {_records(before):,} records: {count}</p>"
         f"{changes}"
     )
 
@@ -198,8 +203,8 @@ def _examples(column: Column) -> list[str]:
         return [text_of(int(each), unit) for each in examples]
     if names := names_of(column):
         return [names.get(each, each) for each in examples]
-    is_float = "float" in column["dtype"]
-    return ["(missing)" if is_float and each == "nan" else each for each in examples]
+    missing = "nan" if "float" in column["dtype"] else missing_word(column)
+    return ["(missing)" if each == missing else each for each in examples]
 
 
 def _kind(column: Column) -> str:

@@ -11,6 +11,9 @@ from aerotrain.data.statistics.sketches import DISTINCT
 #: Categories that are shown, and the length of each.
 MOST_BARS, _WORD_LENGTH = 12, 60
 
+#: A histogram of fewer bars says nothing.
+_LEAST_BARS = 2
+
 _CLASS_LENGTH = 40
 
 #: A column of which so many values are distinct identifies its records.
@@ -52,7 +55,7 @@ def _bars(columns: Sequence[Column]) -> str:
     rows = []
     for word in words:
         name = text_of(int(word), columns[0].get("since_1970", "")) if is_number else word
-        name = names.get(word, name)
+        name = "(missing)" if word == missing_word(columns[0]) else names.get(word, name)
         counts = [each["vocabulary"].get(word, 0) for each in columns]
         rows.append(
             isolated(name, _WORD_LENGTH)
@@ -61,6 +64,12 @@ def _bars(columns: Sequence[Column]) -> str:
         )
     rows.append(_others(columns, words))
     return f'<div class="bars">{"".join(rows)}</div>{_legend(columns)}'
+
+
+def missing_word(column: Column) -> str | None:
+    """The word that stands for missing values in a column of texts, if it is none itself."""
+    is_missing = column["missing"] and column["missing"] == column.get("vocabulary", {}).get("")
+    return "" if column["dtype"] == "string" and is_missing else None
 
 
 def names_of(column: Column) -> dict[str, str]:
@@ -123,6 +132,8 @@ def _histogram(columns: Sequence[Column]) -> str:
     if axis is None:
         return ""
     shares = [axis.shares(each) if each.get("quantiles") else [] for each in columns]
+    if len({place for each in shares for place, share in enumerate(each) if share}) < _LEAST_BARS:
+        return ""
     most = max((max(each) for each in shares if each), default=0) or 1
     heights = [[share / most * (_HEIGHT - 4) for share in each] for each in shares]
     bars = "".join(
