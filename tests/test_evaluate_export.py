@@ -1,6 +1,7 @@
 """From a trained model to a verified, evaluated and published one."""
 
 import json
+import logging
 import subprocess
 import sys
 from dataclasses import replace
@@ -138,6 +139,15 @@ def test_inputs_of_an_exported_model_have_names_that_a_signature_accepts(tmp_pat
     for name, weight in weights.items():
         given = {names[each]: tf.constant([float(each == name)]) for each in schema}
         assert signature(**given)["predictions"].numpy() == pytest.approx([weight])
+
+
+def test_an_export_of_columns_with_spaces_and_other_letters_warns_of_nothing(tmp_path, caplog):
+    schema = {name: Feature("float32", ()) for name in ("Monthly Spend", "größe", "x:y", "_z")}
+    inputs = keras.Input((len(schema),))
+    model = keras.Model(inputs, keras.ops.sum(inputs, axis=1))
+    servable = Servable(model, lambda each: (tf.stack([*each.values()], axis=1), 0), schema)
+    servable.save(tmp_path)
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 def test_records_are_grouped_by_single_values_only(digits, trained):

@@ -78,7 +78,7 @@ class Servable:
             return self.predict(self._completed(parse(examples, self.needed)))
 
         examples = tf.TensorSpec([None], tf.string, name="examples")
-        inputs = _specs({names[name]: feature for name, feature in self.needed.items()})
+        inputs = {names[name]: each for name, each in _specs(self.needed).items()}
         signatures = {
             "serving_default": tf.function(serving_default, [inputs]),
             "serialized_examples": tf.function(serialized_examples, [examples]),
@@ -208,9 +208,11 @@ def _is_signature_name(name: str) -> bool:
 
 
 def _specs(schema: Schema) -> dict[str, Any]:
+    """The spec of a batch of each feature, with a name that an operation can have."""
+    names = input_names(schema)
     return {
-        name: tf.TensorSpec([None, *feature.shape], feature.dtype, name=name)
-        for name, feature in sorted(schema.items())
+        name: tf.TensorSpec([None, *feature.shape], feature.dtype, name=names[name])
+        for name, feature in schema.items()
     }
 
 
