@@ -3,6 +3,8 @@
 import asyncio
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -18,6 +20,7 @@ from kubernetes_asyncio.config import load_kube_config
 from kubernetes_asyncio.watch import Watch
 
 from support.kubernetes_double import KubernetesDouble, statuses
+from support.kubernetes_worlds import forwarded
 
 Ask = Callable[[CoreV1Api], Awaitable[Any]]
 
@@ -421,3 +424,19 @@ def test_kubectl_works_with_the_double(cluster: KubernetesDouble) -> None:
     assert "Exit Code:    0" in kubectl("describe", "pod", "a")
     kubectl("delete", "pod", "a")
     assert kubectl("get", "pods", "-o", "name") == ""
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_forwarded_connection_that_is_reset_ends_without_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with forwarded("127.0.0.1", server.getsockname()[1]) as port:
+            outside = socket.create_connection(("127.0.0.1", port))
+            inside, _ = server.accept()
+            # With this, closing the socket resets the connection.
+            outside.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            outside.close()
+            assert inside.recv(1) == b""
+            inside.close()
+        for thread in threading.enumerate():
+            if "pump" in thread.name:
+                thread.join(5)

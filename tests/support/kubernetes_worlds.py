@@ -13,7 +13,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,8 @@ def forwarded(host: str, port: int) -> Iterator[int]:
 
     def pump(one: socket.socket, other: socket.socket) -> None:
         ways = {one: other, other: one}
-        with one, other, selectors.DefaultSelector() as selector:
+        # A connection that is reset has ended, too: replicas are killed, and cut their connections.
+        with suppress(ConnectionError), one, other, selectors.DefaultSelector() as selector:
             for each in ways:
                 selector.register(each, selectors.EVENT_READ)
             while not stopped.is_set():
