@@ -39,6 +39,7 @@ LONGEST = [
     "test_embeddings.py",
     "test_process_recovery.py",  # waits
     "test_dtensor.py",
+    "test_start_from.py",
     "test_callbacks.py",
     "test_legacy_keras.py",
     "test_old_groups.py",  # waits

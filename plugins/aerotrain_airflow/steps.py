@@ -119,7 +119,11 @@ def train(
     ``evaluate`` and ``export`` then need too. ``pods`` are pod templates by role, for settings
     beyond resources, such as ``{"worker": {"spec": {"nodeSelector": {"pool": "gpu"}}}}``.
     ``other`` are options of the training that the form does not have, such as ``class_weight`` and
-    ``keep``, and any other arguments of the operator, such as ``pool``.
+    ``start_from``, and any other arguments of the operator, such as ``pool``.
+
+    ``start_from`` names a model from which variables of equal path and shape, and rows of
+    embeddings by word, get their first values: ``"serving"``, the newest exported version of this
+    pipeline; the URL of a trained model or of an exported version; or the id of a run of this DAG.
 
     Returns:
         The URL of the trained model.

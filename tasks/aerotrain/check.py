@@ -40,6 +40,7 @@ from aerotrain.training.model.checks import (
     sums_its_loss,
 )
 from aerotrain.training.model.code import UserCode
+from aerotrain.training.starting_point import resolve
 from aerotrain.training.strategies import ENGINES, create_model
 
 #: The strategy that stands for one of several processes, or of a device that is not here.
@@ -174,8 +175,11 @@ def _try(
         pipeline.code, pipeline.dataset, arguments.data, TRAIN_SPLIT, replica.scratch
     )
     with translated, pipeline.caching_shards():
+        start = None if arguments.start_from is None else resolve(job, arguments.start_from)
         distribution = engine.build(pipeline.arguments)
         model, _, step = create_model(job.strategy, engine, distribution, pipeline)
+        if start is not None:
+            start.transfer_to(model).print(f"the training starts from {start.model}")
         if job.strategy != "dtensor":
             with distribution.scope():
                 check_steps(

@@ -105,6 +105,7 @@ def candidate_of(
     replica: Replica, arguments: EvaluateArguments, trained: ModelManifest
 ) -> dict[str, Any]:
     """What the model is made of, for people."""
+    started = trained.started_from
     return {
         "run": replica.job.run,
         "model": arguments.model,
@@ -115,6 +116,7 @@ def candidate_of(
         "steps": trained.step,
         "trained on": trained.data,
         "evaluated on": arguments.data,
+        **({"started from": started["model"]} if started and started["model"] else {}),
         **trained.environment,
         **goodput_of(arguments.model),
     }

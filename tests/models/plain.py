@@ -16,7 +16,7 @@ def build_model(hparams):
             keras.layers.Dense(10, kernel_regularizer="l2"),
         ]
     )
-    rate = keras.optimizers.schedules.ExponentialDecay(0.01, 20, 0.9)
+    rate = keras.optimizers.schedules.ExponentialDecay(hparams.get("rate", 0.01), 20, 0.9)
     optimizer = getattr(keras.optimizers, hparams.get("optimizer", "Adam"))
     model.compile(
         optimizer(rate, clipnorm=0.5, weight_decay=0.01),

@@ -96,6 +96,19 @@ class TrainArguments(Arguments):
         section=Section.TRAINING,
         kind=Kind.STRING,
     )
+    start_from: str | None = option(
+        None,
+        title="Start from a model",
+        help="Model from which the variables of equal path and shape get their first values: "
+        "serving, the newest exported version of this pipeline; the URL of a trained model or of "
+        "an exported version; or the id of a run of this DAG.",
+        empty="random values",
+        section=Section.TRAINING,
+        kind=Kind.STRING,
+        pattern=".+",
+        form="serving, a URL, or the id of a run",
+        in_form=False,
+    )
     class_weight: Mapping[str, float] = option(
         {},
         title="Class weights",

@@ -25,6 +25,7 @@ from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import KEY, ModelManifest, packages
+from aerotrain.training.starting_point import begin, started_from
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 
 
@@ -123,6 +124,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
         metrics=state.metrics,
         dtype_policy=context.arguments.dtype_policy,
         environment={**packages(), **context.replica.job.made_from},
+        started_from=started_from(context),
     )
 
 
@@ -132,6 +134,8 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
         newest = checkpoints.choose() if context.is_chief else NOTHING
         token, *name = context.decisions.numbers([context.services.lease.token, *newest])
         restored = checkpoints.restore(Name(*name), token)
+        if checkpoints.restored == NOTHING and context.arguments.start_from is not None:
+            begin(context, checkpoints)
     if start := context.steps_done():
         print(f"resuming from the checkpoint of step {start}", flush=True)
     return restored

@@ -43,7 +43,8 @@ class ModelManifest:
     ``module`` and ``code`` are the user's module and its folder. ``data`` and ``checkpoint`` are
     URLs. ``metrics`` are those of the last epoch of training. ``dtype_policy`` is the policy of the
     training. ``environment`` says for people in which versions it ran: of Python, its packages, the
-    image and the DAG bundle.
+    image and the DAG bundle. ``started_from`` has the model of ``start_from``, and which
+    variables it gave values.
     """
 
     module: str
@@ -56,6 +57,7 @@ class ModelManifest:
     metrics: Mapping[str, float]
     dtype_policy: str = "float32"
     environment: Mapping[str, str] = field(default_factory=dict)
+    started_from: Mapping[str, Any] | None = None
     version: int = VERSION
 
     def to_json(self) -> str:

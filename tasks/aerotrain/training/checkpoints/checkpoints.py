@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,21 @@ from aerotrain.training.checkpoints.metadata import (
     check_same_model,
     cluster_config,
     model_config,
+    path_of,
     print_cluster_changes,
     print_order_change,
     training_config,
 )
 from aerotrain.training.checkpoints.retention import FOLDER, NOTHING, Name, Retention
 from aerotrain.training.checkpoints.snapshot import PackedFetch, Snapshot
+from aerotrain.training.checkpoints.transfer import VOCABULARIES, Rows, Transfer
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import ORDER_VERSION
+from aerotrain.training.model.vocabularies import vocabularies_of
 
 #: The prefix of TensorFlow's files in the folder of a checkpoint.
 FILE = "checkpoint"
-_FILES = "beside"
+_FILES, _WORDS = VOCABULARIES.split("/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,7 @@ class Checkpoints:
         self._model = model
         self._counter = context.counter
         self._io_device = io_device
+        self._scope = context.distribution.scope
         self._fetch_packed = PackedFetch() if io_device else None
         optimizer = {} if model.optimizer is None else {"optimizer": model.optimizer}
         self._checkpoint = tf.train.Checkpoint(
@@ -134,7 +139,7 @@ class Checkpoints:
         print_cluster_changes(about.get("setting", {}), self._cluster)
         print_order_change(about.get("order", 1))
         try:
-            self._read(folder)
+            self._read(self._checkpoint, folder)
         except (AssertionError, ValueError) as error:
             raise FinalError(
                 f"the checkpoint {self.url(name)} is of another model than build_model "
@@ -144,11 +149,41 @@ class Checkpoints:
         shutil.rmtree(folder)
         return SavedState(about=about, files=files)
 
-    def _read(self, folder: Path) -> None:
-        """Restore every variable from the checkpoint in ``folder``, which may then be removed."""
+    def take(self, transfer: Transfer, store: Store) -> None:
+        """Give variables of the model values from the checkpoint in ``store``, of another training.
+
+        Raises:
+            FinalError: a value does not fit, such as one of another dtype.
+        """
+        folder = self._scratch / "other"
+        _fetch_whole(store, folder)
+        variables = {path_of(each): each for each in self._model.weights}
+        taken = {place: variables[path] for path, place in transfer.taken.items()}
+        try:
+            self._read(_at_places(taken), folder)
+            for path, rows in transfer.by_word.items():
+                self._take_rows(variables[path], rows, folder)
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise FinalError(
+                f"the values of the checkpoint {store.url} do not fit the model: {error}; name "
+                "another model by start_from, or leave it out"
+            ) from error
+        shutil.rmtree(folder)
+
+    def _take_rows(self, variable: Any, rows: Rows, folder: Path) -> None:
+        with tf.device(self._io_device or "/device:CPU:0"):
+            old = tf.Variable(tf.zeros(rows.shape, variable.dtype))
+        self._read(_at_places({rows.place: old}), folder)
+        values = np.array(variable.numpy())
+        values[list(rows.new)] = old.numpy()[list(rows.old)]
+        with self._scope():
+            variable.assign(values)
+
+    def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
+        """Restore every variable of ``checkpoint`` from ``folder``, which may then be removed."""
         options = tf.train.CheckpointOptions(experimental_io_device=self._io_device)
-        status = self._checkpoint.read(str(folder / FILE), options)
-        status.assert_existing_objects_matched()
+        status = checkpoint.read(str(folder / FILE), options)
+        status.expect_partial().assert_existing_objects_matched()
 
     def save(self, state: SavedState) -> None:
         """Read the variables; writing and uploading the checkpoint happens in the background.
@@ -170,7 +205,8 @@ class Checkpoints:
         }
         folder = self._folder(name)
         snapshot = self._read_state(folder)
-        draft = Draft(name=name, folder=folder, about=about, files=state.files, snapshot=snapshot)
+        files = {**self._vocabularies, **state.files}
+        draft = Draft(name=name, folder=folder, about=about, files=files, snapshot=snapshot)
         self._uploader.send("checkpoint", lambda: self._deliver(draft))
 
     def finish(self, state: SavedState) -> str:
@@ -233,6 +269,12 @@ class Checkpoints:
             f"on this machine are the checkpoints {local}" if local else "none is on this machine"
         )
 
+    @cached_property
+    def _vocabularies(self) -> Mapping[str, bytes]:
+        """The file of the model's vocabularies, if it has some."""
+        vocabularies = vocabularies_of(self._model)
+        return {_WORDS: vocabularies.to_json()} if vocabularies.words else {}
+
     def _name(self) -> Name:
         """The name of a checkpoint of the current step."""
         return Name(self._token, int(self._counter.numpy()))
@@ -288,10 +330,9 @@ class Checkpoints:
 
 def bad_weights(variable: Any, step: int) -> FinalError:
     """The error of a training whose weights are not finite."""
-    name = getattr(variable, "path", variable.name)  # tf_keras has no paths
     return FinalError(
-        f"{name} is no finite number after step {step}, so training has stopped there; lower "
-        "the learning rate, or clip the gradients"
+        f"{path_of(variable)} is no finite number after step {step}, so training has stopped "
+        "there; lower the learning rate, or clip the gradients"
     )
 
 
@@ -318,6 +359,12 @@ def _contents(model: keras.Model) -> dict[str, Any]:
     model: it misses the seeds of dropout, which a resumed training would repeat.
     """
     return {"model": model, "variables": model.variables}
+
+
+def _at_places(variables: Mapping[int, Any]) -> tf.train.Checkpoint:
+    """A checkpoint of variables at those places in the list ``variables`` of ``_contents``."""
+    by_place = {str(place): each for place, each in variables.items()}
+    return tf.train.Checkpoint(variables=tf.train.Checkpoint(**by_place))
 
 
 def _fetch_whole(store: Store, folder: Path) -> Manifest:

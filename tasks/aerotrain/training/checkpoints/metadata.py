@@ -20,7 +20,12 @@ from aerotrain.training.steps.step import inner
 def training_config(arguments: TrainArguments) -> dict[str, Any]:
     """The arguments that determine the course of a training, except its length and its strategy."""
     hparams = {key: value for key, value in arguments.all_hparams.items() if key != "epochs"}
-    return {"data": arguments.data, "dtype_policy": arguments.dtype_policy, **hparams}
+    return {
+        "data": arguments.data,
+        "dtype_policy": arguments.dtype_policy,
+        "start_from": arguments.start_from,
+        **hparams,
+    }
 
 
 def cluster_config(job: Job) -> dict[str, Any]:
@@ -30,9 +35,22 @@ def cluster_config(job: Job) -> dict[str, Any]:
 
 
 def model_config(model: keras.Model) -> dict[str, Any]:
-    """The description of a model in a manifest, which distinguishes it from others."""
-    variables = [[getattr(each, "path", each.name), list(each.shape)] for each in model.weights]
-    return {"optimizer": type(model.optimizer).__name__, "variables": variables}
+    """The description of a model in a manifest, which distinguishes it from others.
+
+    ``places`` are those of its ``variables`` in the checkpoint, which has random states, too.
+    """
+    variables = [[path_of(each), list(each.shape)] for each in model.weights]
+    places = {id(each): place for place, each in enumerate(model.variables)}
+    return {
+        "optimizer": type(model.optimizer).__name__,
+        "variables": variables,
+        "places": [places[id(each)] for each in model.weights],
+    }
+
+
+def path_of(variable: Any) -> str:
+    """The path of a variable, such as ``dense/kernel``; tf_keras has names instead."""
+    return str(getattr(variable, "path", variable.name))
 
 
 def optimizer_state(model: keras.Model) -> dict[str, Any]:

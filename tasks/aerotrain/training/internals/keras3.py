@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state, name_scope
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.losses.loss import unscale_loss_for_distribution
+from keras.src.models.functional import Functional
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 #: Keras's counters of names, such as ``auc`` and ``auc_1``. The only public way to change them is
@@ -131,6 +132,21 @@ def losses(model: keras.Model) -> list[Any]:
 def layers(model: Any) -> list[Any]:
     """The model and all layers in it, at any depth; also of a tf_keras model."""
     return list(model._flatten_layers())
+
+
+def graph_of(layer: Any) -> dict[Any, list[Any]] | None:
+    """The layers of a functional or sequential model, each with those whose outputs it takes.
+
+    None for any other layer, of which it is not known how the layers in it are connected.
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/ops/function.py
+    """
+    functional = getattr(layer, "_functional", None) or layer  # a sequential model has one
+    if not isinstance(functional, Functional):
+        return None
+    graph: dict[Any, list[Any]] = {}
+    for node in (each for level in functional._nodes_by_depth.values() for each in level):
+        graph.setdefault(node.operation, []).extend(each.operation for each in node.parent_nodes)
+    return graph
 
 
 def seed_generators(model: Any) -> list[Any]:

@@ -33,8 +33,8 @@ class MeshCheckpoints(Checkpoints):
     parts are in the store; a process with the whole mesh only reads its variables.
     """
 
-    def _read(self, folder: Path) -> None:
-        super()._read(folder)
+    def _read(self, checkpoint: tf.train.Checkpoint, folder: Path) -> None:
+        super()._read(checkpoint, folder)
         tensorflow2.wait_for_operations()
 
     def _read_state(self, folder: Path) -> Snapshot | None:

@@ -258,7 +258,7 @@ class LegacyKeras:
                 f"strategy {strategy!r} trains no tf_keras models; choose one of "
                 f"{', '.join(STRATEGIES)}, or a Keras 3 model without TF_USE_LEGACY_KERAS"
             )
-        for option in ("jit_compile", "synchronized_batch_norm"):
+        for option in ("jit_compile", "synchronized_batch_norm", "start_from"):
             if getattr(arguments, option):
                 raise FinalError(
                     f"{option} is for Keras 3 models only, and TF_USE_LEGACY_KERAS asks for "
