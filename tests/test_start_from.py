@@ -8,8 +8,9 @@ import pytest
 
 from aerotrain.check import run as check
 from aerotrain.contract.errors import ExitCode, FinalError
-from aerotrain.contract.steps import check_of
+from aerotrain.contract.steps import EvaluateArguments, check_of
 from aerotrain.data.dataset import load_dataset
+from aerotrain.evaluate import candidate_of
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF
 from aerotrain.store import open_store, publish
@@ -111,10 +112,14 @@ def test_a_model_is_named_by_its_url_its_run_or_a_version(digits, source, serve,
     assert point == StartingPoint(model=source, checkpoint=ModelManifest.load(source).checkpoint)
 
 
-def test_a_training_starts_with_the_weights_of_that_model(train, source, weights_of):
+def test_a_training_starts_with_the_weights_of_that_model(digits, train, source, weights_of):
     url = train("same", start_from="source")
     assert_same(weights_of(url), weights_of(source))
-    started = ModelManifest.load(url).started_from
+    trained = ModelManifest.load(url)
+    arguments = EvaluateArguments(model=url, data=digits.data)
+    card = candidate_of(digits.replica("evaluate", "same"), arguments, trained)
+    assert card["started from"] == source
+    started = trained.started_from
     assert (started["start_from"], started["model"]) == ("source", source)
     assert len(started["taken"]) == 5
     assert started["by_word"] == started["new"] == started["left"] == []
