@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from aerotrain.cli import parse
 from aerotrain.contract.job import Job
 from aerotrain_airflow.backends.kubernetes.access import (
     OPTIONAL as OPTIONAL_ACCESS,
@@ -27,7 +28,7 @@ from aerotrain_airflow.settings import Settings
 DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = sorted(
     file
-    for file in DEPLOY.glob("*.yaml")
+    for file in (*DEPLOY.glob("*.yaml"), *DEPLOY.glob("*/*.yaml"))
     if file.name not in ("kustomization.yaml", "helm-values.yaml")
 )
 
@@ -60,7 +61,7 @@ def plan(**settings: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.name)
 def test_every_field_of_a_manifest_is_in_the_schema_of_kubernetes(file: Path, version: str) -> None:
-    for manifest in documents(file.name):
+    for manifest in documents(str(file)):
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
@@ -78,6 +79,22 @@ def test_the_role_grants_exactly_what_the_launcher_needs(
     granted = [access for each in documents(file) for access in _accesses(each)]
     assert set(granted) == set(table)
     assert len(granted) == len(table)
+
+
+def test_the_server_of_a_model_pulls_what_is_promoted_into_the_folder_that_it_watches() -> None:
+    deployment, service = documents("serving/flats.yaml")
+    pod = deployment["spec"]["template"]["spec"]
+    server, puller = pod["containers"]
+    first = pod["initContainers"][0]
+    for container, once in ((first, True), (puller, False)):
+        words = container["args"]
+        assert words[:3] == ["python", "-m", "aerotrain"]
+        given = parse(words[3:])
+        assert (given.command, str(given.folder), given.once) == ("pull", "/models/flats", once)
+    assert "--model_base_path=/models/flats" in server["args"]
+    for each in (first, server, puller):
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
 
 
 def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
@@ -98,7 +115,8 @@ def test_every_role_and_account_that_a_binding_names_exists(file: str) -> None:
 
 
 def test_the_kustomization_contains_every_manifest_that_is_not_optional() -> None:
-    assert {file.name for file in MANIFESTS} - OPTIONAL == set(KUSTOMIZATION["resources"])
+    files = {file.name for file in MANIFESTS if file.parent == DEPLOY}
+    assert files - OPTIONAL == set(KUSTOMIZATION["resources"])
     for file in KUSTOMIZATION["resources"]:
         for manifest in documents(file):
             assert manifest["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
@@ -158,7 +176,7 @@ def test_replicas_reach_each_other() -> None:
 
 def test_nothing_is_deployed_into_the_namespace_default() -> None:
     assert Settings.__dataclass_fields__["namespace"].metadata["default"] == "aerotrain"
-    for file in DEPLOY.iterdir():
+    for file in filter(Path.is_file, DEPLOY.rglob("*")):
         assert "namespace: default" not in file.read_text()
 
 
@@ -186,7 +204,7 @@ def test_the_helm_values_are_valid_settings_and_name_existing_objects() -> None:
 
 
 def test_no_file_holds_a_credential() -> None:
-    for file in DEPLOY.iterdir():
+    for file in filter(Path.is_file, DEPLOY.rglob("*")):
         assert "kind: Secret" not in file.read_text()
     assert all("value" not in each for each in VALUES["secret"])
 

@@ -122,8 +122,8 @@ def train(
     ``start_from``, and any other arguments of the operator, such as ``pool``.
 
     ``start_from`` names a model from which variables of equal path and shape, and rows of
-    embeddings by word, get their first values: ``"serving"``, the newest exported version of this
-    pipeline; the URL of a trained model or of an exported version; or the id of a run of this DAG.
+    embeddings by word, get their first values: ``"serving"``, the version that this pipeline
+    serves; the URL of a trained model or of an exported version; or the id of a run of this DAG.
 
     Returns:
         The URL of the trained model.

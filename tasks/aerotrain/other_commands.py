@@ -104,6 +104,26 @@ def _rollback(given: Namespace) -> None:
     print(f"served: version {alias.version}")
 
 
+def _add_pull(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "store", help="URL of the folder of versions, such as s3://bucket/flats/serving"
+    )
+    parser.add_argument("folder", type=Path, help="the folder that TensorFlow Serving watches")
+    parser.add_argument("--poll", type=float, default=2.0, help="seconds between two looks (2)")
+    parser.add_argument("--once", action="store_true", help="end when the folder has the version")
+
+
+def _pull(given: Namespace) -> None:
+    """Keep a folder as the version that is served."""
+    from aerotrain.serving.pull import Puller, follow
+
+    puller = Puller(given.store, given.folder)
+    if given.once:
+        puller.sync()
+    else:
+        follow(puller, poll=given.poll)
+
+
 def _add_serve(parser: ArgumentParser) -> None:
     parser.add_argument("store", help="URL of the folder of pipelines, such as s3://bucket")
     parser.add_argument("--port", type=int, default=8501, help="port on this machine (8501)")
@@ -139,6 +159,13 @@ OTHERS: Mapping[str, Other] = {
         _promote,
         "serve a version of a model",
         "Serve a version of a model: servers that follow the alias load it.",
+    ),
+    "pull": Other(
+        _add_pull,
+        _pull,
+        "keep a folder as the version that is served",
+        "Keep a folder as the version that is served, for TensorFlow Serving, which reads no "
+        "bucket.",
     ),
     "serve": Other(
         _add_serve,

@@ -38,7 +38,7 @@ _SHARE = re.compile(r"(^|_)(accuracy|auc|precision|recall|f1_score|mean_io_u)$")
 #: The keys of an evaluation's page in its store, and of what it shows.
 CARD, CARD_DATA = "card.html", "card.json"
 
-#: The name of the baseline that is the newest exported version.
+#: The name of the version that a pipeline serves.
 SERVING = "serving"
 
 #: One column of a crossed slice: its name, or a number's name and how it is cut.

@@ -1,0 +1,93 @@
+"""A local folder with the version of a model that is served, for TensorFlow Serving to watch.
+
+TensorFlow Serving reads no bucket, and serves the greatest number in the folder that it watches. So
+the folder has one version at a time, which appears whole by a rename; only then those before are
+removed. A server loads the new version before it unloads the one that it has in memory.
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.serving.alias import KEY, served_version
+from aerotrain.serving.versions import FOLDER
+from aerotrain.store import CorruptError, MissingError, fetch, open_store
+
+#: Seconds between two looks at the alias.
+POLL = 2.0
+
+_VERSION = re.compile(r"[1-9][0-9]*")
+
+#: The prefix of a folder that is being written; a server ignores names that are no numbers.
+_PARTIAL = ".partial-"
+
+
+class Puller:
+    """Keeps ``folder`` as the version that the pipeline with the store ``pipeline`` serves."""
+
+    def __init__(self, pipeline: str, folder: Path) -> None:
+        self._pipeline = pipeline.rstrip("/").removesuffix(f"/{FOLDER}")
+        self._store = open_store(f"{self._pipeline}/{FOLDER}")
+        self._folder = folder
+        self._tag: str | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(left)
+
+    def sync(self) -> bool:
+        """Bring the folder up to date; returns whether it changed.
+
+        One request, where the alias has not changed.
+
+        Raises:
+            FinalError: no version is served, or it is damaged.
+            TemporaryError: the store is unavailable; the folder stays as it is.
+        """
+        tag = self._tag_of_alias()
+        if tag is not None and tag == self._tag:
+            return False
+        url = served_version(self._pipeline)
+        if url is None:
+            raise FinalError(f"{self._store.url} has no version yet: export one")
+        version = url.rpartition("/")[2]
+        changed = not (self._folder / version).exists()
+        if changed:
+            self._fetch(version)
+        for other in self._folder.iterdir():
+            if _VERSION.fullmatch(other.name) and other.name != version:
+                shutil.rmtree(other)
+                changed = True
+        self._tag = tag
+        return changed
+
+    def _tag_of_alias(self) -> str | None:
+        try:
+            return self._store.stat(KEY).etag
+        except MissingError:
+            return None
+
+    def _fetch(self, version: str) -> None:
+        partial = self._folder / f"{_PARTIAL}{version}"
+        try:
+            fetch(self._store, version, partial)
+            partial.rename(self._folder / version)
+        except (MissingError, CorruptError) as error:
+            raise FinalError(f"version {version} cannot be pulled: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def follow(
+    puller: Puller, *, poll: float = POLL, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Keep the folder up to date until the process ends, whatever happens to the store."""
+    while True:
+        try:
+            if puller.sync():
+                print("the folder has another version", flush=True)
+        except (TemporaryError, FinalError) as error:
+            print(f"the folder stays as it is: {error}", flush=True)
+        pause(poll)
