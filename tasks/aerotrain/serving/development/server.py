@@ -41,6 +41,8 @@ class DevelopmentServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # The head and the body in one packet: for the second one, TCP would wait 40 ms.
+    wbufsize = -1
     server: DevelopmentServer
 
     def do_GET(self) -> None:
