@@ -24,6 +24,7 @@ import tensorflow as tf
 from aerotrain.contract.gate import Kind, Rule
 from aerotrain.data.dataset import Feature
 from aerotrain.data.records import Column, encoded_frames
+from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.gate import Gate
 from aerotrain.evaluation.intervals import GROUPS, estimate, samples
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
@@ -184,7 +185,8 @@ def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[]
 
         def seconds() -> float:
             begin = time.monotonic()
-            gate.judge(predictor.blocks([file], records, BATCH), compared=baseline is not None)
+            blocks = Diagnostics().watched(predictor.blocks([file], records, BATCH))
+            gate.judge(blocks, compared=baseline is not None)
             return time.monotonic() - begin
 
         return seconds

@@ -98,7 +98,7 @@ class Diagnostics:
         errors = output.add(targets, predicted)
         found = [
             Worst(float(errors[row]), block.first + row, *output.said(targets[row], predicted[row]))
-            for row in np.argsort(-errors, kind="stable")[:WORST].tolist()
+            for row in _greatest(errors).tolist()
         ]
         both = [*self.worst.get(name, []), *found]
         self.worst[name] = sorted(both, key=lambda each: (-each.error, each.place))[:WORST]
@@ -116,6 +116,16 @@ class Diagnostics:
             if output is not None:
                 found += [f"{title} {each}" for each in output.warnings()]
         return found
+
+
+def _greatest(errors: Floats) -> NDArray[np.int64]:
+    """The rows of the greatest errors; of equal ones, the first rows."""
+    if len(errors) > WORST:
+        least = np.partition(errors, -WORST)[-WORST]
+        rows = np.concatenate([np.flatnonzero(errors > least), np.flatnonzero(errors == least)])
+    else:
+        rows = np.arange(len(errors))
+    return rows[np.argsort(-errors[rows], kind="stable")][:WORST]
 
 
 def _is_numeric(values: NDArray[Any]) -> bool:
