@@ -41,7 +41,7 @@ class Report:
         if self.tensorboard is not None:
             lines.append(f"TensorBoard     tensorboard --logdir {quote(str(self.tensorboard))}")
         if self.exported is not None:
-            lines.append(f"exported as     {self.exported} (`make up` serves it again)")
+            lines.append(f"exported as     {self.exported} (`make up` serves it)")
         if self.model is not None:
             lines += [f"a copy of it    {self.model}", "", "Load it:", "", *_snippet(self.model)]
         return "\n".join(lines)

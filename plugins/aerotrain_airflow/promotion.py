@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator, Context
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
-from aerotrain.serving.alias import promote, rollback
+from aerotrain.serving.alias import Alias, promote, rollback
 from aerotrain.serving.versions import FOLDER
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.failures import translated
@@ -28,7 +28,8 @@ class PromoteOperator(BaseOperator):
         reason: why, for the history.
         older: whether a version may be older than the served one.
 
-    All of these are templated.
+    All of these are templated. An event of each asset in ``outlets`` has the version, its URL and
+    the metrics, so that other DAGs can start when a model is served.
 
     Raises:
         AirflowFailException: the version is not complete, or older than the served one.
@@ -69,7 +70,7 @@ class PromoteOperator(BaseOperator):
                 metrics=dict(self.metrics or {}),
                 older=bool(self.older),
             )
-        return _served(url, alias.version)
+        return _served(self, context, url, alias)
 
 
 class RollbackOperator(BaseOperator):
@@ -95,7 +96,7 @@ class RollbackOperator(BaseOperator):
             url = versions_of(self.pipeline, context, settings)
             store = store_of(url, settings)
             alias = rollback(store, by=changed_by(context), reason=self.reason or "")
-        return _served(url, alias.version)
+        return _served(self, context, url, alias)
 
 
 def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:
@@ -111,6 +112,12 @@ def changed_by(context: Context) -> str:
     return f"{run.dag_id}/{run.run_id}" + (f" of {user}" if user else "")
 
 
-def _served(url: str, version: int) -> str:
-    print(f"served: {url}/{version}", flush=True)
-    return f"{url}/{version}"
+def _served(task: BaseOperator, context: Context, url: str, alias: Alias) -> str:
+    """Say which version is served now, also in the events of the task's assets; returns its URL."""
+    served, change = f"{url}/{alias.version}", alias.history[-1]
+    for asset in task.outlets:
+        extra: dict[str, Any] = {"version": alias.version, "url": served}
+        extra |= {"action": change.action, "metrics": change.metrics}
+        context["outlet_events"][asset].extra |= extra
+    print(f"served: {served}", flush=True)
+    return served

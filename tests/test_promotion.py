@@ -1,0 +1,76 @@
+"""The steps by which Airflow promotes a version of a pipeline, and rolls back."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from aerotrain.serving.alias import alias_of
+from aerotrain.store import Store, open_store
+from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
+
+SERVED = Asset("flats-model")
+
+
+@pytest.fixture
+def versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The folder of versions of the DAG ``flats``, which has three."""
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
+    store = open_store(f"{tmp_path.as_uri()}/flats/serving")
+    for version in (1, 2, 3):
+        store.put(f"{version}/manifest.json", b"{}")
+    return store
+
+
+@pytest.fixture
+def context() -> Any:
+    run = SimpleNamespace(dag_id="flats", run_id="manual", triggering_user_name="ann")
+    return {
+        "ti": SimpleNamespace(dag_id="flats"),
+        "dag_run": run,
+        "outlet_events": OutletEventAccessors(),
+    }
+
+
+def test_a_version_is_promoted_by_its_url_with_the_run_and_the_metrics(
+    versions: Store, context: Any
+) -> None:
+    url, metrics = f"{versions.url}/2", {"auc": 0.9}
+    given = {"version": url, "metrics": metrics, "outlets": [SERVED]}
+    assert PromoteOperator(task_id="promote", **given).execute(context) == url
+    alias = alias_of(versions)
+    assert alias is not None
+    assert (alias.version, alias.history[0].by) == (2, "flats/manual of ann")
+    assert alias.history[0].metrics == metrics
+    event = context["outlet_events"][SERVED].extra
+    assert event == {"version": 2, "url": url, "action": "promote", "metrics": metrics}
+
+
+def test_a_number_is_a_version_of_the_named_pipeline_and_a_rollback_returns(
+    versions: Store, context: Any
+) -> None:
+    context["ti"].dag_id = "serving"
+    for version in (1, 3):
+        PromoteOperator(task_id="promote", version=version, pipeline="flats").execute(context)
+    rollback = RollbackOperator(task_id="rollback", pipeline="flats", reason="slow")
+    assert rollback.execute(context) == f"{versions.url}/1"
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (None, "None is no version: give its number"),
+        (9, "no complete version 9"),
+        ("x", "'x' is no version"),
+    ],
+)
+def test_what_is_no_version_fails_without_a_retry(
+    versions: Store, context: Any, version: Any, message: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        PromoteOperator(task_id="promote", version=version, pipeline="flats").execute(context)
+    assert alias_of(versions) is None
