@@ -1,6 +1,7 @@
 """The command line: what it accepts, and each step by hand."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -290,6 +291,9 @@ def test_a_model_is_prepared_trained_on_several_replicas_and_exported_by_hand(tm
     wanted = ["--model", folder, "--thresholds", '{"accuracy": 0.2}']
     assert "accuracy=0." in aerotrain(tmp_path, "evaluate", *where, *wanted)
     assert "published as version 1" in aerotrain(tmp_path, "export", *where, "--model", model)
+    words = ["--model", "serving", "--keep", '["label"]', "--code", str(DIGITS), *store]
+    said = aerotrain(tmp_path, "predict", "digits", *words)
+    assert re.search(r"finalized file:.*/predictions/\w+: 1,797 predictions", said)
 
 
 @pytest.mark.process

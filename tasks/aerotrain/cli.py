@@ -35,6 +35,7 @@ from typing import Any, NoReturn
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job
 from aerotrain.contract.options import Arguments, Declared, Kind, options_of
+from aerotrain.contract.predicting import PredictArguments
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
@@ -42,7 +43,14 @@ from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
 from aerotrain.other_commands import OTHERS
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
-from aerotrain.standalone import ATTEMPT, CHIEF, prepare, remove_at_exit, run_replicas
+from aerotrain.standalone import (
+    ATTEMPT,
+    CHIEF,
+    predict,
+    prepare,
+    remove_at_exit,
+    run_replicas,
+)
 
 _SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
 
@@ -71,7 +79,13 @@ COMMANDS: Mapping[str, Command] = {
     "train": Command("aerotrain.train", TrainArguments, "train a model on a data set"),
     "evaluate": Command("aerotrain.evaluate", EvaluateArguments, "measure a model on a split"),
     "export": Command("aerotrain.export", ExportArguments, "export a model for serving"),
+    "predict": Command(
+        "aerotrain.prediction.plan", PredictArguments, "predict by an exported model"
+    ),
 }
+
+#: The commands that run several steps, one of them for each partition of a source.
+_OF_SOURCES = ("prepare", "predict")
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
@@ -118,12 +132,11 @@ def _run(job: Job, given: Namespace, scratch: Path) -> int:
         return run_replicas(job, scratch, os.environ)
 
     def whole(replica: Replica) -> str:
-        rest = dict(job.arguments)
-        source = rest.pop("source")
-        return prepare(job.store, scratch, source, run=job.run, processes=given.processes, **rest)
+        run = predict if given.command == "predict" else prepare
+        return run(job.store, scratch, run=job.run, processes=given.processes, **job.arguments)
 
     replica = Replica(job=job, name=CHIEF, attempt=ATTEMPT, scratch=scratch)
-    return live(replica, whole if given.command == "prepare" else None)
+    return live(replica, whole if given.command in _OF_SOURCES else None)
 
 
 def _keep_temporary_files_in(folder: Path) -> None:
@@ -165,7 +178,7 @@ def job_of(given: Namespace) -> Job:
             "deadlines": {"progress_timeout": given.progress_timeout},
             "replicas": [{"role": role, "count": count} for role, count in _counts(options)],
         }
-    if given.command == "prepare" and given.processes < 1:
+    if given.command in _OF_SOURCES and given.processes < 1:
         raise SpecError(f"processes must be 1 or more, got {given.processes}")
     command.arguments.of(arguments)
     job = Job.from_dict(
@@ -260,8 +273,8 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         added.add_argument(
             "--run", default=stamp, help="name of this run; a run of the same name resumes"
         )
-        if name == "prepare":
-            _add_prepare_flags(added)
+        if name in _OF_SOURCES:
+            _add_source_flags(added)
         if command.arguments is TrainArguments:
             _add_train_flags(added)
         if name == "check":
@@ -273,7 +286,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     return parser.parse_args(words)
 
 
-def _add_prepare_flags(parser: ArgumentParser) -> None:
+def _add_source_flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "source",
         type=_source,
@@ -302,7 +315,13 @@ def _add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str])
 
 def _field_flag(field: Field[Any]) -> dict[str, Any]:
     """The argparse arguments of a field that is no option; its owner's docstring describes it."""
-    parsers: Mapping[Any, Callable[[str], Any]] = {str: str, int: int, float: float}
+    parsers: Mapping[Any, Callable[[str], Any]] = {
+        str: str,
+        int: int,
+        float: float,
+        str | None: str,
+        int | None: int,
+    }
     parse = parsers.get(field.type, _json)
     flag = {"type": parse, "metavar": "JSON" if parse is _json else parse.__name__.upper()}
     if field.default_factory is not MISSING:

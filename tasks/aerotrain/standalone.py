@@ -120,13 +120,35 @@ def prepare(
     if isinstance(source, str):
         source = {"kind": "python", "module": source}
     step = partial(run_step, store=store, scratch=scratch, run=run)
-    planned = step("data.prepare.plan", source=source, **arguments)
+    return _by_partitions(step, "data.prepare", processes, source=source, **arguments)
+
+
+def predict(
+    store: str, scratch: Path, *, run: str = "run", processes: int = 1, **arguments: Any
+) -> str:
+    """Plan predictions, write their partitions and finalize them.
+
+    ``arguments`` are the fields of ``PredictArguments``. Several ``processes`` write partitions at
+    the same time.
+
+    Returns:
+        The URL of the predictions.
+    """
+    step = partial(run_step, store=store, scratch=scratch, run=run)
+    return _by_partitions(step, "prediction", processes, **arguments)
+
+
+def _by_partitions(step: Callable[..., Any], package: str, processes: int, **arguments: Any) -> str:
+    """Run the steps ``plan``, ``partition`` and ``finalize`` of a package."""
+    planned = step(f"{package}.plan", **arguments)
+    partitions = planned.pop("partitions")
+    write = partial(step, f"{package}.partition")
     if processes == 1:
-        for each in planned["partitions"]:
-            step("data.prepare.partition", **each)
+        for each in partitions:
+            write(**each)
     else:
-        _write_partitions(partial(step, "data.prepare.partition"), planned["partitions"], processes)
-    url: str = step("data.prepare.finalize", dataset=planned["dataset"])
+        _write_partitions(write, partitions, processes)
+    url: str = step(f"{package}.finalize", **planned)
     return url
 
 
