@@ -77,15 +77,28 @@ def alias_of(store: Store) -> Alias | None:
     return _read(store)[0]
 
 
-def served_version(pipeline: str) -> str | None:
-    """The URL of the version that the pipeline with this store serves, or None.
+def served_number(store: Store) -> int | None:
+    """The version of the folder ``store`` that is served, or None.
 
     It is the one that was promoted, or the newest one if none was.
     """
-    store = open_store(pipeline).child(FOLDER)
     alias = alias_of(store)
-    version = newest_version(store) if alias is None else alias.version
+    return newest_version(store) if alias is None else alias.version
+
+
+def served_version(pipeline: str) -> str | None:
+    """The URL of the version that the pipeline with this store serves, or None."""
+    store = open_store(pipeline).child(FOLDER)
+    version = served_number(store)
     return None if version is None else f"{store.url}/{version}"
+
+
+def tag_of(store: Store) -> str | None:
+    """What changes with the alias, by one request; None if nothing was promoted yet."""
+    try:
+        return store.stat(KEY).etag
+    except MissingError:
+        return None
 
 
 def promote(

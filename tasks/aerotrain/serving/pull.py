@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.serving.alias import KEY, served_version
+from aerotrain.serving.alias import served_number, tag_of
 from aerotrain.serving.versions import FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
@@ -29,8 +29,7 @@ class Puller:
     """Keeps ``folder`` as the version that the pipeline with the store ``pipeline`` serves."""
 
     def __init__(self, pipeline: str, folder: Path) -> None:
-        self._pipeline = pipeline.rstrip("/").removesuffix(f"/{FOLDER}")
-        self._store = open_store(f"{self._pipeline}/{FOLDER}")
+        self._store = open_store(f"{pipeline.rstrip('/').removesuffix(f'/{FOLDER}')}/{FOLDER}")
         self._folder = folder
         self._tag: str | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,13 +45,13 @@ class Puller:
             FinalError: no version is served, or it is damaged.
             TemporaryError: the store is unavailable; the folder stays as it is.
         """
-        tag = self._tag_of_alias()
+        tag = tag_of(self._store)
         if tag is not None and tag == self._tag:
             return False
-        url = served_version(self._pipeline)
-        if url is None:
+        number = served_number(self._store)
+        if number is None:
             raise FinalError(f"{self._store.url} has no version yet: export one")
-        version = url.rpartition("/")[2]
+        version = str(number)
         changed = not (self._folder / version).exists()
         if changed:
             self._fetch(version)
@@ -62,12 +61,6 @@ class Puller:
                 changed = True
         self._tag = tag
         return changed
-
-    def _tag_of_alias(self) -> str | None:
-        try:
-            return self._store.stat(KEY).etag
-        except MissingError:
-            return None
 
     def _fetch(self, version: str) -> None:
         partial = self._folder / f"{_PARTIAL}{version}"

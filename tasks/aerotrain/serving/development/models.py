@@ -8,7 +8,7 @@ from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.names import is_path_segment
-from aerotrain.serving.alias import served_version
+from aerotrain.serving.alias import served_number, tag_of
 from aerotrain.serving.versions import FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
@@ -81,11 +81,12 @@ class _Model:
     """The versions of one model that are loaded, the last used last."""
 
     def __init__(self, pipeline: str, name: str, folder: Path) -> None:
-        self._pipeline, self._name = pipeline, name
+        self._store, self._name = open_store(f"{pipeline}/{FOLDER}"), name
         self._folder = folder / name
         self._loading = threading.Lock()
         self._loaded: dict[int, Loaded] = {}
         self._served: int | None = None
+        self._tag: str | None = None
 
     @property
     def exists(self) -> bool:
@@ -106,12 +107,15 @@ class _Model:
         """Load the version that is served, if it is another one."""
         with self._loading:
             try:
-                url = served_version(self._pipeline)
-                number = self._served if url is None else int(url.rpartition("/")[2])
+                tag = tag_of(self._store)
+                if tag is not None and tag == self._tag:
+                    return
+                number = served_number(self._store)
                 if number is not None and number != self._served:
                     self._load(number)
                     self._served = number
                     print(f"{self._name}: version {number} is served", flush=True)
+                self._tag = tag
             except AerotrainError as error:
                 print(f"{self._name}: version {self._served} stays: {error}", flush=True)
 
@@ -122,7 +126,7 @@ class _Model:
 
         folder = self._folder / str(number)
         try:
-            fetch(open_store(f"{self._pipeline}/{FOLDER}"), str(number), folder)
+            fetch(self._store, str(number), folder)
         except (MissingError, CorruptError) as error:
             raise _not_found(self._name, number) from error
         module = tf.saved_model.load(str(folder))
