@@ -12,10 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aerotrain.contract.errors import FinalError, counted
+from aerotrain.contract.errors import counted
 from aerotrain.contract.predicting import PredictPartitionArguments
 from aerotrain.data.prepare.cast import CastBatch, cast_to_schema
-from aerotrain.data.prepare.layout import PlannedPartition, partition_key, quarantine_key
+from aerotrain.data.prepare.layout import (
+    PlannedPartition,
+    numbers_of_task,
+    partition_key,
+    quarantine_key,
+)
 from aerotrain.data.prepare.quarantine import Quarantine
 from aerotrain.data.records import Column
 from aerotrain.data.sources import open_source
@@ -24,7 +29,6 @@ from aerotrain.prediction.layout import PredictedPartition, PredictionPlan, file
 from aerotrain.replica import Replica
 from aerotrain.serving.served import Served
 from aerotrain.store import Store, open_store
-from aerotrain.store.requests import each_of
 
 #: The records of a row group, and about their bytes.
 _GROUP_RECORDS, _GROUP_BYTES = 2**16, 2**25
@@ -46,16 +50,7 @@ def run(replica: Replica) -> dict[str, int]:
     arguments = PredictPartitionArguments.of(replica.job.arguments)
     store = open_store(arguments.predictions)
     plan = PredictionPlan.read(store)
-    numbers = range(arguments.first, arguments.first + arguments.count)
-    if not 0 <= numbers.start < numbers.stop <= plan.partitions:
-        raise FinalError(
-            f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of "
-            f"{store.url} has {plan.partitions}, numbered from 0"
-        )
-    exist = each_of(store.exists, map(partition_key, numbers))
-    done = {number for number, exists in zip(numbers, exist, strict=True) if exists}
-    if done:
-        print(f"{len(done)} of {len(numbers)} partitions are predicted already: skipped")
+    numbers, done = numbers_of_task(store, arguments.first, arguments.count, plan.partitions)
     model = None
     records = 0
     for number in numbers:

@@ -22,6 +22,7 @@ from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.inferred import Facts
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
+from aerotrain.store.requests import each_of
 
 PLAN = "plan.json"
 
@@ -166,6 +167,27 @@ class Plan:
             baseline=data["baseline"],
             inferred=data.get("inferred", []),
         )
+
+
+def numbers_of_task(
+    store: Store, first: int, count: int, planned: int
+) -> tuple[range, frozenset[int]]:
+    """The numbers of ``count`` of ``planned`` partitions, and those of them that are written.
+
+    Raises:
+        FinalError: there are no such partitions.
+    """
+    numbers = range(first, first + count)
+    if not 0 <= numbers.start < numbers.stop <= planned:
+        raise FinalError(
+            f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of "
+            f"{store.url} has {planned}, numbered from 0"
+        )
+    exist = each_of(store.exists, map(partition_key, numbers))
+    done = frozenset(number for number, exists in zip(numbers, exist, strict=True) if exists)
+    if done:
+        print(f"{len(done)} of {len(numbers)} partitions are written already: skipped")
+    return numbers, done
 
 
 def content_rules(rules: PlanArguments) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from aerotrain.data.prepare.layout import (
     PlannedPartition,
     WrittenPartition,
     known_partition_key,
+    numbers_of_task,
     partition_key,
     partition_keys_key,
     partition_statistics_key,
@@ -33,7 +34,6 @@ from aerotrain.data.prepare.shuffle import ExternalShuffle
 from aerotrain.data.prepare.splitting import Stratifier, splits_of
 from aerotrain.replica import Replica
 from aerotrain.store import MissingError, Store, open_store
-from aerotrain.store.requests import each_of
 
 #: A number of shards that costs little, even if most of them are empty.
 _FEW_SHARDS = 100
@@ -61,17 +61,9 @@ def run(replica: Replica) -> dict[str, int]:
     arguments = PartitionArguments.of(replica.job.arguments)
     store, root = open_store(arguments.dataset), open_store(replica.job.store)
     plan = Plan.read(store)
-    numbers = range(arguments.first, arguments.first + arguments.count)
-    if not 0 <= numbers.start < numbers.stop <= len(plan.partitions):
-        raise FinalError(
-            f"there are no partitions {numbers.start} to {numbers.stop - 1}; the plan of "
-            f"{store.url} has {len(plan.partitions)}, numbered from 0"
-        )
+    count = len(plan.partitions)
+    numbers, done = numbers_of_task(store, arguments.first, arguments.count, count)
     keep_freed_memory()
-    exist = each_of(store.exists, map(partition_key, numbers))
-    done = {number for number, exists in zip(numbers, exist, strict=True) if exists}
-    if done:
-        print(f"{len(done)} of {len(numbers)} partitions are written already: skipped")
     records = 0
     for number in numbers:
         if number in done:
