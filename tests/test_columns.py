@@ -331,7 +331,7 @@ def test_what_was_inferred_is_a_table_in_the_log_and_on_the_page(
     ]:
         assert f"  {title:16}  {text}\n" in log
         assert f'<bdi dir="auto">{title}</bdi>' in page
-    assert "can keep</td>" in page
+    assert "can keep</" in page
 
 
 @pytest.mark.parametrize(
