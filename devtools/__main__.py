@@ -164,9 +164,15 @@ def _login(home: Home, url: str) -> str:
     return (
         f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\n"
         f"data   s3://{BUCKET}, for AWS clients after: set -a; . {shlex.quote(str(home.s3))}\n"
-        f"{_models(home)}stop   make down\n"
+        f"{_models(home)}stop   make down{_named(home)}\n"
         "Airflow pauses new DAGs: turn a pipeline on before its first run."
     )
+
+
+def _named(home: Home) -> str:
+    """How a command names the home, unless it is that of the clone."""
+    is_default = home.root.resolve() == Path.cwd().resolve() / ".local"
+    return "" if is_default else f" HOME_DIR={shlex.quote(str(home.root))}"
 
 
 def _models(home: Home) -> str:

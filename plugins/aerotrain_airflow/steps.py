@@ -194,8 +194,8 @@ def evaluate(
     """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
     Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``.
-    ``aerotrain_airflow.gate`` makes rules. ``no_worse`` compares with ``baseline``: the newest
-    exported version of this pipeline, or the URL of one. While there is none, ``first_run``
+    ``aerotrain_airflow.gate`` makes rules. ``no_worse`` compares with ``baseline``: the
+    version that this pipeline serves, or the URL of one. While there is none, ``first_run``
     decides: ``accept`` or ``refuse``. ``group`` is a column of which equal values belong together,
     such as a user's id. A refused model fails the task; with ``on_fail="skip"`` the task and later
     ones are skipped, and the run succeeds. ``environment`` is as for ``train``; ``pod`` is the
@@ -307,8 +307,8 @@ def predict(
 ) -> XComArg:
     """Predict every record of a source by an exported model, and write the predictions as Parquet.
 
-    ``model`` is the URL of a version, as ``export`` returns it, or ``"serving"``: the newest one of
-    the DAG ``dag_id``, by default of this one. ``source`` is described as for ``prepare``. The
+    ``model`` is the URL of a version, as ``export`` returns it, or ``"serving"``: that which the
+    DAG ``dag_id`` serves, by default this one. ``source`` is described as for ``prepare``. The
     columns ``keep`` are copied to the predictions. ``pool`` limits how many partitions are
     predicted at once. ``rules`` are other arguments of
     ``aerotrain.contract.predicting.PredictArguments``, such as ``batch_size``; ``environment`` is

@@ -16,7 +16,7 @@ FILE, OFFSET, KEY = "source_file", "source_offset", "source_key"
 class PredictArguments(Arguments):
     """Predict every record of a source by an exported model, and write the predictions as Parquet.
 
-    ``model`` is the URL of an exported version, or ``serving`` for the newest one of the DAG
+    ``model`` is the URL of an exported version, or ``serving`` for the served one of the DAG
     ``dag_id``, by default of this one. ``source`` is a source of ``prepare``, with or without
     labels. The columns ``keep`` are copied to the predictions as they were read. ``fill`` has
     values for missing entries of columns that the model needs. ``max_rejected`` records may lack a

@@ -81,7 +81,7 @@ class EvaluateArguments(Arguments):
 
     ``thresholds`` maps names of metrics to the lowest accepted value. ``gate`` has other rules, as
     ``aerotrain.contract.gate`` describes them. A rule ``no_worse`` compares the model with
-    ``baseline``: the URL of an exported version, or ``serving`` for the newest one of this
+    ``baseline``: the URL of an exported version, or ``serving`` for the served one of this
     pipeline. Where that has no version yet, ``first_run`` says whether to ``accept`` or to
     ``refuse`` the model. ``group`` is a column; records with the same value in it depend on each
     other, such as those of one user. With ``on_fail`` ``skip``, a refused model is no error: the

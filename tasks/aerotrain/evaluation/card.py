@@ -20,7 +20,8 @@ _STYLE = """
 .forest td, .forest th { vertical-align: middle; white-space: nowrap; }
 .forest td:first-child { white-space: normal; min-width: 9rem; }
 h2 { margin-top: 1.5rem; }
-.worst td, .worst th { text-align: left; } .worst td { max-width: 16rem; overflow-wrap: anywhere; }
+.worst td, .worst th { text-align: left; }
+.worst td { min-width: 4.5rem; max-width: 16rem; overflow-wrap: anywhere; }
 """
 
 #: The width and the height of a plot, in its own units, and the radius of the dot of a value.

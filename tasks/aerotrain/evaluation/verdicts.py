@@ -152,8 +152,8 @@ def _too_few(rule: Rule, seen: dict[str, Any]) -> Verdict:
     if rule.too_few == Choice.ACCEPT:
         return Verdict(**seen, verdict=TOO_FEW)
     reason = (
-        f"{_named(seen)} cannot be judged by {seen['records']:,} records (at least {rule.least} "
-        "that have the classes that it needs): evaluate on more, or accept it by too_few"
+        f"{_named(seen)} cannot be judged by {seen['records']:,} records (at least {rule.least}, "
+        "and both classes for such as AUC): evaluate on more, or accept it by too_few"
     )
     return Verdict(**seen, verdict=FAIL, reason=reason)
 
