@@ -66,34 +66,53 @@ def prepare(
     }
     if splits is not None:
         plan_arguments["splits"] = dict(splits)
-    bounded = {} if pool is None else {"pool": pool}
     with TaskGroup("prepare"):
         check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **_WHERE)
-        plan = JobOperator(
-            task_id="plan",
-            job={"module": "aerotrain.data.prepare.plan", "arguments": plan_arguments},
-            return_key="partitions",
-            **_WHERE,
+        plan, dataset = _by_partitions(
+            "aerotrain.data.prepare", plan_arguments, "dataset", doc=_PARTITION_DOC, pool=pool
         )
-        partitions = JobOperator.partial(
-            task_id="partition",
-            job={"module": "aerotrain.data.prepare.partition"},
-            doc_md=_PARTITION_DOC,
-            **_WHERE,
-            **bounded,
-        ).expand(arguments=plan.output)
-        finalize = JobOperator(
-            task_id="finalize",
-            job={
-                "module": "aerotrain.data.prepare.finalize",
-                "arguments": {"dataset": XComArg(plan, "dataset")},
-            },
-            # No partition is left to write where the data set is already finalized.
-            trigger_rule="none_failed",
-            **_WHERE,
-        )
-        check >> plan >> partitions >> finalize
-    return finalize.output
+        check >> plan
+    return dataset
+
+
+def _by_partitions(
+    package: str,
+    arguments: Mapping[str, Any],
+    output: str,
+    *,
+    doc: str,
+    pool: str | None,
+    replicas: Sequence[Mapping[str, Any]] = (),
+) -> tuple[JobOperator, XComArg]:
+    """The tasks ``plan``, ``partition`` and ``finalize`` of a package, in this order.
+
+    The argument ``output`` of the last two is what the plan calls so. Returns the first task, and
+    the value of the last one.
+    """
+    described = {"replicas": list(replicas)} if replicas else {}
+    bounded = {} if pool is None else {"pool": pool}
+    plan = JobOperator(
+        task_id="plan",
+        job={"module": f"{package}.plan", **described, "arguments": dict(arguments)},
+        return_key="partitions",
+        **_WHERE,
+    )
+    partitions = JobOperator.partial(
+        task_id="partition",
+        job={"module": f"{package}.partition", **described},
+        doc_md=doc,
+        **_WHERE,
+        **bounded,
+    ).expand(arguments=plan.output)
+    finalize = JobOperator(
+        task_id="finalize",
+        job={"module": f"{package}.finalize", "arguments": {output: XComArg(plan, output)}},
+        # No partition is left to write where the output is complete already.
+        trigger_rule="none_failed",
+        **_WHERE,
+    )
+    plan >> partitions >> finalize
+    return plan, finalize.output
 
 
 def _described(source: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -317,44 +336,23 @@ def predict(
     Returns:
         The URL of a folder of Parquet files with one row for each record.
     """
-    chief = _chief(environment, pod)
-    bounded = {} if pool is None else {"pool": pool}
+    arguments = {
+        "model": model,
+        "source": _described(source),
+        "keep": list(keep),
+        "dag_id": dag_id,
+        **rules,
+    }
     with TaskGroup("predict"):
-        plan = JobOperator(
-            task_id="plan",
-            job={
-                "module": "aerotrain.prediction.plan",
-                "replicas": [chief],
-                "arguments": {
-                    "model": model,
-                    "source": _described(source),
-                    "keep": list(keep),
-                    "dag_id": dag_id,
-                    **rules,
-                },
-            },
-            return_key="partitions",
-            **_WHERE,
+        _, predictions = _by_partitions(
+            "aerotrain.prediction",
+            arguments,
+            "predictions",
+            doc=_PREDICTION_DOC,
+            pool=pool,
+            replicas=[_chief(environment, pod)],
         )
-        partitions = JobOperator.partial(
-            task_id="partition",
-            job={"module": "aerotrain.prediction.partition", "replicas": [chief]},
-            doc_md=_PREDICTION_DOC,
-            **_WHERE,
-            **bounded,
-        ).expand(arguments=plan.output)
-        finalize = JobOperator(
-            task_id="finalize",
-            job={
-                "module": "aerotrain.prediction.finalize",
-                "arguments": {"predictions": XComArg(plan, "predictions")},
-            },
-            # No partition is left to write where the predictions exist already.
-            trigger_rule="none_failed",
-            **_WHERE,
-        )
-        plan >> partitions >> finalize
-    return finalize.output
+    return predictions
 
 
 def _chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The alias ``serving`` of a pipeline: which of its versions is served, since when, and by whom.
 
 It is one object, which is changed by compare-and-swap: of two changes at once, the second one is
-decided anew on what the first one wrote. The history is kept. A pipeline without the object serves
+decided again on what the first one wrote. The history is kept. A pipeline without the object serves
 its newest version.
 """
 
