@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from aerotrain.supervisor.ports import reserved_ports
+from aerotrain.supervisor.ports import listens, reserved_ports
 from devtools.environment import BUCKET, HOST, MARK, SERVER
 from devtools.home import Home
 from devtools.restarts import Restartable
 from devtools.s3_server import S3Server
+
+_ASK_EVERY = 0.05
 
 
 class ModelServer(Restartable):
@@ -21,7 +24,18 @@ class ModelServer(Restartable):
         self._command = [sys.executable, "-m", "aerotrain", "serve", f"s3://{BUCKET}"]
         self._command += ["--port", str(port)]
         self._environment = dict(environment)
+        self._port = port
         self.start()
+
+    def wait_until_up(self) -> None:
+        """Return once it answers requests.
+
+        Raises:
+            FinalError: it has ended.
+        """
+        while not listens(self._port):
+            self.check()
+            time.sleep(_ASK_EVERY)
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -44,11 +58,15 @@ class ModelServer(Restartable):
 
 @contextmanager
 def model_server(home: Home, s3: S3Server) -> Iterator[ModelServer]:
-    """A server at a free port during a block; its address is in the file ``home.models``."""
+    """A server during a block; its address is in the file ``home.models``.
+
+    The home has the same address each time, if its port is free.
+    """
     marks = {MARK: str(home.root), SERVER: "models"}
-    with reserved_ports(1) as (port,):
+    with reserved_ports(1, f"models of {home.root}") as (port,):
         server = ModelServer(home, port.number, {**os.environ, **s3.environment, **marks})
         try:
+            server.wait_until_up()
             home.models.write_text(f"http://{HOST}:{port.number}/v1/models\n")
             yield server
         finally:

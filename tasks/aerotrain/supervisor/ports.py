@@ -34,10 +34,12 @@ class Port:
 def reserve(count: int, owner: str) -> list[Port]:
     """``count`` free ports of loopback, reserved until the caller and its children release them.
 
+    An owner gets the same ports each time, if they are free.
+
     Raises:
         TemporaryError: there are not enough free ports.
     """
-    begin = os.getpid() * 37 % len(PORTS)
+    begin = int(_hash(owner), 16) % len(PORTS)
     ports: list[Port] = []
     for number in (*PORTS[begin:], *PORTS[:begin]):
         if len(ports) == count:
@@ -69,7 +71,11 @@ def _name_of(number: int) -> str:
 
 def _name_for(number: int, owner: str) -> str:
     """The name for an owner, as a hash: a name has 107 bytes, and an owner may be a long path."""
-    return f"{_name_of(number)}-{hashlib.sha256(owner.encode()).hexdigest()[:32]}"
+    return f"{_name_of(number)}-{_hash(owner)}"
+
+
+def _hash(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
 def _locked(number: int, owner: str) -> Port | None:
@@ -122,8 +128,16 @@ def reserved_ports(count: int, owner: str | None = None) -> Iterator[list[Port]]
 
 def _is_free(number: int) -> bool:
     with closing(socket.socket()) as probe:
+        # As servers do, which take a port whose last connections the kernel still remembers.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", number))  # TensorFlow listens on every interface, whatever its address
         except OSError:
             return False
     return True
+
+
+def listens(port: int) -> bool:
+    """Whether a server listens at this port of loopback."""
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
