@@ -19,10 +19,12 @@ _ASK_EVERY = 0.05
 class ModelServer(Restartable):
     """A process that serves what the pipelines of this home have promoted."""
 
-    def __init__(self, home: Home, port: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: Home, port: int, grpc_port: int, environment: Mapping[str, str]
+    ) -> None:
         super().__init__("model-server", home.logs / "model-server.log")
         self._command = [sys.executable, "-m", "aerotrain", "serve", f"s3://{BUCKET}"]
-        self._command += ["--port", str(port)]
+        self._command += ["--port", str(port), "--grpc-port", str(grpc_port)]
         self._environment = dict(environment)
         self._port = port
         self.start()
@@ -63,11 +65,12 @@ def model_server(home: Home, s3: S3Server) -> Iterator[ModelServer]:
     The home has the same address each time, if its port is free.
     """
     marks = {MARK: str(home.root), SERVER: "models"}
-    with reserved_ports(1, f"models of {home.root}") as (port,):
-        server = ModelServer(home, port.number, {**os.environ, **s3.environment, **marks})
+    with reserved_ports(2, f"models of {home.root}") as (rest, grpc):
+        environment = {**os.environ, **s3.environment, **marks}
+        server = ModelServer(home, rest.number, grpc.number, environment)
         try:
             server.wait_until_up()
-            home.models.write_text(f"http://{HOST}:{port.number}/v1/models\n")
+            home.models.write_text(f"http://{HOST}:{rest.number}/v1/models\n")
             yield server
         finally:
             home.models.unlink(missing_ok=True)

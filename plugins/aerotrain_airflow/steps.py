@@ -17,6 +17,8 @@ from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain.contract.gate import SERVING
 from aerotrain_airflow.approval import ModelApprovalOperator
+from aerotrain_airflow.backends.kubernetes.serving import server_pod
+from aerotrain_airflow.backends.kubernetes.template import merge
 from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.params import SET_BY_DAG, TRAINING_STEP, RunParam, RunResources, RunSwitch
@@ -290,6 +292,54 @@ def export(
                 "data": data,
                 "keras_file": keras_file,
                 "records": records,
+            },
+        },
+    ).output
+
+
+def serve_check(
+    version: XComArg | str,
+    *,
+    image: str | None = None,
+    command: Sequence[str] = (),
+    rate: float = 50.0,
+    seconds: float = 5.0,
+    p99: float | None = None,
+    task_id: str = "serve_check",
+    environment: Mapping[str, str] | None = None,
+    pod: PodTemplate | None = None,
+) -> XComArg:
+    """Start a server with the version that ``export`` returned, and check it before ``promote``::
+
+        version = export(model, data)
+        serve_check(version, image="tensorflow/serving:2.19.1", p99=50) >> promote(version)
+
+    Real records are sent by REST and gRPC; the answers must be the predictions of the trained
+    model. Then ``rate`` requests a second are sent for ``seconds`` seconds by each, and their 99th
+    percentile may be ``p99`` milliseconds.
+
+    On Kubernetes, the server is a container of ``image`` beside the replica, in TensorFlow
+    Serving's command line (a sidecar, so Kubernetes 1.29 or later). Elsewhere, or without an image,
+    ``command`` starts it: the words of ``aerotrain.contract.serving_check.ServeCheckArguments``.
+    Without both, it is the server for development. ``environment`` is as for ``train``; ``pod`` is
+    the template of the step's only pod.
+
+    Returns:
+        The latencies by name.
+    """
+    beside = server_pod(image) if image else {}
+    return JobOperator(
+        task_id=task_id,
+        **_WHERE,
+        job={
+            "module": "aerotrain.serve_check",
+            "replicas": [_chief(environment, merge(beside, pod or {}))],
+            "arguments": {
+                "version": version,
+                "command": list(command),
+                "rate": rate,
+                "seconds": seconds,
+                "p99": p99,
             },
         },
     ).output

@@ -15,7 +15,7 @@ from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Shard, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.serving.servable import Servable
-from aerotrain.serving.versions import FOLDER, claim_version, published_version
+from aerotrain.serving.versions import FOLDER, claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec
@@ -52,14 +52,15 @@ def run(replica: Replica) -> str:
     version = published_version(store, export)
     if version is None:
         saved, check = replica.scratch / "saved_model", replica.scratch / "check"
-        write(replica, arguments, saved, check)
+        tolerance = write(replica, arguments, saved, check)
         verify(saved, check)
         version = published_version(store, export)  # another try may have been faster
     if version is not None:
         print(f"another try has published it, as version {version}", flush=True)
         return f"{store.url}/{version}"
     version = claim_version(store, export)
-    publish(store, saved, str(version), {"model": arguments.model, "data": arguments.data})
+    about = {"model": arguments.model, "data": arguments.data, "tolerance": tolerance}
+    publish(store, saved, str(version), about)
     print(f"published as version {version}: {store.url}/{version}", flush=True)
     return f"{store.url}/{version}"
 
@@ -91,8 +92,12 @@ def save_keras_file(model: Any, file: Path) -> None:
         print(f"the export has no {file.name}, because Keras cannot load it: {reason}", flush=True)
 
 
-def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> None:
-    """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records."""
+def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> float:
+    """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records.
+
+    Returns:
+        The accepted difference of predictions.
+    """
     trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
     code = UserCode.load(trained.module, trained.data)
@@ -110,8 +115,11 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         records = tf.data.TFRecordDataset([str(file) for file in files]).take(count)
         for number, examples in enumerate(records.batch(_CHECKED_AT_ONCE)):
             servable.save_check(examples, check / f"{number:06d}")
+            if number == 0:
+                servable.save_requests(examples, saved, model_name(replica.job.store))
         if arguments.keras_file:
             save_keras_file(model, saved / KERAS_FILE)
+    return servable.tolerance
 
 
 def enough(shards: Sequence[Shard], records: int) -> list[Shard]:

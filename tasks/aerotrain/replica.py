@@ -120,7 +120,8 @@ class Replica:
     ``cluster`` has the addresses of all replicas. ``restarts`` is its restart count in the replica
     group. The work reads from ``notice`` whether the replica was preempted. ``heartbeat`` is the
     file that shows others that it is alive, ``termination_log`` the one of its termination message;
-    a replica that was started by hand has neither.
+    a replica that was started by hand has neither. ``has_server`` says whether a server of models
+    runs beside it, in its pod.
     """
 
     job: Job
@@ -132,6 +133,7 @@ class Replica:
     notice: PreemptionNotice = field(default_factory=PreemptionNotice, compare=False)
     heartbeat: Path | None = None
     termination_log: Path | None = None
+    has_server: bool = False
 
     @property
     def is_chief(self) -> bool:
@@ -168,6 +170,7 @@ class Replica:
             notice=PreemptionNotice(float(environment.get(Variable.GRACE, GRACE))),
             heartbeat=Path(environment.get(Variable.HEARTBEAT, scratch / HEARTBEAT)),
             termination_log=Path(environment.get(Variable.TERMINATION_LOG, TERMINATION_LOG)),
+            has_server=Variable.SERVER in environment,
         )
 
     def write_termination_message(self, message: str, unresponsive: Iterable[str] = ()) -> None:

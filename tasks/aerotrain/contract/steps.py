@@ -16,6 +16,7 @@ from aerotrain.contract.predicting import (
 )
 from aerotrain.contract.preparing import FinalizeArguments, PartitionArguments, PlanArguments
 from aerotrain.contract.replicas import Role
+from aerotrain.contract.serving_check import ServeCheckArguments
 from aerotrain.contract.training import TrainArguments
 
 #: Seconds within which the check of a training must start, and end.
@@ -183,6 +184,7 @@ ARGUMENTS: Mapping[str, type[Arguments]] = {
     "aerotrain.train": TrainArguments,
     "aerotrain.evaluate": EvaluateArguments,
     "aerotrain.export": ExportArguments,
+    "aerotrain.serve_check": ServeCheckArguments,
     "aerotrain.prediction.plan": PredictArguments,
     "aerotrain.prediction.partition": PredictPartitionArguments,
     "aerotrain.prediction.finalize": PredictFinalizeArguments,

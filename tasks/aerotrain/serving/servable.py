@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Schema
+from aerotrain.serving.requests import RECORDS, write_requests
 from aerotrain.serving.verify import close
 from aerotrain.training.input.batches import Transform, parse
 from aerotrain.training.internals import keras3, tensorflow2
@@ -56,6 +57,12 @@ class Servable:
         return {"predictions": tf.convert_to_tensor(given)}
 
     @property
+    def tolerance(self) -> float:
+        """The accepted difference of predictions, absolute or relative."""
+        dtypes = {layer.compute_dtype for layer in keras3.layers(self._model)}
+        return max(TOLERANCES.get(dtype, _TOLERANCE) for dtype in dtypes)
+
+    @property
     def renamed(self) -> dict[str, str]:
         """The inputs of the signature that have other names than their features."""
         names = input_names(self.needed)
@@ -99,8 +106,7 @@ class Servable:
             FinalError: predictions for the same records differ from call to call.
         """
         features = parse(examples, self._schema)
-        dtypes = {layer.compute_dtype for layer in keras3.layers(self._model)}
-        tolerance = max(TOLERANCES.get(dtype, _TOLERANCE) for dtype in dtypes)
+        tolerance = self.tolerance
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tolerance").write_text(str(tolerance))
         _write(folder / "examples", examples)
@@ -115,6 +121,14 @@ class Servable:
         )
         for name, value in outputs.items():
             _write(folder / "outputs" / name, value)
+
+    def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> None:
+        """Write requests of real records, with their predictions, next to the SavedModel."""
+        features = parse(examples[:RECORDS], self._schema)
+        inputs = {name: features[each].numpy() for each, name in input_names(self.needed).items()}
+        outputs = self._from_saved_state(features)
+        expected = {name: value.numpy() for name, value in outputs.items()}
+        write_requests(saved, model, inputs, expected)
 
     def _from_saved_state(self, features: Features) -> Outputs:
         """The predictions; states that they change, such as seeds, have their values again."""

@@ -63,6 +63,11 @@ def newest_version(store: Store) -> int | None:
     return max((int(match[1]) for match in found if match is not None), default=None)
 
 
+def model_name(pipeline: str) -> str:
+    """The name of the model that a pipeline serves: the last part of the URL of its store."""
+    return pipeline.rstrip("/").rpartition("/")[2]
+
+
 def _folder(export: Mapping[str, Any]) -> str:
     description = json.dumps(export, sort_keys=True).encode()
     return f"exports/{hashlib.sha256(description).hexdigest()[:32]}"

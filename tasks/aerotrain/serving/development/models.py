@@ -9,6 +9,8 @@ from typing import Any
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.names import is_path_segment
 from aerotrain.serving.alias import served_number, tag_of
+from aerotrain.serving.protocol import SIGNATURE, Arrays
+from aerotrain.serving.rest import BadRequestError
 from aerotrain.serving.versions import FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
@@ -31,6 +33,46 @@ class Loaded:
     signatures: Any
     #: Kept, because its functions do not keep its variables.
     module: Any
+
+    def signature(self, name: str) -> Any:
+        """The signature of that name, by default ``serving_default``.
+
+        Raises:
+            BadRequestError: it has none of that name.
+        """
+        if (name := name or SIGNATURE) not in self.signatures:
+            raise BadRequestError(f'Serving signature name: "{name}" not found in signature def')
+        return self.signatures[name]
+
+
+def outputs_of(signature: Any, arrays: Arrays) -> dict[str, Any]:
+    """The outputs of a signature, as arrays by name.
+
+    Raises:
+        BadRequestError: the inputs are not those of the signature.
+    """
+    import tensorflow as tf
+
+    specs = signature.structured_input_signature[1]
+    if set(arrays) != set(specs):
+        raise BadRequestError(
+            f"input size does not match signature: {len(arrays)}!={len(specs)} len({{"
+            f"{','.join(sorted(arrays))}}}) != len({{{','.join(sorted(specs))}}})."
+        )
+    for name, array in arrays.items():
+        if (given := tf.as_dtype(array.dtype)) != specs[name].dtype:
+            raise BadRequestError(
+                f"input {name} is {given.name}, expected {specs[name].dtype.name}"
+            )
+        if not specs[name].shape.is_compatible_with(array.shape):
+            raise BadRequestError(
+                f"input {name} has shape {list(array.shape)}, expected {specs[name].shape}"
+            )
+    try:
+        tensors = {n: tf.constant(each, specs[n].dtype) for n, each in arrays.items()}
+        return {name: each.numpy() for name, each in signature(**tensors).items()}
+    except (tf.errors.OpError, TypeError, ValueError) as error:
+        raise BadRequestError(str(getattr(error, "message", error))) from error
 
 
 class Models:

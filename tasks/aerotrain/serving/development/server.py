@@ -1,4 +1,4 @@
-"""The HTTP server: ``/v1/models/NAME[/versions/N]:predict``, ``…/metadata``, and the status."""
+"""The server of REST: ``/v1/models/NAME[/versions/N]:predict``, ``…/metadata``, and the status."""
 
 import re
 import tempfile
@@ -10,8 +10,10 @@ from typing import Any
 
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.data.dataset import Feature
-from aerotrain.serving.development.models import Loaded, Models, NotFoundError
-from aerotrain.serving.development.rest import (
+from aerotrain.serving.development.grpc_server import grpc_server
+from aerotrain.serving.development.models import Loaded, Models, NotFoundError, outputs_of
+from aerotrain.serving.protocol import SIGNATURE
+from aerotrain.serving.rest import (
     BadRequestError,
     inputs_of,
     json_of,
@@ -25,18 +27,16 @@ _PREDICT, _STATUS = re.compile(f"{_MODEL}:predict"), re.compile(f"{_MODEL}(/meta
 #: The most bytes of a request.
 _MOST = 2**28
 
-_DEFAULT = "serving_default"
-
 
 class DevelopmentServer(ThreadingHTTPServer):
-    """Answers for the models in a store, at a port of loopback; 0 for a free one."""
+    """Answers for the models in a store, by default at loopback; port 0 is a free one."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, models: Models, port: int) -> None:
+    def __init__(self, models: Models, port: int, host: str = "127.0.0.1") -> None:
         self.models = models
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__((host, port), _Handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -102,28 +102,15 @@ def predict(loaded: Loaded, request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadRequestError: it is not what the signature takes.
     """
-    import tensorflow as tf
-
-    name = request.get("signature_name", _DEFAULT)
+    name = request.get("signature_name", SIGNATURE)
     if not isinstance(name, str):
         raise BadRequestError(
             "JSON Value: not formatted correctly. 'signature_name' key must be a string value."
         )
-    if (name := name or _DEFAULT) not in loaded.signatures:
-        raise BadRequestError(f'Serving signature name: "{name}" not found in signature def')
-    signature = loaded.signatures[name]
+    signature = loaded.signature(name)
     specs = signature.structured_input_signature[1]
     arrays, rows = inputs_of(request, {n: Feature(s.dtype.name) for n, s in specs.items()})
-    for each, array in arrays.items():
-        if not specs[each].shape.is_compatible_with(array.shape):
-            raise BadRequestError(
-                f"input {each} has shape {list(array.shape)}, expected {specs[each].shape}"
-            )
-    try:
-        outputs = signature(**{n: tf.constant(a, specs[n].dtype) for n, a in arrays.items()})
-    except tf.errors.OpError as error:
-        raise BadRequestError(str(error.message)) from error
-    return response_of({n: each.numpy() for n, each in outputs.items()}, rows=rows)
+    return response_of(outputs_of(signature, arrays), rows=rows)
 
 
 def _status(version: int) -> dict[str, Any]:
@@ -162,10 +149,18 @@ def _info(spec: Any) -> dict[str, Any]:
     }
 
 
-def serve(store: str, port: int) -> None:
-    """Serve the models of all pipelines below ``store``, until the process ends."""
+def serve(store: str, port: int, grpc_port: int) -> None:
+    """Serve the models of all pipelines below ``store`` at two ports of loopback, for ever.
+
+    Raises:
+        OSError: a port cannot be used.
+    """
     with tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder:
-        server = DevelopmentServer(Models(store, Path(folder)), port)
-        with server:
-            print(f"serving {store} for development at {server.server_address}", flush=True)
+        models = Models(store, Path(folder))
+        with DevelopmentServer(models, port) as server, grpc_server(models, grpc_port) as bound:
+            print(
+                f"serving {store} for development at 127.0.0.1: REST at port "
+                f"{server.server_port}, gRPC at port {bound}",
+                flush=True,
+            )
             server.serve_forever()

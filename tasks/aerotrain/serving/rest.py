@@ -184,19 +184,44 @@ def _text(value: Any) -> str:
 
 def response_of(outputs: Mapping[str, Any], *, rows: bool) -> dict[str, Any]:
     """The response with the outputs, as rows or as columns; a single output has no name."""
-    listed = {name: _listed(name, np.asarray(each)) for name, each in outputs.items()}
-    if not rows:
-        return {"outputs": next(iter(listed.values())) if len(listed) == 1 else listed}
+    listed = {
+        name: _listed(np.asarray(each), as_bytes=name.endswith("_bytes"))
+        for name, each in outputs.items()
+    }
+    if rows:
+        return {"predictions": _rows(listed)}
+    return {"outputs": next(iter(listed.values())) if len(listed) == 1 else listed}
+
+
+def instances_of(inputs: Mapping[str, Any]) -> list[Any]:
+    """The rows of a request, from which ``inputs_of`` makes these inputs again."""
+    return _rows(
+        {
+            name: _listed(each, as_bytes=each.dtype.kind in "OS" and not _is_text(each))
+            for name, each in inputs.items()
+        }
+    )
+
+
+def _rows(listed: Mapping[str, list[Any]]) -> list[Any]:
+    """Columns as rows; those of a single column have no name."""
     if len(listed) == 1:
-        return {"predictions": next(iter(listed.values()))}
-    names = list(listed)
-    rows_of = zip(*listed.values(), strict=True)
-    return {"predictions": [dict(zip(names, row, strict=True)) for row in rows_of]}
+        return next(iter(listed.values()))
+    return [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]
 
 
-def _listed(name: str, array: Any) -> Any:
+def _is_text(strings: Any) -> bool:
+    try:
+        for each in strings.ravel():
+            each.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _listed(array: Any, *, as_bytes: bool) -> Any:
     if array.dtype.kind in "OS":
-        return _texts(array.tolist(), as_bytes=name.endswith("_bytes"))
+        return _texts(array.tolist(), as_bytes=as_bytes)
     if array.dtype.name in ("bfloat16", "float16"):
         array = array.astype(np.float32)
     if array.dtype == np.float32:  # the shortest decimals that are the same float32

@@ -1,0 +1,224 @@
+"""Check an exported version in the server that will serve it: its answers, and their latencies."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.serving_check import (
+    BESIDE,
+    GRPC_PORT,
+    REST_PORT,
+    SERVED,
+    ServeCheckArguments,
+)
+from aerotrain.replica import Replica
+from aerotrain.serving.client import Client, Endpoint, GrpcClient, RestClient
+from aerotrain.serving.requests import Exchange, read_requests
+from aerotrain.serving.verify import close
+from aerotrain.serving.versions import FOLDER, model_name
+from aerotrain.store import CorruptError, MissingError, fetch, open_store
+from aerotrain.supervisor.ports import reserved_ports
+
+_HOST = "127.0.0.1"
+
+#: Clients that ask at once, each one request at a time.
+_CLIENTS = 8
+
+#: Seconds between two looks whether the server is up.
+_ASK_EVERY = 0.2
+
+PROTOCOLS: Mapping[str, Callable[[Endpoint], Client]] = {"rest": RestClient, "grpc": GrpcClient}
+
+
+def run(replica: Replica) -> dict[str, float]:
+    """Start the server, or wait for the one beside this replica, and check its answers.
+
+    Returns:
+        The 50th and 99th percentiles of the latencies in milliseconds by protocol, and the number
+        of requests.
+
+    Raises:
+        FinalError: the server does not load the version, refuses a request, answers otherwise than
+            the trained model, or is too slow.
+    """
+    arguments = ServeCheckArguments.of(replica.job.arguments)
+    url, _, version = arguments.version.rstrip("/").rpartition("/")
+    pipeline = url.removesuffix(f"/{FOLDER}")
+    name = BESIDE if replica.has_server else model_name(pipeline)
+    folder = replica.scratch / SERVED / name
+    exchanges, tolerance = _fetch(url, version, folder)
+    with _server(replica, arguments, pipeline, folder) as (ports, check):
+        endpoint = Endpoint(_HOST, *ports, name, int(version))
+        wait_until_ready(endpoint, arguments.start, check)
+        figures: dict[str, float] = {}
+        for protocol, client in PROTOCOLS.items():
+            with closing(client(endpoint)) as asking:
+                for number, exchange in enumerate(exchanges):
+                    _compare(asking, exchange, tolerance, f"request {number} by {protocol}")
+            milliseconds = latencies(
+                partial(client, endpoint),
+                [each.inputs for each in exchanges[1:]],
+                rate=arguments.rate,
+                seconds=arguments.seconds,
+            )
+            for percent in (50, 99):
+                figures[f"{protocol}_p{percent}_ms"] = float(np.percentile(milliseconds, percent))
+            figures["requests"] = figures.get("requests", 0) + len(milliseconds)
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    print(f"the server answers as the trained model: {shown}", flush=True)
+    slow = [p for p in PROTOCOLS if arguments.p99 and figures[f"{p}_p99_ms"] > arguments.p99]
+    if slow:
+        raise FinalError(
+            f"the 99th percentile of {' and '.join(slow)} is above {arguments.p99:g} ms: {shown}"
+        )
+    return figures
+
+
+def _fetch(url: str, version: str, folder: Path) -> tuple[list[Exchange], float]:
+    """The version in ``folder``, where it appears whole; its requests, and their tolerance."""
+    partial = folder / f".partial-{version}"
+    try:
+        about = fetch(open_store(url), version, partial).about
+    except (MissingError, CorruptError) as error:
+        raise FinalError(f"version {version} of {url} cannot be loaded: {error}") from error
+    exchanges = list(read_requests(partial))
+    if not exchanges:
+        raise FinalError(
+            f"version {version} of {url} carries no requests, as one of an earlier aerotrain; "
+            "export it again"
+        )
+    partial.rename(folder / version)
+    return exchanges, float(about["tolerance"])
+
+
+@contextmanager
+def _server(
+    replica: Replica, arguments: ServeCheckArguments, pipeline: str, folder: Path
+) -> Iterator[tuple[tuple[int, int], Callable[[], None]]]:
+    """Its ports of REST and gRPC, and a function that raises an error once it has ended."""
+    if replica.has_server:
+        yield (REST_PORT, GRPC_PORT), lambda: None
+        return
+    log = replica.scratch / "server.log"
+    with reserved_ports(2) as (rest, grpc), log.open("wb") as output:
+        ports = (rest.number, grpc.number)
+        values = dict(zip(("rest_port", "grpc_port"), map(str, ports), strict=True))
+        command = [
+            word.format(name=folder.name, folder=folder, **values)
+            for word in arguments.command or _development(pipeline)
+        ]
+        try:
+            server = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            raise FinalError(f"the server cannot be started by {command[0]!r}: {error}") from error
+
+        def check() -> None:
+            if server.poll() is not None:
+                said = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+                raise FinalError(f"the server ended with {server.returncode}:\n{said}")
+
+        try:
+            yield ports, check
+        finally:
+            server.kill()
+            server.wait()
+
+
+def _development(pipeline: str) -> Sequence[str]:
+    store = pipeline.rpartition("/")[0]
+    command = [sys.executable, "-P", "-m", "aerotrain", "serve", store]
+    return [*command, "--port", "{rest_port}", "--grpc-port", "{grpc_port}"]
+
+
+def wait_until_ready(endpoint: Endpoint, seconds: float, check: Callable[[], None]) -> None:
+    """Return once the server has loaded the version.
+
+    Raises:
+        FinalError: it has ended, or has not within that time.
+    """
+    end = time.monotonic() + seconds
+    with closing(RestClient(endpoint)) as client:
+        while not client.is_ready():
+            check()
+            if time.monotonic() > end:
+                raise FinalError(
+                    f"the server has not loaded {endpoint.model}, version {endpoint.version}, "
+                    f"within {seconds:g} s; see its log, or give it more time by start"
+                )
+            time.sleep(_ASK_EVERY)
+
+
+def _compare(client: Client, exchange: Exchange, tolerance: float, title: str) -> None:
+    """Check that the server gives the expected outputs. Raises ``FinalError``."""
+    answered = client.predict(exchange.inputs)
+    for name, expected in exchange.outputs.items():
+        value = answered.get(name, answered.get("") if len(exchange.outputs) == 1 else None)
+        if value is None:
+            raise FinalError(f"{title}: there is no output {name!r}, only {', '.join(answered)}")
+        if not close(_like(value, expected), expected, tolerance):
+            raise FinalError(
+                f"{title}: the output {name!r} differs from the trained model's by more than "
+                f"{tolerance:g}: {_shown(value)} instead of {_shown(expected)}"
+            )
+
+
+def _like(value: Any, expected: Any) -> Any:
+    """Numbers of JSON in the dtype of the expected ones."""
+    return value.astype(expected.dtype) if value.dtype != expected.dtype else value
+
+
+def _shown(value: Any) -> str:
+    return np.array2string(np.asarray(value).ravel()[:4], precision=6)
+
+
+def latencies(
+    connect: Callable[[], Client], requests: Sequence[Any], *, rate: float, seconds: float
+) -> list[float]:
+    """The milliseconds until each answer, where ``rate`` requests a second are sent.
+
+    Each is counted from when it should have been sent, not from when a client was free: otherwise
+    a server that stops for a second would delay one request only.
+
+    Raises:
+        FinalError: a request failed.
+    """
+    count = max(1, round(rate * seconds))
+    began = time.monotonic() + 0.1
+    numbers, lock = iter(range(count)), threading.Lock()
+    taken: list[float] = []
+    failed: list[AerotrainError] = []
+
+    def ask() -> None:
+        with closing(connect()) as client:
+            while not failed:
+                with lock:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                due = began + number / rate
+                time.sleep(max(0.0, due - time.monotonic()))
+                try:
+                    client.predict(requests[number % len(requests)])
+                except AerotrainError as error:
+                    failed.append(error)
+                taken.append(1000 * (time.monotonic() - due))
+
+    threads = [threading.Thread(target=ask) for _ in range(_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise FinalError(f"a request failed while {rate:g} a second were sent: {failed[0]}")
+    return taken

@@ -1,0 +1,65 @@
+"""A double of TensorFlow Serving's program: its command line, folder of versions, and protocols.
+
+The program itself cannot be installed on a machine without its image. This one is our server for
+development, with the versions in ``--model_base_path`` instead of those in a store.
+"""
+
+import os
+import sys
+import threading
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+
+import tensorflow as tf
+
+from aerotrain.serving.development.grpc_server import grpc_server
+from aerotrain.serving.development.models import Loaded, Models, NotFoundError
+from aerotrain.serving.development.server import DevelopmentServer
+
+
+class FolderModels(Models):
+    """The greatest version in a folder, as ``file_system_poll_wait_seconds`` says."""
+
+    def __init__(self, name: str, folder: Path, poll: float) -> None:
+        self._name, self._versions = name, folder
+        self._newest: Loaded | None = None
+        threading.Thread(target=self._watch, args=(poll,), daemon=True).start()
+
+    def _watch(self, poll: float) -> None:
+        while True:
+            numbers = [int(each.name) for each in self._versions.glob("[0-9]*")]
+            newest = max(numbers, default=0)
+            if newest and (self._newest is None or newest != self._newest.version):
+                module = tf.saved_model.load(str(self._versions / str(newest)))
+                self._newest = Loaded(newest, module.signatures, module)
+            time.sleep(poll)
+
+    def get(self, name: str, version: int | None = None) -> Loaded:
+        newest = self._newest
+        if newest is None or name != self._name or version not in (None, newest.version):
+            raise NotFoundError(f"Servable not found for request: {name}, {version}")
+        return newest
+
+
+def main() -> None:
+    parser = ArgumentParser("tensorflow_model_server")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--rest_api_port", type=int)
+    parser.add_argument("--model_name")
+    parser.add_argument("--model_base_path", type=Path)
+    parser.add_argument("--file_system_poll_wait_seconds", type=float, default=1.0)
+    parser.add_argument("--host", default=os.environ.get("MODEL_SERVER_HOST", "127.0.0.1"))
+    given = parser.parse_args()
+    models = FolderModels(
+        given.model_name, given.model_base_path, given.file_system_poll_wait_seconds
+    )
+    with (
+        DevelopmentServer(models, given.rest_api_port, given.host) as server,
+        grpc_server(models, given.port),
+    ):
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""An exported version is checked in the server that will serve it, by REST and gRPC."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import urllib3
+
+from aerotrain import export, serve_check
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.serving_check import ServeCheckArguments
+from aerotrain.data.dataset import Feature
+from aerotrain.serving.client import Endpoint, GrpcClient
+from aerotrain.serving.development.grpc_server import grpc_server
+from aerotrain.serving.development.models import Models
+from aerotrain.serving.development.server import DevelopmentServer
+from aerotrain.serving.protocol import PredictionLog, PredictRequest, arrays_of, request_of
+from aerotrain.serving.requests import BODY, WARMUP, read_requests, write_requests
+from aerotrain.serving.rest import inputs_of, instances_of
+from aerotrain.store import fetch, open_store, publish
+
+pytestmark = pytest.mark.process
+
+#: The command line of TensorFlow Serving.
+SERVER = [sys.executable, str(Path(__file__).parent / "support" / "model_server_double.py")]
+SERVER += ["--port={grpc_port}", "--rest_api_port={rest_port}", "--model_name={name}"]
+SERVER += ["--model_base_path={folder}", "--file_system_poll_wait_seconds=0.1"]
+
+SHORT = {"rate": 20, "seconds": 1}
+
+#: Messages that the package tensorflow-serving-api 2.21 wrote: a PredictRequest of version 3 of the
+#: model ``n`` with x = [1.5], and a PredictionLog with a request and a response.
+REQUEST = (
+    "0a180a016e120208031a0f73657276696e675f64656661756c7412130a0178120e08011204120208012a040000c03f"
+)
+LOG = (
+    "32550a2f0a180a016e120208031a0f73657276696e675f64656661756c7412130a0178120e08011204120208012a04"
+    "0000c03f12220a170a017912120801120812020801120208012a040000003f12070a016e12020803"
+)
+
+
+@pytest.fixture(scope="module")
+def version(digits, trained):
+    return export.run(digits.replica("export", "to-be-served", model=trained, data=digits.data))
+
+
+@pytest.fixture(scope="module")
+def saved(version, tmp_path_factory):
+    """A copy of the version on this disk."""
+    folder = tmp_path_factory.mktemp("saved")
+    parent, _, number = version.rpartition("/")
+    fetch(open_store(parent), number, folder / number)
+    return folder / number
+
+
+def check(digits, run, version, **arguments):
+    return serve_check.run(digits.replica("serve_check", run, version=version, **arguments))
+
+
+@pytest.mark.parametrize("command", [[], SERVER], ids=["for development", "of TensorFlow Serving"])
+def test_a_server_is_started_and_asked_by_both_protocols(digits, version, command):
+    figures = check(digits, f"good-{len(command)}", version, command=command, **SHORT)
+    assert figures["requests"] == 40
+    assert 0 < figures["rest_p50_ms"] <= figures["rest_p99_ms"]
+    assert 0 < figures["grpc_p50_ms"] <= figures["grpc_p99_ms"]
+
+
+def test_a_server_that_answers_otherwise_than_the_trained_model_fails_the_check(
+    digits, version, saved, tmp_path
+):
+    parent = open_store(version.rpartition("/")[0])
+    about = fetch(parent, saved.name, tmp_path).about
+    whole = next(read_requests(saved))
+    trained = {name: value + 1e-3 for name, value in whole.outputs.items()}
+    write_requests(tmp_path, "digits", whole.inputs, trained)
+    publish(parent, tmp_path, "99", about)
+    with pytest.raises(
+        FinalError, match=r"request 0 by rest: the output 'predictions' differs fro"
+    ):
+        check(digits, "other", f"{parent.url}/99", command=SERVER, **SHORT)
+
+
+def test_a_server_that_is_too_slow_or_ends_fails_the_check(digits, version):
+    with pytest.raises(FinalError, match=r"99th percentile of rest and grpc is above 0\.001 ms"):
+        check(digits, "slow", version, p99=0.001, **SHORT)
+    ends = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    with pytest.raises(FinalError, match=r"server ended with 1:\nno such model"):
+        check(digits, "ends", version, command=ends, **SHORT)
+    with pytest.raises(FinalError, match="the server cannot be started by 'no-such-program'"):
+        check(digits, "none", version, command=["no-such-program"], **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"version": "s3://b/flats/serving"}, "must be the URL of a version, such as"),
+        ({"command": "serve"}, "must be a list of words"),
+        ({"command": ["serve", "--port={port}"]}, r"has \{port\}, and can have \{name\}, \{folder"),
+        ({"rate": 0}, "rate of serve_check must be above zero, got 0"),
+        ({"p99": "fast"}, "p99 of serve_check must be above zero, got 'fast'"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(arguments, message):
+    with pytest.raises(SpecError, match=message):
+        ServeCheckArguments(**{"version": "s3://b/flats/serving/7", **arguments})
+
+
+def test_a_version_of_an_earlier_aerotrain_has_no_requests(digits, version, saved, tmp_path):
+    store = open_store(version.rpartition("/")[0])
+    fetch(store, saved.name, tmp_path)
+    (tmp_path / WARMUP).unlink()
+    publish(store, tmp_path, "98", {})
+    with pytest.raises(FinalError, match=r"version 98 of .* carries no requests.*export it again"):
+        check(digits, "earlier", f"{store.url}/98")
+
+
+def test_the_body_that_an_export_carries_is_answered_by_the_server_for_development(
+    digits, version, saved, tmp_path
+):
+    whole, *alone = read_requests(saved)
+    assert len(whole.inputs["image"]) == 32
+    assert len(alone) == 8
+    models = Models(Path(digits.store.removeprefix("file://")).parent.as_uri(), tmp_path)
+    name = digits.store.rpartition("/")[2]
+    with DevelopmentServer(models, 0) as server, grpc_server(models, 0) as port:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        path = f"http://127.0.0.1:{server.server_port}/v1/models/{name}:predict"
+        answer = urllib3.request("POST", path, body=(saved / BODY).read_bytes())
+        rows = json.loads(answer.data)["predictions"]
+        np.testing.assert_allclose(rows, whole.outputs["predictions"][:2], rtol=1e-5, atol=1e-5)
+        for wrong, message in (
+            (Endpoint("127.0.0.1", 0, port, name, 7777), "NOT_FOUND Servable not found for"),
+            (Endpoint("127.0.0.1", 0, port, name, int(saved.name)), "INVALID_ARGUMENT input image"),
+        ):
+            with pytest.raises(FinalError, match=message):
+                GrpcClient(wrong).predict({"image": np.ones((1, 3), np.float32)})
+        server.shutdown()
+    models.close()
+
+
+def test_requests_are_the_messages_of_tensorflow_serving():
+    request = request_of("n", 3, {"x": np.array([1.5], np.float32)})
+    assert request.SerializeToString(deterministic=True).hex() == REQUEST
+    theirs = PredictRequest.FromString(bytes.fromhex(REQUEST))
+    assert (theirs.model_spec.name, theirs.model_spec.version.value) == ("n", 3)
+    assert arrays_of(theirs.inputs)["x"].tolist() == [1.5]
+    log = PredictionLog.FromString(bytes.fromhex(LOG)).predict_log
+    assert arrays_of(log.response.outputs)["y"].tolist() == [[0.5]]
+    assert log.request.SerializeToString(deterministic=True).hex() == REQUEST
+
+
+def test_rows_of_texts_and_bytes_are_read_back_equal():
+    inputs = {
+        "text": np.array([b"Z\xc3\xbcrich", b""], object),
+        "picture": np.array([b"\xff\xd8", b"a"], object),
+        "size": np.array([[0.1, 2.0], [3.0, 4.0]], np.float32),
+    }
+    schema = {"text": Feature("string"), "picture": Feature("string"), "size": Feature("float32")}
+    rows = json.loads(json.dumps(instances_of(inputs)))
+    assert rows[0]["text"] == "Zürich"
+    assert rows[1]["picture"] == {"b64": "YQ=="}
+    read, _ = inputs_of({"instances": rows}, schema)
+    for name, array in inputs.items():
+        np.testing.assert_array_equal(read[name], array)
