@@ -181,7 +181,7 @@ def _models(home: Home) -> str:
         address = home.models.read_text().strip()
     except FileNotFoundError:
         return ""
-    return f"models curl {address}/DAG, once a run of it has exported one; POST to DAG:predict\n"
+    return f"models {address}/DAG, once a run of it has exported one; POST to DAG:predict\n"
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:

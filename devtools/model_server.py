@@ -60,9 +60,9 @@ class ModelServer(Restartable):
 
 @contextmanager
 def model_server(home: Home, s3: S3Server) -> Iterator[ModelServer]:
-    """A server during a block; its address is in the file ``home.models``.
+    """A server during a block; its addresses are in ``home.models`` and ``home.models_grpc``.
 
-    The home has the same address each time, if its port is free.
+    The home has the same ones each time, if their ports are free.
     """
     marks = {MARK: str(home.root), SERVER: "models"}
     with reserved_ports(2, f"models of {home.root}") as (rest, grpc):
@@ -71,8 +71,10 @@ def model_server(home: Home, s3: S3Server) -> Iterator[ModelServer]:
         try:
             server.wait_until_up()
             home.models.write_text(f"http://{HOST}:{rest.number}/v1/models\n")
+            home.models_grpc.write_text(f"{HOST}:{grpc.number}\n")
             yield server
         finally:
-            home.models.unlink(missing_ok=True)
+            for file in (home.models, home.models_grpc):
+                file.unlink(missing_ok=True)
             server.process.kill()
             server.process.wait()

@@ -9,6 +9,7 @@ from typing import Any
 
 from aerotrain.contract.names import path_segment
 from aerotrain.data.dataset import PAGE
+from aerotrain.serving.versions import BODY
 from aerotrain.store import fetch, open_store
 from devtools.airflow_api import AirflowApi
 from devtools.environment import BUCKET
@@ -41,9 +42,10 @@ class Report:
         if self.tensorboard is not None:
             lines.append(f"TensorBoard     tensorboard --logdir {quote(str(self.tensorboard))}")
         if self.exported is not None:
-            lines.append(f"exported as     {self.exported} (`make up` serves it)")
+            lines.append(f"exported as     {self.exported}")
         if self.model is not None:
             lines += [f"a copy of it    {self.model}", "", "Load it:", "", *_snippet(self.model)]
+            lines += ["", "Ask for predictions:", "", *_request(self.dag, self.model)]
         return "\n".join(lines)
 
 
@@ -60,6 +62,14 @@ def _snippet(model: Path) -> list[str]:
         f'    model = tf.saved_model.load("{model}")',
         '    print(model.signatures["serving_default"].structured_input_signature)',
     ]
+
+
+def _request(dag: str, model: Path) -> list[str]:
+    """Commands that serve the model, and send it the request that it carries."""
+    home = model.parent
+    up = "make up" if home.name == ".local" else f"make up HOME_DIR={quote(str(home))}"
+    address = f'"$(cat {quote(str(home / "models.url"))})/{path_segment(dag)}:predict"'
+    return [f"    {up} && curl -d @{quote(str(model / BODY))} {address}"]
 
 
 def collect(

@@ -530,3 +530,7 @@ def test_a_report_has_the_metrics_the_url_and_an_example_of_loading_the_model() 
     assert "10.2 ms a step" in said
     assert 'tf.saved_model.load("/clone/.local/model")' in said
     assert "TensorBoard" not in said
+    assert said.splitlines()[-1].strip() == (
+        "make up && curl -d @/clone/.local/model/assets.extra/request.json "
+        '"$(cat /clone/.local/models.url)/digits:predict"'
+    )

@@ -11,10 +11,8 @@ import time
 from argparse import ArgumentParser
 from pathlib import Path
 
-import tensorflow as tf
-
 from aerotrain.serving.development.grpc_server import grpc_server
-from aerotrain.serving.development.models import Loaded, Models, NotFoundError
+from aerotrain.serving.development.models import Loaded, Models, NotFoundError, load
 from aerotrain.serving.development.server import DevelopmentServer
 
 
@@ -31,8 +29,7 @@ class FolderModels(Models):
             numbers = [int(each.name) for each in self._versions.glob("[0-9]*")]
             newest = max(numbers, default=0)
             if newest and (self._newest is None or newest != self._newest.version):
-                module = tf.saved_model.load(str(self._versions / str(newest)))
-                self._newest = Loaded(newest, module.signatures, module)
+                self._newest = load(newest, self._versions / str(newest))
             time.sleep(poll)
 
     def get(self, name: str, version: int | None = None) -> Loaded:

@@ -21,10 +21,7 @@ from aerotrain.serving.protocol import (
     response_of,
 )
 from aerotrain.serving.rest import instances_of
-
-#: The files in the folder of a SavedModel.
-WARMUP = "assets.extra/tf_serving_warmup_requests"
-BODY = "assets.extra/request.json"
+from aerotrain.serving.versions import BODY, WARMUP
 
 #: Records of the file: in one request, alone in requests of their own, and in the body of a POST.
 RECORDS, _ALONE, _SHOWN = 32, 8, 2

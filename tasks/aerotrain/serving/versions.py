@@ -20,6 +20,11 @@ from aerotrain.store import MANIFEST, ExistsError, Store
 #: The folder of a pipeline's store that TensorFlow Serving watches.
 FOLDER = "serving"
 
+#: Files of a version with requests: those that TensorFlow Serving warms up with, and the body of a
+#: POST. See ``aerotrain.serving.requests``.
+WARMUP = "assets.extra/tf_serving_warmup_requests"
+BODY = "assets.extra/request.json"
+
 #: At most 18 digits: TensorFlow Serving reads a version as a signed integer of 64 bits.
 _VERSION = "[1-9][0-9]{0,17}"
 #: Keys that show that a number is taken: its claim, or anything in its folder.

@@ -11,7 +11,7 @@ from aerotrain.contract.names import is_path_segment
 from aerotrain.serving.alias import served_number, tag_of
 from aerotrain.serving.protocol import SIGNATURE, Arrays
 from aerotrain.serving.rest import BadRequestError
-from aerotrain.serving.versions import FOLDER
+from aerotrain.serving.versions import BODY, FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias of a pipeline.
@@ -31,6 +31,8 @@ class Loaded:
 
     version: int
     signatures: Any
+    #: The body of a request, as an example.
+    request: str
     #: Kept, because its functions do not keep its variables.
     module: Any
 
@@ -164,21 +166,28 @@ class _Model:
     def _load(self, number: int) -> Loaded:
         if number in self._loaded:
             return self._loaded[number]
-        import tensorflow as tf  # when it is needed: it takes seconds and 300 MB
-
         folder = self._folder / str(number)
         try:
             fetch(self._store, str(number), folder)
         except (MissingError, CorruptError) as error:
             raise _not_found(self._name, number) from error
-        module = tf.saved_model.load(str(folder))
-        found = Loaded(number, module.signatures, module)
+        found = load(number, folder)
         self._loaded[number] = found
         for old in [each for each in self._loaded if each not in (number, self._served)]:
             if len(self._loaded) > _MOST:
                 del self._loaded[old]
                 shutil.rmtree(self._folder / str(old), ignore_errors=True)
         return found
+
+
+def load(number: int, folder: Path) -> Loaded:
+    """The version whose SavedModel is in ``folder``."""
+    import tensorflow as tf  # when it is needed: it takes seconds and 300 MB
+
+    module = tf.saved_model.load(str(folder))
+    example = folder / BODY
+    request = example.read_text() if example.exists() else '{"instances": []}'
+    return Loaded(number, module.signatures, request, module)
 
 
 def _not_found(name: str, version: int | None) -> NotFoundError:
