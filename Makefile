@@ -31,7 +31,7 @@ OSV ?=
 IGNORE ?=
 DOCKER_BUILD ?= docker build
 
-BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare gate
+BENCHMARKS := pipeline strategies network seeds triggerer recovery records input prepare gate serving
 
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 

@@ -31,6 +31,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "records": (*_PREPARING, "benchmarks/beam_writer.py"),
     "recovery": ("plugins", "tasks", "benchmarks/fault_injection.py", "benchmarks/testbed.py"),
     "seeds": _TRAINING,
+    "serving": ("tasks/aerotrain/serving", "tasks/aerotrain/serve_check.py"),
     "strategies": (
         *_TRAINING,
         *(f"benchmarks/{name}.py" for name in ("fit", "replicas", "shares", "workloads")),

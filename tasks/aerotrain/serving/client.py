@@ -27,17 +27,21 @@ _TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A version of a model at a server: its host, and the ports of REST and gRPC."""
+    """A version of a model at a server: its host, and the ports of REST and gRPC.
+
+    If ``version`` is None, it is the one that is served.
+    """
 
     host: str
     rest_port: int
     grpc_port: int
     model: str
-    version: int
+    version: int | None = None
 
     @property
     def path(self) -> str:
-        return f"/v1/models/{self.model}/versions/{self.version}"
+        path = f"/v1/models/{self.model}"
+        return path if self.version is None else f"{path}/versions/{self.version}"
 
 
 class Client(Protocol):
@@ -73,7 +77,7 @@ class RestClient:
             status = self._ask("GET", self._endpoint.path)
         except (TemporaryError, FinalError):
             return False  # it is not up, or does not know the version yet
-        [state] = status["model_version_status"]
+        state = status["model_version_status"][0]
         if state["state"] == "END":
             raise FinalError(f"the server cannot load the version: {state['status']}")
         return bool(state["state"] == "AVAILABLE")

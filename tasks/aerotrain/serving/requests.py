@@ -48,8 +48,9 @@ def write_requests(saved: Path, model: str, inputs: Arrays, outputs: Arrays) -> 
             expected = {name: array[part] for name, array in outputs.items()}
             log.predict_log.response.CopyFrom(response_of(model, None, expected))
             file.write(log.SerializeToString(deterministic=True))
-    shown = {name: array[:_SHOWN] for name, array in inputs.items()}
-    (saved / BODY).write_text(json.dumps({"instances": instances_of(shown)}, indent=2) + "\n")
+    rows = instances_of({name: array[:_SHOWN] for name, array in inputs.items()})
+    lines = ",\n  ".join(map(json.dumps, rows))
+    (saved / BODY).write_text(f'{{"instances": [\n  {lines}\n]}}\n')
 
 
 def read_requests(saved: Path) -> Iterator[Exchange]:

@@ -23,7 +23,7 @@ td, th {{ text-align: left; padding: 0 1rem 0 0; overflow-wrap: anywhere; }}
 <form><textarea aria-label="request" spellcheck="false">{request}</textarea>
 <p><button>Predict</button> <span id="took"></span></p></form>
 <pre id="answer" aria-live="polite"></pre>
-<p>The same from a shell: <code>curl -d @request.json {path}:predict</code></p>
+<p>The same from a shell: <code>curl -d @request.json {address}:predict</code></p>
 <script>
 document.querySelector("form").addEventListener("submit", async (event) => {{
   event.preventDefault();
@@ -40,8 +40,11 @@ document.querySelector("form").addEventListener("submit", async (event) => {{
 """
 
 
-def page_of(name: str, version: int, request: str, signature: Mapping[str, Any]) -> str:
-    """The page of a model. ``signature`` is as in the metadata, ``request`` the body of a POST."""
+def page_of(name: str, version: int, request: str, signature: Mapping[str, Any], host: str) -> str:
+    """The page of a model at a server with that host and port.
+
+    ``signature`` is as in the metadata, ``request`` is the body of a POST.
+    """
     rows = "".join(
         f"<tr><td>{kind}</td><td>{html.escape(each)}</td>"
         f"<td>{info['dtype'].removeprefix('DT_').lower()}</td>"
@@ -55,7 +58,7 @@ def page_of(name: str, version: int, request: str, signature: Mapping[str, Any])
         version=version,
         rows=rows,
         request=html.escape(request),
-        path=html.escape(path),
+        address=html.escape(f"http://{host}{path}"),
         # A script must not contain what ends it.
         path_json=json.dumps(path).replace("<", "\\u003c"),
     )

@@ -60,7 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
         if "text/html" in self.headers.get("Accept", ""):  # a browser
             described = metadata_of(found[1], loaded)["metadata"]["signature_def"]
             signature = described["signature_def"][SIGNATURE]
-            return page_of(found[1], loaded.version, loaded.request, signature)
+            host = self.headers.get("Host", "")
+            return page_of(found[1], loaded.version, loaded.request, signature, host)
         return metadata_of(found[1], loaded) if found[3] else _status(loaded.version)
 
     def _post(self) -> dict[str, Any]:
