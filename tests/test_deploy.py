@@ -22,6 +22,7 @@ from aerotrain_airflow.backends.kubernetes.access import (
     Access,
 )
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings, plan_pods
+from aerotrain_airflow.backends.kubernetes.serving import server_pod
 from aerotrain_airflow.backends.kubernetes.template import read_template
 from aerotrain_airflow.settings import Settings
 
@@ -185,6 +186,31 @@ def test_the_example_of_a_pod_template_is_valid() -> None:
     kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
     assert pod["spec"]["containers"][0]["image"] == "a:1"
     assert {"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}} in pod["spec"]["volumes"]
+
+
+def test_the_server_of_a_serving_check_is_a_sidecar_under_the_restricted_pod_standard() -> None:
+    job = Job.from_dict(
+        {
+            "name": "check",
+            "module": "aerotrain.serve_check",
+            "store": "s3://bucket/flats",
+            "run": "manual",
+            "task": "serve_check",
+            "replicas": [{"role": "chief", "pod": server_pod("tensorflow/serving:2.19.1")}],
+        }
+    )
+    made = PodSettings(namespace="aerotrain", image="a:1")
+    [*_, pod] = plan_pods(job, "try-1", made).others
+    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+    [server] = pod["spec"]["initContainers"]
+    [replica] = pod["spec"]["containers"]
+    assert server["restartPolicy"] == "Always", "so it ends with the replica"
+    assert server["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert server["securityContext"]["allowPrivilegeEscalation"] is False
+    assert server["securityContext"]["runAsUser"]
+    [scratch] = [each for each in replica["volumeMounts"] if each["mountPath"] == "/scratch"]
+    assert server["volumeMounts"] == [{**scratch, "readOnly": True}]
+    assert {"name": "MODEL_SERVER", "value": "1"} in replica["env"]
 
 
 def test_the_helm_values_are_valid_settings_and_name_existing_objects() -> None:

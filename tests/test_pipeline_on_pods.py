@@ -45,7 +45,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This clone with the test's DAGs in addition to its own."""
     project = tmp_path_factory.mktemp("project")
     (project / "dags").mkdir()
-    for path in (*(PROJECT / "dags").iterdir(), PROJECT / "tests" / "dags" / "crowd.py"):
+    own = (PROJECT / "tests" / "dags" / name for name in ("crowd.py", "served.py"))
+    for path in (*(PROJECT / "dags").iterdir(), *own):
         (project / "dags" / path.name).symlink_to(path)
     for folder in ("tasks", "plugins"):
         (project / folder).symlink_to(PROJECT / folder)
@@ -129,6 +130,21 @@ def test_the_pipeline_trains_evaluates_and_exports_on_pods(
     assert told
     assert len(told) == len(set(told))
     until("the end of all pods", lambda: not uids(core, namespace))
+
+
+def test_an_exported_version_is_checked_in_a_server_beside_the_replica_and_promoted(
+    stack: Stack, digits: Runs
+) -> None:
+    run = digits.trigger({"resources": SMALL, "strategy": "one_device", "epochs": 2})
+    assert digits.end_of(run) == "success", digits.errors(run)
+    served = Runs(stack, "served")
+    stack.wait_for_dag("served")
+    version = digits.result(run, "export")
+    check = served.trigger({"version": version, "resources": SMALL})
+    assert served.end_of(check) == "success", served.errors(check)
+    assert served.result(check, "serve_check")["requests"] == 200
+    assert "aerotrain serve" not in served.log(check, "serve_check"), "that is another server"
+    assert served.result(check, "promote") == version
 
 
 def first_step_of(core: kubernetes.client.CoreV1Api, namespace: str, chief: str) -> datetime:
