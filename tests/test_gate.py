@@ -119,6 +119,13 @@ def test_a_model_that_is_worse_in_one_country_is_refused_with_its_name(model):
     assert "of the baseline: worse by 0.0" in failure
 
 
+def test_the_slice_of_records_without_a_value_says_so(model):
+    block = records(600, wrong=0.1)
+    block.features["country"][:300] = b""
+    outcome = judged(model, [no_worse("accuracy", slices=["country"], least=1)], block)
+    assert "country missing" in [each.slice for each in outcome.verdicts]
+
+
 def test_a_loss_that_chance_explains_is_accepted_and_many_slices_give_it_more_chances(model):
     """The probability of such a loss is 0.08 in the first block, and 0.02 in the second."""
     for seed, alone in ((0, "pass"), (3, "fail")):

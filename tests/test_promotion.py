@@ -63,9 +63,9 @@ def test_a_number_is_a_version_of_the_named_pipeline_and_a_rollback_returns(
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (None, "None is no version: give its number"),
+        (None, "no version is given: give the number of a version"),
         (9, "no complete version 9"),
-        ("x", "'x' is no version"),
+        ("x", "'x' is none: give the number"),
     ],
 )
 def test_what_is_no_version_fails_without_a_retry(

@@ -61,7 +61,10 @@ class PromoteOperator(BaseOperator):
             folder, _, number = str(self.version).rstrip("/").rpartition("/")
             url = folder or versions_of(self.pipeline, context, settings)
             if not number.isdigit():
-                raise FinalError(f"{self.version!r} is no version: give its number, or its URL")
+                given = (
+                    "no version is given" if self.version is None else f"{self.version!r} is none"
+                )
+                raise FinalError(f"{given}: give the number of a version, or its URL")
             alias = promote(
                 store_of(url, settings),
                 int(number),

@@ -31,6 +31,7 @@ from aerotrain.evaluation.verdicts import TOO_FEW, bounded
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.served import Served
+from aerotrain.serving.versions import model_name
 from aerotrain.store import MissingError, open_store
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
@@ -85,7 +86,7 @@ def run(replica: Replica) -> dict[str, Any]:
     store = open_store(replica.job.prefix)
     whole = {**document, "outputs": seen.outputs, "worst": seen.worst}
     store.put(CARD_DATA, json_text(whole).encode())
-    store.put(CARD, card(whole, replica.job.run).encode())
+    store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
     store.put(KEY, json_text(document).encode())
     for each in seen.warnings:
         print(f"warning: {each}", flush=True)

@@ -72,20 +72,22 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
 
     rows = []
     for each, (value, low, high) in zip(verdicts, shown, strict=True):
-        row = [isolated(each["slice"], 120), f"{each['records']:,}", _number(each["value"])]
-        if compared:
-            row += [_number(each["baseline"])]
         verdict = text(each["verdict"])
         style = {FAIL: "fail", PASS: ""}.get(each["verdict"], "few")
         plot = _plot(place(low), place(value), place(high), place(bound))
-        row += [
-            _interval(low, high),
-            f'<div class="{style}">{plot}</div>',
-            f'<b class="warn">{verdict}</b>' if style == "fail" else verdict,
-        ]
-        rows.append(row)
-    end = ["difference, interval", "", ""] if compared else ["interval", "", ""]
-    heads = ["slice", "records", "value", *(["baseline"] if compared else []), *end]
+        rows.append(
+            [
+                isolated(each["slice"], 120),
+                f'<b class="warn">{verdict}</b>' if style == "fail" else verdict,
+                _number(each["value"]),
+                *([_number(each["baseline"])] if compared else []),
+                _interval(low, high),
+                f'<div class="{style}">{plot}</div>',
+                f"{each['records']:,}",
+            ]
+        )
+    compared_heads = ["baseline", "difference, interval"] if compared else ["interval"]
+    heads = ["slice", "verdict", "value", *compared_heads, "", "records"]
     return f'<h2>{isolated(name, 200)}</h2><div class="table forest">{table(rows, heads)}</div>'
 
 

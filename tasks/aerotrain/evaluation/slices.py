@@ -35,11 +35,15 @@ class _Cut:
         given = features[self.column]
         if not self.boundaries:
             unique, places = np.unique(given, return_inverse=True)
-            return places, [f"{self.column}={self._text(each)}" for each in unique]
+            return places, [self._part(each) for each in unique]
         numbers = given.astype(np.float64)
         names = [*self._ranges(), f"{self.column} missing"]
         places = np.searchsorted(self.boundaries, numbers, side="right")
         return np.where(np.isnan(numbers), len(names) - 1, places), names
+
+    def _part(self, value: Any) -> str:
+        text = self._text(value)
+        return f"{self.column} missing" if text in ("", "nan") else f"{self.column}={text}"
 
     def _text(self, value: Any) -> str:
         if self.words and 0 <= value < len(self.words):
