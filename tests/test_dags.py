@@ -19,7 +19,7 @@ from aerotrain_airflow.approval import body_of
 from aerotrain_airflow.description import check_run, describe
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.steps import approve, evaluate, export, train
+from aerotrain_airflow.steps import approve, evaluate, export, prepare, train
 
 ROOT = Path(__file__).parent.parent
 
@@ -154,3 +154,10 @@ def test_a_person_sees_the_metrics_and_the_card_before_they_approve() -> None:
     assert "[The card](https://store/card.html?signed)" in body
     assert "| auc | 0.9 |" in body
     assert "`file:///store/card.html`" in body_of({}, "file:///store/card.html")
+
+
+def test_a_pipeline_prepares_two_data_sets_in_groups_of_their_own() -> None:
+    with DAG("two", schedule=None) as two:
+        prepare("houses")
+        prepare("buyers", name="buyers", group_id="prepare_buyers")
+    assert {"prepare.finalize", "prepare_buyers.check", "prepare_buyers.plan"} <= set(two.task_ids)

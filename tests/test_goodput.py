@@ -126,6 +126,16 @@ def test_a_closed_event_log_holds_events_of_launcher_chief_and_earlier_tries(
     assert len(whole["events"]) == len(KILLED) + 2
 
 
+def test_the_time_until_the_task_resumes_after_the_end_of_its_group_does_not_count(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path.as_uri())
+    group = [entry(EventType.START, 0), entry(EventType.DETECT, 3), entry(EventType.END, 10)]
+    found = record(group, store, now=40)
+    assert found is not None
+    assert found.wall == 10
+
+
 def test_the_event_log_of_a_run_that_began_under_an_earlier_version_is_continued(
     tmp_path: Path,
 ) -> None:

@@ -166,8 +166,10 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
     inside = events_of_chief(store)
     if not inside and {each.event for each in seen} <= {EventType.START, EventType.END}:
         return None
-    end = Event(event=EventType.END, at=now)
-    events = merged({*events_of_earlier_attempts(store), *inside, *seen, end})
+    # A deferred task is there again some time after the end of its group, which then has told it.
+    told = EventType.END in {each.event for each in seen}
+    end = () if told else (Event(event=EventType.END, at=now),)
+    events = merged({*events_of_earlier_attempts(store), *inside, *seen, *end})
     goodput = goodput_of(events)
     log = {
         "version": 1,

@@ -46,6 +46,7 @@ def prepare(
     *,
     splits: Mapping[str, float] | None = None,
     pool: str | None = None,
+    group_id: str = "prepare",
     **rules: Any,
 ) -> XComArg:
     """Turn a source into a finalized data set, once per state of the input.
@@ -54,8 +55,9 @@ def prepare(
     ``read_part``, or a description of files by kind, such as ``{"kind": "parquet", "url":
     "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.data.sources`` defines the kinds. ``rules`` are
     other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
-    ``split_by``. ``pool`` limits how many partitions are written at once. The first task checks
-    this step and all later ones.
+    ``split_by``. ``pool`` limits how many partitions are written at once. The tasks are in the group
+    ``group_id``, another one for a second data set, which needs a ``name`` too. The first task
+    checks this step and all later ones.
 
     Returns:
         The URL of the data set.
@@ -68,7 +70,7 @@ def prepare(
     }
     if splits is not None:
         plan_arguments["splits"] = dict(splits)
-    with TaskGroup("prepare"):
+    with TaskGroup(group_id):
         check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **_WHERE)
         plan, dataset = _by_partitions(
             "aerotrain.data.prepare", plan_arguments, "dataset", doc=_PARTITION_DOC, pool=pool
@@ -370,6 +372,7 @@ def predict(
     keep: Sequence[str] = (),
     dag_id: str | None = None,
     pool: str | None = None,
+    group_id: str = "predict",
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
     **rules: Any,
@@ -379,7 +382,7 @@ def predict(
     ``model`` is the URL of a version, as ``export`` returns it, or ``"serving"``: that which the
     DAG ``dag_id`` serves, by default this one. ``source`` is described as for ``prepare``. The
     columns ``keep`` are copied to the predictions. ``pool`` limits how many partitions are
-    predicted at once. ``rules`` are other arguments of
+    predicted at once, and ``group_id`` is the group of the tasks. ``rules`` are other arguments of
     ``aerotrain.contract.predicting.PredictArguments``, such as ``batch_size``; ``environment`` is
     as for ``train``, and ``pod`` is the template of the pod of each task.
 
@@ -393,7 +396,7 @@ def predict(
         "dag_id": dag_id,
         **rules,
     }
-    with TaskGroup("predict"):
+    with TaskGroup(group_id):
         _, predictions = _by_partitions(
             "aerotrain.prediction",
             arguments,

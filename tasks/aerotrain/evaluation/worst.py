@@ -14,6 +14,9 @@ from aerotrain.training.input.batches import parse
 #: The most characters of a text, numbers of a vector, and bytes of a picture that are shown.
 _TEXT, _NUMBERS, _PICTURE = 200, 8, 40_000
 
+#: Pixels of at most this value are shown brighter: the picture would be black.
+_DARK = 31
+
 _PICTURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
 
 
@@ -70,7 +73,10 @@ def _shown(feature: Feature, value: Any, words: Sequence[str]) -> Shown:
 
 def _values(values: Any) -> Iterator[str]:
     for each in values:
-        yield each.decode("utf-8", "replace") if isinstance(each, bytes) else f"{each:.6g}"
+        if isinstance(each, bytes):
+            yield each.decode("utf-8", "replace")
+        else:
+            yield "missing" if np.isnan(each) else f"{each:.6g}"
 
 
 def _text_or_picture(value: bytes) -> Shown:
@@ -87,7 +93,7 @@ def _as_picture(value: Any) -> Shown:
     pixels = value[..., None] if value.ndim == 2 else value
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or min(pixels.shape[:2]) < 4:
         return ""
-    if pixels.dtype != np.uint8:
+    if pixels.dtype != np.uint8 or pixels.max() <= _DARK:
         known = pixels[np.isfinite(pixels)]
         least, span = known.min(initial=0), np.ptp(known) if len(known) else 0
         pixels = (np.nan_to_num(pixels - least) / (span or 1) * 255).clip(0, 255).astype(np.uint8)
