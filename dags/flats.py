@@ -1,9 +1,10 @@
 """Classify flats as expensive or cheap, by a table in Parquet with missing values.
 
 The table is a file next to this one, so that the pipeline runs on any machine. Pods cannot read it:
-they need the URL of a table in a bucket, such as `"s3://bucket/flats/dt={{ ds }}/"`. Numbers are scaled by the statistics that
-`prepare` computes, which are also part of the exported model. A model is exported if it is good
-enough, and not worse than the exported one, for all flats and for each town.
+they need the URL of a table in a bucket, such as `"s3://bucket/flats/dt={{ ds }}/"`. Numbers are
+scaled by the statistics that `prepare` computes, which are also part of the exported model. A model
+is exported if it is good enough, and not worse than the exported one, for all flats and for each
+town.
 """
 
 from datetime import timedelta

@@ -55,9 +55,9 @@ def prepare(
     ``read_part``, or a description of files by kind, such as ``{"kind": "parquet", "url":
     "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.data.sources`` defines the kinds. ``rules`` are
     other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
-    ``split_by``. ``pool`` limits how many partitions are written at once. The tasks are in the group
-    ``group_id``, another one for a second data set, which needs a ``name`` too. The first task
-    checks this step and all later ones.
+    ``split_by``. ``pool`` limits how many partitions are written at once. The tasks are in a group
+    named ``group_id``: another one for a second data set, which needs a ``name`` too. The first
+    task checks this step and all later ones.
 
     Returns:
         The URL of the data set.
