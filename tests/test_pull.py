@@ -1,5 +1,7 @@
 """The folder that TensorFlow Serving watches: whole or absent, and as the alias says."""
 
+import os
+
 import pytest
 
 from aerotrain.contract.errors import FinalError
@@ -57,6 +59,29 @@ def test_a_puller_that_was_killed_in_a_download_begins_it_again(pipeline, folder
     (folder / ".partial-2" / "variables").mkdir(parents=True)
     (folder / ".partial-2" / "saved_model.pb").write_text("half")
     assert Puller(f"{pipeline.url}/serving/", folder).sync()
+    assert content(folder) == of("2")
+
+
+def test_what_a_puller_that_was_killed_in_a_removal_leaves_is_no_version(
+    pipeline, folder, monkeypatch
+):
+    versions = pipeline.child("serving")
+    Puller(pipeline.url, folder).sync()
+    promote(versions, 1, by="ann")
+    unlink, removed = os.unlink, []
+
+    def killed(*where, **options):
+        removed.append(where)
+        if len(removed) > 1:
+            raise KeyboardInterrupt
+        unlink(*where, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Puller(pipeline.url, folder).sync()
+    promote(versions, 2, by="ann")
+    Puller(pipeline.url, folder).sync()
     assert content(folder) == of("2")
 
 

@@ -3,6 +3,7 @@
 What they run imports Arrow, which other commands and their help do without.
 """
 
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
@@ -117,6 +118,8 @@ def _pull(given: Namespace) -> None:
     """Keep a folder as the version that is served."""
     from aerotrain.serving.pull import Puller, follow
 
+    # The first process of a container has no default handler, so Kubernetes would wait 30 s.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     puller = Puller(given.store, given.folder)
     if given.once:
         puller.sync()

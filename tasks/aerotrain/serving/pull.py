@@ -21,7 +21,7 @@ POLL = 2.0
 
 _VERSION = re.compile(r"[1-9][0-9]*")
 
-#: The prefix of a folder that is being written; a server ignores names that are no numbers.
+#: The prefix of a folder that is being written or removed; a server ignores names that are no numbers.
 _PARTIAL = ".partial-"
 
 
@@ -32,6 +32,7 @@ class Puller:
         self._store = open_store(f"{pipeline.rstrip('/').removesuffix(f'/{FOLDER}')}/{FOLDER}")
         self._folder = folder
         self._tag: str | None = None
+        self.version: str | None = None
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{_PARTIAL}*"):
             shutil.rmtree(left)
@@ -57,9 +58,12 @@ class Puller:
             self._fetch(version)
         for other in self._folder.iterdir():
             if _VERSION.fullmatch(other.name) and other.name != version:
-                shutil.rmtree(other)
+                # Not in place: what a killed puller leaves of it must not look like a version.
+                removed = self._folder / f"{_PARTIAL}{other.name}"
+                other.rename(removed)
+                shutil.rmtree(removed)
                 changed = True
-        self._tag = tag
+        self._tag, self.version = tag, version
         return changed
 
     def _fetch(self, version: str) -> None:
@@ -80,7 +84,7 @@ def follow(
     while True:
         try:
             if puller.sync():
-                print("the folder has another version", flush=True)
+                print(f"the folder has version {puller.version}", flush=True)
         except (TemporaryError, FinalError) as error:
             print(f"the folder stays as it is: {error}", flush=True)
         pause(poll)
