@@ -21,7 +21,7 @@ POLL = 2.0
 
 _VERSION = re.compile(r"[1-9][0-9]*")
 
-#: The prefix of a folder that is being written or removed; a server ignores names that are no numbers.
+#: The prefix of a folder that is being written or removed; a server ignores what is no number.
 _PARTIAL = ".partial-"
 
 
