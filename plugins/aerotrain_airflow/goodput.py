@@ -166,9 +166,9 @@ def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:
     inside = events_of_chief(store)
     if not inside and {each.event for each in seen} <= {EventType.START, EventType.END}:
         return None
-    # A deferred task is there again some time after the end of its group, which then has told it.
-    told = EventType.END in {each.event for each in seen}
-    end = () if told else (Event(event=EventType.END, at=now),)
+    # The end of the group, if it was recorded: a deferred task resumes some time after it.
+    has_end = EventType.END in {each.event for each in seen}
+    end = () if has_end else (Event(event=EventType.END, at=now),)
     events = merged({*events_of_earlier_attempts(store), *inside, *seen, *end})
     goodput = goodput_of(events)
     log = {

@@ -320,8 +320,8 @@ def serve_check(
     model. Then ``rate`` requests a second are sent for ``seconds`` seconds by each, and their 99th
     percentile may be ``p99`` milliseconds.
 
-    On Kubernetes, the server is a container of ``image`` beside the replica, in TensorFlow
-    Serving's command line (a sidecar, so Kubernetes 1.29 or later). Elsewhere, or without an image,
+    On Kubernetes, the server is a sidecar container of ``image`` with TensorFlow Serving's command
+    line, which needs Kubernetes 1.29 or later. Elsewhere, or without an image,
     ``command`` starts it: the words of ``aerotrain.contract.serving_check.ServeCheckArguments``.
     Without both, it is the server for development. ``environment`` is as for ``train``; ``pod`` is
     the template of the step's only pod.

@@ -14,10 +14,10 @@ import numpy as np
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.serving_check import (
-    BESIDE,
     GRPC_PORT,
     REST_PORT,
     SERVED,
+    SIDECAR_MODEL,
     ServeCheckArguments,
 )
 from aerotrain.replica import Replica
@@ -53,7 +53,7 @@ def run(replica: Replica) -> dict[str, float]:
     arguments = ServeCheckArguments.of(replica.job.arguments)
     url, _, version = arguments.version.rstrip("/").rpartition("/")
     pipeline = url.removesuffix(f"/{FOLDER}")
-    name = BESIDE if replica.has_server else model_name(pipeline)
+    name = SIDECAR_MODEL if replica.has_server else model_name(pipeline)
     folder = replica.scratch / SERVED / name
     exchanges, tolerance = _fetch(url, version, folder)
     with _server(replica, arguments, pipeline, folder) as (ports, check):
@@ -166,16 +166,11 @@ def _compare(client: Client, exchange: Exchange, tolerance: float, title: str) -
         value = answered.get(name, answered.get("") if len(exchange.outputs) == 1 else None)
         if value is None:
             raise FinalError(f"{title}: there is no output {name!r}, only {', '.join(answered)}")
-        if not close(_like(value, expected), expected, tolerance):
+        if not close(value.astype(expected.dtype), expected, tolerance):
             raise FinalError(
                 f"{title}: the output {name!r} differs from the trained model's by more than "
                 f"{tolerance:g}: {_shown(value)} instead of {_shown(expected)}"
             )
-
-
-def _like(value: Any, expected: Any) -> Any:
-    """Numbers of JSON in the dtype of the expected ones."""
-    return value.astype(expected.dtype) if value.dtype != expected.dtype else value
 
 
 def _shown(value: Any) -> str:

@@ -8,9 +8,9 @@ from typing import ClassVar
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.options import Arguments, check_types, is_number
 
-#: A server in the pod of the check: the name of its model, the folder of models in the scratch
+#: A server as a sidecar of the check: the name of its model, the folder of models in the scratch
 #: folder, and its ports of REST and gRPC.
-BESIDE, SERVED, REST_PORT, GRPC_PORT = "model", "served", 8501, 8500
+SIDECAR_MODEL, SERVED, REST_PORT, GRPC_PORT = "model", "served", 8501, 8500
 
 #: What a command may contain in braces.
 PLACES = ("name", "folder", "rest_port", "grpc_port")

@@ -1,7 +1,7 @@
-"""The pod of ``serve_check``: TensorFlow Serving beside the replica that asks it."""
+"""The pod of ``serve_check``: TensorFlow Serving as a sidecar of the replica."""
 
 from aerotrain.contract.environment import Variable
-from aerotrain.contract.serving_check import BESIDE, GRPC_PORT, REST_PORT, SERVED
+from aerotrain.contract.serving_check import GRPC_PORT, REST_PORT, SERVED, SIDECAR_MODEL
 from aerotrain_airflow.backends.kubernetes.identity import CONTAINER
 from aerotrain_airflow.backends.kubernetes.pod import SCRATCH
 from aerotrain_airflow.backends.kubernetes.template import Template
@@ -16,7 +16,7 @@ def server_pod(image: str) -> Template:
     It is a sidecar: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/. So the
     pod ends when the replica does.
     """
-    folder = f"{SCRATCH}/{SERVED}/{BESIDE}"
+    folder = f"{SCRATCH}/{SERVED}/{SIDECAR_MODEL}"
     server = {
         "name": "server",
         "image": image,
@@ -25,7 +25,7 @@ def server_pod(image: str) -> Template:
         "args": [
             f"--port={GRPC_PORT}",
             f"--rest_api_port={REST_PORT}",
-            f"--model_name={BESIDE}",
+            f"--model_name={SIDECAR_MODEL}",
             f"--model_base_path={folder}",
             "--file_system_poll_wait_seconds=1",
         ],
@@ -42,5 +42,5 @@ def server_pod(image: str) -> Template:
             "capabilities": {"drop": ["ALL"]},
         },
     }
-    asking = {"name": CONTAINER, "env": [{"name": Variable.SERVER.value, "value": "1"}]}
-    return {"spec": {"initContainers": [server], "containers": [asking]}}
+    replica = {"name": CONTAINER, "env": [{"name": Variable.SERVER.value, "value": "1"}]}
+    return {"spec": {"initContainers": [server], "containers": [replica]}}
