@@ -11,7 +11,7 @@ from aerotrain.check import Trial, run
 from aerotrain.contract.errors import ExitCode, FinalError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.replicas import ReplicaSpec, Resources, Role
-from aerotrain.contract.steps import check_of
+from aerotrain.contract.steps import ExportArguments, check_of
 from aerotrain.contract.training import TrainArguments
 from aerotrain.replica import Replica
 from aerotrain.standalone import CHIEF
@@ -39,6 +39,7 @@ def check(digits, tmp_path):
         strategy="one_device",
         prepare=DIGITS,
         gate=(),
+        exports=(),
         **more,
     ):
         training = digits.job(
@@ -48,7 +49,7 @@ def check(digits, tmp_path):
             strategy=strategy,
             replicas=replicas,
         )
-        job = check_of(training, prepare, name="check", task="check", gate=gate)
+        job = check_of(training, prepare, name="check", task="check", gate=gate, exports=exports)
         run(Replica(job=job, name=CHIEF, attempt="1", scratch=tmp_path))
 
     return check
@@ -102,6 +103,27 @@ def scaled(features):
 def test_what_a_training_would_refuse_is_refused_before_its_data_is_prepared(check, given, message):
     with pytest.raises(FinalError, match=message):
         check(**given)
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [
+        (["litert"], "'litert': LiteRT does not have the operation [A-Z].*StringLower"),
+        (["onnx"], "'onnx': ONNX does not have the operation StringSplit"),
+    ],
+)
+def test_a_format_without_an_operation_of_the_model_is_refused_before_its_training(
+    check, formats, message
+):
+    prepare = {"source": {"kind": "python", "module": "text"}}
+    exports = [ExportArguments(model="m", data="d", formats=formats)]
+    with pytest.raises(FinalError, match=message):
+        check(model="text", prepare=prepare, exports=exports)
+
+
+def test_a_model_that_later_steps_export_in_other_formats_is_converted_first(check, capsys):
+    check(exports=[ExportArguments(model="m", data="d", formats=["onnx"], quantize="int8")])
+    assert "onnx (int8, " in capsys.readouterr().out
 
 
 def test_a_transform_that_looks_up_a_missing_column_is_told_which_there_are(check):

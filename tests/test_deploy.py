@@ -98,6 +98,18 @@ def test_the_server_of_a_model_pulls_what_is_promoted_into_the_folder_that_it_wa
     assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
 
 
+def test_an_inference_service_of_kserve_pulls_one_version_into_the_folder_that_it_serves() -> None:
+    [service] = documents("serving/flats-kserve.yaml")
+    predictor = service["spec"]["predictor"]
+    [pull], [server] = predictor["initContainers"], predictor["containers"]
+    given = parse(pull["args"][3:])
+    assert (given.command, str(given.folder), given.version) == ("pull", "/models/flats", 1)
+    assert server["name"] == "kserve-container"
+    assert "--model_base_path=/models/flats" in server["args"]
+    for each in (pull, server):
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
 def test_a_missing_permission_is_named_as_kubectl_names_it() -> None:
     assert f"{Access('get', '', 'pods', 'log')}" == "get pods/log"
     assert f"{WITH_VOLCANO[0]}" == "create podgroups of scheduling.volcano.sh"

@@ -55,6 +55,14 @@ def test_the_folder_has_the_version_that_is_served_and_no_other(pipeline, folder
     assert not puller.sync()
 
 
+def test_a_pinned_version_is_pulled_whichever_one_is_served(pipeline, folder):
+    promote(pipeline.child("serving"), 2, by="ann")
+    Puller(pipeline.url, folder, 1).sync()
+    assert content(folder) == of("1")
+    with pytest.raises(FinalError, match="version 7 cannot be pulled"):
+        Puller(pipeline.url, folder, 7).sync()
+
+
 def test_a_puller_that_was_killed_in_a_download_begins_it_again(pipeline, folder):
     (folder / ".partial-2" / "variables").mkdir(parents=True)
     (folder / ".partial-2" / "saved_model.pb").write_text("half")

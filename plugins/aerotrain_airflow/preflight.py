@@ -1,6 +1,6 @@
 """The first task of a pipeline: it checks everything that can be checked before the start."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,10 @@ from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from aerotrain.contract.errors import FinalError, SpecError, TemporaryError, counted
-from aerotrain.contract.gate import Rule
 from aerotrain.contract.job import Job
 from aerotrain.contract.names import job_name, path_segment
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.contract.steps import EvaluateArguments, check_of
+from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.store import probe
 from aerotrain_airflow.backends.launcher import choose_launcher
 from aerotrain_airflow.credentials import store_of
@@ -25,7 +24,8 @@ from aerotrain_airflow.task_try import WorkerGoneError
 #: Placeholder for the output of another task.
 _PENDING = "(another task's output)"
 
-_PLAN, _TRAIN, _EVALUATE = "aerotrain.data.prepare.plan", "aerotrain.train", "aerotrain.evaluate"
+_PLAN, _TRAIN = "aerotrain.data.prepare.plan", "aerotrain.train"
+_EVALUATE, _EXPORT = "aerotrain.evaluate", "aerotrain.export"
 
 
 class PreflightOperator(JobOperator):
@@ -86,8 +86,16 @@ class PreflightOperator(JobOperator):
             name = job_name(ti.dag_id, ti.run_id, f"{self.task_id}.{task_id}")
             task = f"{path_segment(self.task_id)}/{job.task}"
             try:
-                gate = _rules_of(jobs, task_id, context)
-                check = check_of(job, prepare, gate=gate, name=name, task=task)
+                gate = [
+                    rule
+                    for arguments in _later_arguments(_EVALUATE, jobs, task_id, context)
+                    for rule in EvaluateArguments.of(arguments).rules
+                ]
+                exports = [
+                    ExportArguments.of(arguments)
+                    for arguments in _later_arguments(_EXPORT, jobs, task_id, context)
+                ]
+                check = check_of(job, prepare, gate=gate, exports=exports, name=name, task=task)
                 self._run_check(check, context, settings)
             except FinalError as error:
                 raise FinalError(f"the check of the model of {task_id} failed: {error}") from error
@@ -151,16 +159,16 @@ def _plan_of(training: Any) -> str:
     return ""
 
 
-def _rules_of(jobs: Mapping[str, Job], training: str, context: Context) -> list[Rule]:
-    """The rules by which later tasks accept the training's model."""
-    rules: list[Rule] = []
+def _later_arguments(
+    module: str, jobs: Mapping[str, Job], training: str, context: Context
+) -> Iterator[Mapping[str, Any]]:
+    """The arguments of the later tasks of a module that take the training's model."""
     for task_id, job in jobs.items():
-        if job.module == _EVALUATE:
+        if job.module == module:
             task: Any = context["dag"].get_task(task_id)
             model = getattr(task.job["arguments"].get("model"), "operator", None)  # of an XComArg
             if model is not None and model.task_id == training:
-                rules += EvaluateArguments.of(job.arguments).rules
-    return rules
+                yield job.arguments
 
 
 def _described_ahead(task: JobOperator, context: Context, settings: Settings) -> Job:

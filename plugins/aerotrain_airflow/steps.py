@@ -211,6 +211,8 @@ def evaluate(
     first_run: str | None = None,
     on_fail: str = "fail",
     group: str | None = None,
+    model_format: str | None = None,
+    task_id: str = "evaluate",
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
@@ -221,15 +223,16 @@ def evaluate(
     version that this pipeline serves, or the URL of one. While there is none, ``first_run``
     decides: ``accept`` or ``refuse``. ``group`` is a column of which equal values belong together,
     such as a user's id. A refused model fails the task; with ``on_fail="skip"`` the task and later
-    ones are skipped, and the run succeeds. ``environment`` is as for ``train``; ``pod`` is the
-    template of the step's only pod.
+    ones are skipped, and the run succeeds. With ``model_format``, such as ``litert``, ``model``
+    is what ``export`` returned, and the version is judged in this format. ``environment`` is as for
+    ``train``; ``pod`` is the template of the step's only pod.
 
     Returns:
         The metrics by name.
     """
     rules = [at_least(metric, RunParam("threshold"))] if gate is None else list(gate)
     return JobOperator(
-        task_id="evaluate",
+        task_id=task_id,
         skip_key="skipped",
         **_WHERE,
         job={
@@ -238,6 +241,7 @@ def evaluate(
             "arguments": {
                 "model": model,
                 "data": data,
+                "model_format": model_format,
                 "gate": rules,
                 "baseline": baseline,
                 "first_run": first_run,
@@ -269,6 +273,9 @@ def export(
     *,
     keras_file: bool = True,
     records: int | None = 64,
+    formats: Sequence[str] = (),
+    quantize: str | None = None,
+    format_tolerance: float | None = None,
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
 ) -> XComArg:
@@ -278,7 +285,13 @@ def export(
     first ``records`` records of the test split. If it is None, it must for all of them, which takes
     disk space for about three times the split. With ``keras_file``, the version also has
     ``model.keras``: the model without its transform.
-    ``environment`` is as for ``train``; ``pod`` is the template of the step's only pod.
+
+    ``formats``, of ``litert`` and ``onnx``, add the model and its transform in these formats, each
+    verified on the same records in its own runtime; ``quantize="int8"`` quantizes them.
+    ``format_tolerance`` is the accepted difference of predictions: of each value 0.0001, absolute
+    or relative; of a quantized model in the mean 0.05 of the range of an output. They need the
+    extras of their names. ``environment`` is as for ``train``; ``pod`` is the template of the
+    step's only pod.
 
     Returns:
         The URL of the version.
@@ -294,6 +307,9 @@ def export(
                 "data": data,
                 "keras_file": keras_file,
                 "records": records,
+                "formats": list(formats),
+                "quantize": quantize,
+                "format_tolerance": format_tolerance,
             },
         },
     ).output

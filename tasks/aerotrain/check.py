@@ -14,6 +14,7 @@ from typing import Self
 import tensorflow as tf
 
 from aerotrain.contract.errors import AerotrainError, FinalError, SpecError
+from aerotrain.contract.formats import Format, formats_of
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.job import Job
 from aerotrain.contract.preparing import PlanArguments
@@ -27,10 +28,13 @@ from aerotrain.evaluation.gate import (
     has_metrics_of_records,
 )
 from aerotrain.replica import Replica
+from aerotrain.serving.formats.conversion import check_convertible, check_installed
+from aerotrain.serving.servable import Servable
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.hooks import callbacks_of, not_finite
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
-from aerotrain.training.input.shards import TRAIN_SPLIT, split_of
+from aerotrain.training.input.batches import batch_spec, first_records
+from aerotrain.training.input.shards import TRAIN_SPLIT, download, split_of
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import (
     check_divisible,
@@ -49,6 +53,9 @@ _STANDS_FOR = {
     "parameter_server": "one_device",
     "tpu": "one_device",
 }
+
+#: Records on which a converted model is tried.
+_CONVERTED = 32
 
 #: The most virtual devices. Replicas that share a batch are alike, so two stand for more of them.
 _LARGEST_MESH, _ALIKE = 8, 2
@@ -122,6 +129,29 @@ def run(replica: Replica) -> None:
     records = arguments.batch_size if given.prepare else None
     rules = [Rule.from_dict(each) for each in given.gate]
     _try(job, arguments, trial, replica, records, rules)
+    for each in given.exports:
+        _check_formats(formats_of("export", **each), each["quantize"], arguments, replica)
+
+
+def _check_formats(
+    formats: Sequence[Format], quantize: str | None, arguments: TrainArguments, replica: Replica
+) -> None:
+    """Convert the model, with the weights that it has before training."""
+    check_installed(formats)
+    dataset = load_dataset(arguments.data)
+    code = UserCode.load(arguments.model, arguments.data)
+    files = download(arguments.data, dataset.splits[TRAIN_SPLIT].shards[:1], replica.scratch)
+    with errors_translated(code, dataset, arguments.data, TRAIN_SPLIT, replica.scratch):
+        spec = batch_spec(dataset.schema, code.transform)
+        model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
+        servable = Servable(model, code.transform, dataset.schema)
+        check_convertible(
+            servable,
+            first_records(files, _CONVERTED),
+            formats,
+            replica.scratch / "formats",
+            quantized=quantize is not None,
+        )
 
 
 def _first_records(given: CheckArguments, records: int, replica: Replica) -> str | None:

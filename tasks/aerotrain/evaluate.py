@@ -7,6 +7,7 @@ from typing import Any
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.event_log import RUN_LOG
+from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import CARD, CARD_DATA, SERVING, Choice, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
@@ -32,7 +33,8 @@ from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.served import Served
 from aerotrain.serving.versions import model_name
-from aerotrain.store import MissingError, open_store
+from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
+from aerotrain.store.manifest import Manifest
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
 from aerotrain.training.input.shards import download, split_of
@@ -58,7 +60,8 @@ def run(replica: Replica) -> dict[str, Any]:
             does not exist; the baseline cannot be loaded, or does not fit the data.
     """
     arguments = EvaluateArguments.of(replica.job.arguments)
-    trained = ModelManifest.load(arguments.model)
+    model = arguments.model if arguments.model_format is None else trained_model_of(arguments.model)
+    trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)
     outcome, seen = evaluate(replica, arguments, trained, baseline)
     failures = [*not_finite(outcome.metrics), *outcome.failures]
@@ -80,7 +83,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "failures": failures,
         "warnings": seen.warnings,
         "passed": not failures,
-        "candidate": candidate_of(replica, arguments, trained),
+        "candidate": candidate_of(replica, arguments, model, trained),
     }
     url = f"{replica.job.prefix}/{KEY}"
     store = open_store(replica.job.prefix)
@@ -102,14 +105,28 @@ def run(replica: Replica) -> dict[str, Any]:
     return dict(outcome.metrics)
 
 
+def trained_model_of(version: str) -> str:
+    """The URL of the trained model of which an exported version was made."""
+    try:
+        about = Manifest.from_json(open_store(version).get(MANIFEST)).about
+        return str(about["model"])
+    except (MissingError, CorruptError, KeyError) as error:
+        raise FinalError(
+            f"{version} is no exported version, of which evaluate could judge a format: pass what "
+            f"export returned ({error})"
+        ) from error
+
+
 def candidate_of(
-    replica: Replica, arguments: EvaluateArguments, trained: ModelManifest
+    replica: Replica, arguments: EvaluateArguments, model: str, trained: ModelManifest
 ) -> dict[str, Any]:
     """What the model is made of, for people."""
     started = trained.started_from
+    exported = {"version": arguments.model, "format": arguments.model_format}
     return {
         "run": replica.job.run,
-        "model": arguments.model,
+        "model": model,
+        **(exported if arguments.model_format else {}),
         "module": trained.module,
         "code": trained.code,
         "hparams": ", ".join(f"{name}={value!r}" for name, value in trained.hparams.items()),
@@ -119,7 +136,7 @@ def candidate_of(
         "evaluated on": arguments.data,
         **({"started from": started["model"]} if started and started["model"] else {}),
         **trained.environment,
-        **goodput_of(arguments.model),
+        **goodput_of(model),
     }
 
 
@@ -160,6 +177,11 @@ def evaluate(
     with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
         model = trained.restore(code, batch_spec(schema, code.transform), replica.scratch)
         if not has_metrics_of_records(model):
+            if arguments.model_format is not None:
+                raise FinalError(
+                    "the model computes its metrics by batches, in its own test_step, which knows "
+                    f"no format: evaluate it without model_format={arguments.model_format!r}"
+                )
             batches = every_record(
                 files,
                 schema,
@@ -173,11 +195,19 @@ def evaluate(
         served = baseline and Served.fetched(
             baseline, replica.scratch / "baseline", schema, role="the baseline"
         )
+        exported = arguments.model_format and Served.fetched(
+            arguments.model,
+            replica.scratch / "exported",
+            schema,
+            role="the version",
+            model_format=Format(arguments.model_format),
+        )
         predictor = Predictor(
             model,
             served or None,
             schema,
             code.transform,
+            exported=exported or None,
             columns=gate.columns,
             group=arguments.group,
         )

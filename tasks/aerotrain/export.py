@@ -1,25 +1,25 @@
 """Export a trained model for TensorFlow Serving, verified by a separate process."""
 
 import hashlib
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from aerotrain.contract.errors import FinalError, TemporaryError
+from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.data.dataset import Shard, load_dataset
+from aerotrain.data.dataset import Dataset, Shard, load_dataset
 from aerotrain.replica import Replica
+from aerotrain.serving.formats.conversion import check_installed, convert
+from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.versions import FOLDER, claim_version, model_name, published_version
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
-from aerotrain.training.input.batches import batch_spec
-from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.input.batches import batch_spec, first_records
+from aerotrain.training.input.shards import TRAIN_SPLIT, download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
@@ -29,7 +29,9 @@ from aerotrain.user_code import code_identity
 KERAS_FILE = "model.keras"
 
 _VERIFIER = Path(__file__).parent / "serving" / "verify.py"
-_VERIFY_SECONDS, _PART_SECONDS = 600, 10
+
+#: The folder of records by which a model is quantized, and how many these are.
+CALIBRATION, CALIBRATED = "calibration", 256
 
 #: Records that are compared at once, so that a split of any size fits into memory.
 _CHECKED_AT_ONCE = 1024
@@ -48,24 +50,33 @@ def run(replica: Replica) -> str:
     """
     job = replica.job
     arguments = ExportArguments.of(job.arguments)
+    check_installed(arguments.other_formats)
     store, export = open_store(job.store).child(FOLDER), description(job, arguments)
     version = published_version(store, export)
     if version is None:
         saved, check = replica.scratch / "saved_model", replica.scratch / "check"
         tolerance = write(replica, arguments, saved, check)
         verify(saved, check)
+        formats = convert(
+            arguments.other_formats,
+            saved,
+            check,
+            tolerance=arguments.format_tolerance,
+            calibration=replica.scratch / CALIBRATION if arguments.quantize else None,
+        )
         version = published_version(store, export)  # another try may have been faster
     if version is not None:
         print(f"another try has published it, as version {version}", flush=True)
         return f"{store.url}/{version}"
     version = claim_version(store, export)
     about = {"model": arguments.model, "data": arguments.data, "tolerance": tolerance}
+    about |= {"formats": formats}
     publish(store, saved, str(version), about)
     print(f"published as version {version}: {store.url}/{version}", flush=True)
     return f"{store.url}/{version}"
 
 
-def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
+def description(job: Job, arguments: ExportArguments) -> dict[str, Any]:
     """The identity of the export: the same in every try, another for a retrained model."""
     trained = ModelManifest.load(arguments.model)
     weights = open_store(trained.checkpoint).get(MANIFEST)
@@ -75,6 +86,8 @@ def description(job: Job, arguments: ExportArguments) -> dict[str, str | None]:
         "code": code_identity(job.code),
         "model": arguments.model,
         "data": arguments.data,
+        "formats": [*arguments.other_formats],
+        "quantize": arguments.quantize,
         "trained": hashlib.sha256(trained.to_json().encode() + weights).hexdigest(),
     }
 
@@ -117,9 +130,21 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
             servable.save_check(examples, check / f"{number:06d}")
             if number == 0:
                 servable.save_requests(examples, saved, model_name(replica.job.store))
+        if arguments.quantize:
+            _save_calibration(servable, dataset, arguments, replica)
         if arguments.keras_file:
             save_keras_file(model, saved / KERAS_FILE)
     return servable.tolerance
+
+
+def _save_calibration(
+    servable: Servable, dataset: Dataset, arguments: ExportArguments, replica: Replica
+) -> None:
+    """Write inputs for quantization: records that the model was trained on, if there are any."""
+    name = TRAIN_SPLIT if TRAIN_SPLIT in dataset.splits else arguments.split
+    shards = enough(split_of(dataset, name).shards, CALIBRATED)
+    files = download(arguments.data, shards, replica.scratch)
+    servable.save_inputs(first_records(files, CALIBRATED), replica.scratch / CALIBRATION)
 
 
 def enough(shards: Sequence[Shard], records: int) -> list[Shard]:
@@ -138,26 +163,10 @@ def verify(saved: Path, check: Path) -> None:
     Raises:
         FinalError: it does not load, or its predictions differ from those in ``check``.
     """
-    # -P: without it Python would put our folder first on the import path.
-    done = subprocess.run(
-        [sys.executable, "-P", str(_VERIFIER), str(saved), str(check)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_VERIFY_SECONDS + _PART_SECONDS * len(list(check.iterdir())),
-        check=False,
-    )
-    if done.returncode < 0:
-        raise TemporaryError(
-            f"the process that verifies the export was ended by signal {-done.returncode}; "
-            "if it had too little memory, give the job more"
-        )
-    last = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode:
-        print(done.stdout, flush=True)
+    try:
+        print(last_line([str(_VERIFIER), str(saved), str(check)], seconds_for(check)), flush=True)
+    except FinalError as error:
         raise FinalError(
-            f"the exported model is not the trained one, nothing was published: {last}; check "
+            f"the exported model is not the trained one, nothing was published: {error}; check "
             "whether the model or its transform keeps state outside of TensorFlow's variables"
-        )
-    print(last, flush=True)
+        ) from None

@@ -112,6 +112,9 @@ def _add_pull(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder that TensorFlow Serving watches")
     parser.add_argument("--poll", type=float, default=2.0, help="seconds between two looks (2)")
     parser.add_argument("--once", action="store_true", help="end when the folder has the version")
+    parser.add_argument(
+        "--version", type=int, help="pull this version once, whichever one is served"
+    )
 
 
 def _pull(given: Namespace) -> None:
@@ -120,8 +123,8 @@ def _pull(given: Namespace) -> None:
 
     # The first process of a container has no default handler, so Kubernetes would wait 30 s.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    puller = Puller(given.store, given.folder)
-    if given.once:
+    puller = Puller(given.store, given.folder, given.version)
+    if given.once or given.version:
         puller.sync()
     else:
         follow(puller, poll=given.poll)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.formats import Format, formats_of
 from aerotrain.contract.gate import SERVING, Choice, Kind, Rule, check_gate
 from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Arguments, check_types, is_number
@@ -30,7 +31,8 @@ class CheckArguments(Arguments):
     ``job`` describes the training. ``prepare`` are the arguments of ``PlanArguments`` for data that
     are not prepared yet: the training is tried on the first records of their source. Where it is
     empty, it is tried on the data set that the training names. ``gate`` has the rules of a later
-    step, which name metrics of the model and columns of the data.
+    step, which name metrics of the model and columns of the data. ``exports`` are ``formats`` and
+    ``quantize`` of later exports: the model is converted to these before it is trained.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -41,13 +43,20 @@ class CheckArguments(Arguments):
     job: Mapping[str, Any]
     prepare: Mapping[str, Any] = field(default_factory=dict)
     gate: Sequence[Mapping[str, Any]] = ()
+    exports: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         check_types(self, job=Mapping, prepare=Mapping)
 
 
 def check_of(
-    training: Job, prepare: Mapping[str, Any], *, name: str, task: str, gate: Sequence[Rule] = ()
+    training: Job,
+    prepare: Mapping[str, Any],
+    *,
+    name: str,
+    task: str,
+    gate: Sequence[Rule] = (),
+    exports: Sequence["ExportArguments"] = (),
 ) -> Job:
     """The job that checks a training: one replica with the chief's environment, without devices.
 
@@ -68,6 +77,11 @@ def check_of(
             "job": json.loads(described.to_json()),
             "prepare": dict(prepare),
             "gate": [rule.to_dict() for rule in gate],
+            "exports": [
+                {"formats": [*each.other_formats], "quantize": each.quantize}
+                for each in exports
+                if each.other_formats
+            ],
         },
         deadlines=Deadlines(start=_CHECK_SECONDS, run=_CHECK_SECONDS),
         restarts=Restarts(**{each.name: 0 for each in fields(Restarts)}),
@@ -78,7 +92,8 @@ def check_of(
 class EvaluateArguments(Arguments):
     """Evaluate the model of the training ``model`` on one split of the data set ``data``.
 
-    ``model`` is the URL of the training's folder, or of ``model.json`` in it.
+    ``model`` is the URL of the training's folder, or of ``model.json`` in it. With
+    ``model_format``, it is the URL of an exported version, which is judged in this format.
 
     ``thresholds`` maps names of metrics to the lowest accepted value. ``gate`` has other rules, as
     ``aerotrain.contract.gate`` describes them. A rule ``no_worse`` compares the model with
@@ -97,6 +112,7 @@ class EvaluateArguments(Arguments):
     model: str
     data: str
     split: str = "test"
+    model_format: str | None = None
     batch_size: int = 256
     thresholds: Mapping[str, float] = field(default_factory=dict)
     gate: Sequence[Mapping[str, Any]] = ()
@@ -108,6 +124,11 @@ class EvaluateArguments(Arguments):
     def __post_init__(self) -> None:
         check_types(self, model=str, data=str, split=str, batch_size=int, thresholds=Mapping)
         check_types(self, baseline=str)
+        if self.model_format not in (None, *Format):
+            raise SpecError(
+                f"model_format of evaluate must be one of {', '.join(Format)}, "
+                f"got {self.model_format!r}"
+            )
         if self.batch_size < 1:
             raise SpecError(f"batch_size of evaluate must be 1 or more, got {self.batch_size}")
         for metric, least in self.thresholds.items():
@@ -155,6 +176,12 @@ class ExportArguments(Arguments):
     records of the split, or for all of them if it is None. With ``keras_file``, the file
     ``model.keras`` is written next to the SavedModel.
 
+    ``formats`` are other formats of the same version, ``litert`` and ``onnx``: with the transform
+    inside, and verified on the same records in their own runtime. With ``quantize`` ``int8``, their
+    weights and activations are integers of 8 bits. ``format_tolerance`` is the accepted difference
+    of their predictions: of each value, absolute or relative, by default 0.0001; with ``quantize``
+    of the mean difference of an output, relative to its range, by default 0.05.
+
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
     """
@@ -166,6 +193,9 @@ class ExportArguments(Arguments):
     split: str = "test"
     records: int | None = 64
     keras_file: bool = True
+    formats: Sequence[str] = ()
+    quantize: str | None = None
+    format_tolerance: float | None = None
 
     def __post_init__(self) -> None:
         check_types(self, model=str, data=str, split=str, records=(int, type(None)))
@@ -173,6 +203,15 @@ class ExportArguments(Arguments):
             raise SpecError(f"keras_file of export must be true or false, got {self.keras_file!r}")
         if self.records is not None and self.records < 1:
             raise SpecError(f"records of export must be 1 or more, got {self.records}")
+        formats_of("export", self.formats, self.quantize)
+        given = self.format_tolerance
+        if given is not None and not (is_number(given) and given >= 0):
+            raise SpecError(f"format_tolerance of export must be zero or more, got {given!r}")
+
+    @property
+    def other_formats(self) -> list[Format]:
+        """The formats besides the SavedModel."""
+        return formats_of("export", self.formats, self.quantize)
 
 
 #: The arguments of every module of aerotrain that a job may run.

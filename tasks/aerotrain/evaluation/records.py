@@ -50,6 +50,8 @@ class Block:
 class Predictor:
     """Computes the predictions of a trained model, and of a baseline, for serialized records.
 
+    The predictions of ``exported``, if given, stand for those of the trained model.
+
     ``group`` is the column of which equal values are records that depend on each other, so that
     they are in one group. Without it, consecutive records, whose order is random, are in different
     ones.
@@ -62,10 +64,12 @@ class Predictor:
         schema: Schema,
         transform: Transform,
         *,
+        exported: Served | None = None,
         columns: Sequence[str],
         group: str | None,
     ) -> None:
         self._model = model
+        self._exported = exported
         self._baseline = baseline
         self._schema = schema
         self._transform = tensorflow2.converted(transform)
@@ -96,7 +100,8 @@ class Predictor:
     def _inputs(self, features: dict[str, tf.Tensor]) -> Any:
         """What the models take, and all else that belongs to a batch of records."""
         x, y, weight = keras.utils.unpack_x_y_sample_weight(self._transform(dict(features)))
-        raw = {} if self._baseline is None else {n: features[n] for n in self._baseline.columns}
+        read = {name for each in (self._exported, self._baseline) if each for name in each.columns}
+        raw = {name: features[name] for name in read}
         others = {"y": y, "columns": {name: features[name] for name in self._columns}}
         if weight is not None:
             others["weight"] = weight
@@ -115,9 +120,9 @@ class Predictor:
         masks = keras3.masks_of(predictions[CANDIDATE])
         # Those of weights and of this call. ``evaluate`` adds them to the loss of the batch.
         added = tf.add_n([tf.zeros([]), *(tf.cast(e, tf.float32) for e in self._model.losses)])
-        if self._baseline is not None:
-            outputs = self._baseline.predict(raw)
-            predictions[BASELINE] = self._baseline.like(outputs, predictions[CANDIDATE])
+        for name, model in ((BASELINE, self._baseline), (CANDIDATE, self._exported)):
+            if model is not None:
+                predictions[name] = model.like(model.predict(raw), predictions[CANDIDATE])
         records = tf.shape(tf.nest.flatten(predictions)[0])[:1]
         added_loss = tf.fill(records, added)
         return {"predictions": predictions, "added_loss": added_loss, "masks": masks}

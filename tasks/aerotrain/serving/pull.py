@@ -26,9 +26,13 @@ _PARTIAL = ".partial-"
 
 
 class Puller:
-    """Keeps ``folder`` as the version that the pipeline with the store ``pipeline`` serves."""
+    """Keeps ``folder`` as the version that the pipeline with the store ``pipeline`` serves.
 
-    def __init__(self, pipeline: str, folder: Path) -> None:
+    With ``pinned``, it is that version, whatever is served.
+    """
+
+    def __init__(self, pipeline: str, folder: Path, pinned: int | None = None) -> None:
+        self._pinned = pinned
         self._store = open_store(f"{pipeline.rstrip('/').removesuffix(f'/{FOLDER}')}/{FOLDER}")
         self._folder = folder
         self._tag: str | None = None
@@ -46,10 +50,10 @@ class Puller:
             FinalError: no version is served, or it is damaged.
             TemporaryError: the store is unavailable; the folder stays as it is.
         """
-        tag = tag_of(self._store)
+        tag = None if self._pinned else tag_of(self._store)
         if tag is not None and tag == self._tag:
             return False
-        number = served_number(self._store)
+        number = self._pinned or served_number(self._store)
         if number is None:
             raise FinalError(f"{self._store.url} has no version yet: export one")
         version = str(number)

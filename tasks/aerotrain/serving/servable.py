@@ -110,8 +110,7 @@ class Servable:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tolerance").write_text(str(tolerance))
         _write(folder / "examples", examples)
-        for name, input_name in input_names(self.needed).items():
-            _write(folder / "inputs" / input_name, features[name])
+        self.save_inputs(examples, folder)
         outputs = self._from_saved_state(features)
         again = self._from_saved_state(features)
         self._check_repeatable(
@@ -121,6 +120,12 @@ class Servable:
         )
         for name, value in outputs.items():
             _write(folder / "outputs" / name, value)
+
+    def save_inputs(self, examples: tf.Tensor, folder: Path) -> None:
+        """Write the inputs of the signature for real records, a tensor each."""
+        features = parse(examples, self._schema)
+        for name, input_name in input_names(self.needed).items():
+            _write(folder / "inputs" / input_name, features[name])
 
     def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> None:
         """Write requests of real records, with their predictions, next to the SavedModel."""

@@ -1,13 +1,15 @@
 """An exported model as a serving system loads it: from columns to predictions, without Keras."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.formats import Format
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.serving.formats.converter import Runtime, runtime
 from aerotrain.serving.servable import Features, Outputs
 from aerotrain.serving.signature import Signature
 from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, open_store
@@ -16,13 +18,16 @@ from aerotrain.store import CorruptError, MissingError, StoreRefused, fetch, ope
 class Served:
     """The signature ``serving_default`` of an exported model, for the columns of a data set.
 
-    ``title`` says in messages which model it is.
+    ``title`` says in messages which model it is. Of the formats in ``folder``, the one that
+    ``model_format`` names is run.
 
     Raises:
         FinalError: it cannot be loaded, or needs a column that the data set does not have.
     """
 
-    def __init__(self, title: str, folder: Path, schema: Schema) -> None:
+    def __init__(
+        self, title: str, folder: Path, schema: Schema, model_format: Format = Format.SAVEDMODEL
+    ) -> None:
         self.title = title
         try:
             # Kept, because its functions do not keep its variables.
@@ -43,9 +48,24 @@ class Served:
                     f"{title} takes {column!r} as {inputs[name]}, and the data has "
                     f"{schema[column]}; name another model"
                 )
+        self._function: Callable[..., Outputs] = self._signature
+        if model_format != Format.SAVEDMODEL:
+            if not (file := folder / model_format.file).exists():
+                raise FinalError(
+                    f"{title} has no {model_format}: export it with formats=['{model_format}']"
+                )
+            self._function = self._in_runtime(runtime(model_format, file))
 
     @classmethod
-    def fetched(cls, url: str, folder: Path, schema: Schema, *, role: str) -> Self:
+    def fetched(
+        cls,
+        url: str,
+        folder: Path,
+        schema: Schema,
+        *,
+        role: str,
+        model_format: Format = Format.SAVEDMODEL,
+    ) -> Self:
         """The model at ``url`` of a store, downloaded into ``folder``; messages call it ``role``.
 
         Raises:
@@ -57,7 +77,7 @@ class Served:
             fetch(open_store(parent), version, folder)
         except (MissingError, CorruptError, StoreRefused) as error:
             raise FinalError(f"{title} cannot be loaded: {error}") from error
-        return cls(title, folder, schema)
+        return cls(title, folder, schema, model_format)
 
     @property
     def columns(self) -> Collection[str]:
@@ -66,7 +86,24 @@ class Served:
 
     def predict(self, features: Features) -> Outputs:
         """The outputs by name for a batch of the features ``columns``."""
-        return dict(self._signature(**{n: features[c] for n, c in self._columns.items()}))
+        return dict(self._function(**{n: features[c] for n, c in self._columns.items()}))
+
+    def _in_runtime(self, model: Runtime) -> Callable[..., Outputs]:
+        """A function like the signature, which runs the model of another format."""
+        outputs = self._signature.structured_outputs
+        dtypes = [each.dtype for each in outputs.values()]
+
+        def predict(**inputs: tf.Tensor) -> Outputs:
+            def run(*values: Any) -> list[Any]:
+                found = model.predict(dict(zip(inputs, values, strict=True)))
+                return [found[name] for name in outputs]
+
+            found = tf.numpy_function(run, [*inputs.values()], dtypes, stateful=False)
+            for value, expected in zip(found, outputs.values(), strict=True):
+                value.set_shape(expected.shape)
+            return dict(zip(outputs, found, strict=True))
+
+        return predict
 
     def like(self, outputs: Outputs, structure: Any) -> Any:
         """The outputs in the structure of another model's predictions.

@@ -20,10 +20,28 @@ def verify(saved: Path, check: Path) -> list[str]:
 
     loaded = tf.saved_model.load(str(saved))  # its functions do not keep its variables
     signatures = loaded.signatures
-    parts = [check] if (check / "examples").exists() else sorted(check.iterdir())
     return list(
-        dict.fromkeys(each for part in parts for each in _differences(tf, signatures, part))
+        dict.fromkeys(each for part in parts(check) for each in _differences(tf, signatures, part))
     )
+
+
+def parts(check: Path) -> list[Path]:
+    """The folders of tensors in ``check``, in order."""
+    return [check] if (check / "examples").exists() else sorted(check.iterdir())
+
+
+def arrays(folder: Path) -> dict[str, Any]:
+    """The arrays by name of the tensors in a folder."""
+    import tensorflow as tf
+    from tensorflow.core.framework import tensor_pb2
+
+    return {
+        file.relative_to(folder).as_posix(): tf.make_ndarray(
+            tensor_pb2.TensorProto.FromString(file.read_bytes())
+        )
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def _differences(tf: Any, signatures: Any, check: Path) -> Iterator[str]:

@@ -1,0 +1,62 @@
+"""Convert a SavedModel to LiteRT (https://ai.google.dev/edge/litert), and run the result."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.serving.protocol import SIGNATURE, Arrays
+
+#: What the converter says of operations that LiteRT does not have.
+_LACKING = re.compile(r"(?:TF Select|Custom) ops: ([\w, ]+)|'tf\.(\w+)' op")
+
+
+def convert(saved: Path, file: Path, calibration: Sequence[Arrays]) -> None:
+    """Write the signature ``serving_default`` of a SavedModel to ``file``.
+
+    With ``calibration``, inputs of single records, weights and activations are int8 where LiteRT
+    has such an operation; inputs and outputs keep their dtypes:
+    https://ai.google.dev/edge/litert/models/post_training_quantization
+
+    Raises:
+        FinalError: the model cannot be converted; the message names the operations.
+    """
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(saved), signature_keys=[SIGNATURE])
+    if calibration:
+
+        def records() -> Iterator[tuple[str, Arrays]]:
+            return ((SIGNATURE, each) for each in calibration)
+
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = records
+    try:
+        content = converter.convert()
+    except Exception as error:
+        raise FinalError(_sentence(str(error))) from error
+    file.write_bytes(content)
+
+
+def _sentence(error: str) -> str:
+    found = {name for each in _LACKING.findall(error) for name in re.split(r", *", "".join(each))}
+    if found:
+        return (
+            f"LiteRT does not have the operation {', '.join(sorted(found))} in the form that the "
+            "model or its transform uses"
+        )
+    return f"the model cannot be converted to LiteRT: {error.strip().partition(chr(10))[0]}"
+
+
+class Runtime:
+    """A converted model in LiteRT's interpreter."""
+
+    def __init__(self, file: Path) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        self._interpreter = Interpreter(model_path=str(file))  # the runner does not keep it
+        self._runner = self._interpreter.get_signature_runner(SIGNATURE)
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        """The outputs by name of a batch of inputs."""
+        return dict(self._runner(**inputs))

@@ -1,0 +1,103 @@
+"""Convert a SavedModel to ONNX by tf2onnx, and run the result by ONNX Runtime."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aerotrain.contract.errors import FinalError
+from aerotrain.serving.protocol import SIGNATURE, Arrays
+
+#: The newest operator set that tf2onnx writes.
+_OPSET = 18
+
+
+def convert(saved: Path, file: Path, calibration: Sequence[Arrays]) -> None:
+    """Write the signature ``serving_default`` of a SavedModel to ``file``.
+
+    With ``calibration``, inputs of single records, weights and activations are int8 (QDQ):
+    https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+
+    Raises:
+        FinalError: the model cannot be converted; the message names the operations.
+    """
+    target = file.with_suffix(".float.onnx") if calibration else file
+    # Only tf2onnx's command converts the tables of a SavedModel.
+    command = [sys.executable, "-P", "-m", "tf2onnx.convert", "--saved-model", str(saved)]
+    command += ["--signature_def", SIGNATURE, "--opset", str(_OPSET), "--output", str(target)]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode or not target.exists():
+        last = done.stdout.strip().rpartition("\n")[2]
+        raise FinalError(f"the model cannot be converted to ONNX: {last}")
+    _check_operators(target)
+    if calibration:
+        _quantize(target, file, calibration)
+        target.unlink()
+
+
+def _check_operators(file: Path) -> None:
+    """Raise ``FinalError`` if a node has no operator of ONNX: tf2onnx only logs that."""
+    import onnx
+
+    nodes = list(onnx.load(str(file)).graph.node)
+    names = {node.op_type for node in nodes if not onnx.defs.has(node.op_type, node.domain)}
+    if names:
+        raise FinalError(
+            f"ONNX does not have the operation {', '.join(sorted(names))} of the model or its "
+            "transform"
+        )
+
+
+def _quantize(source: Path, target: Path, calibration: Sequence[Arrays]) -> None:
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Records(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._records: Iterator[Arrays] = map(_fed, calibration)
+
+        def get_next(self) -> Arrays | None:
+            return next(self._records, None)
+
+    prepared = source.with_suffix(".prepared.onnx")
+    try:
+        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+        quantize_static(
+            str(prepared), str(target), Records(), quant_format=QuantFormat.QDQ, per_channel=True
+        )
+    except Exception as error:
+        raise FinalError(f"ONNX Runtime cannot quantize the model: {error}") from error
+    finally:
+        prepared.unlink(missing_ok=True)
+
+
+class Runtime:
+    """A converted model in ONNX Runtime."""
+
+    def __init__(self, file: Path) -> None:
+        import onnxruntime
+
+        self._session: Any = onnxruntime.InferenceSession(str(file))
+        self._outputs = [each.name for each in self._session.get_outputs()]
+
+    def predict(self, inputs: Arrays) -> Arrays:
+        """The outputs by name of a batch of inputs."""
+        return dict(zip(self._outputs, self._session.run(None, _fed(inputs)), strict=True))
+
+
+def _fed(inputs: Arrays) -> Arrays:
+    """The inputs as ONNX Runtime takes them: text as ``str``."""
+    return {
+        name: np.vectorize(bytes.decode, otypes=[object])(each) if each.dtype == object else each
+        for name, each in inputs.items()
+    }

@@ -1,0 +1,158 @@
+"""Exports in other formats: verified in their own runtimes, judged as the SavedModel, refused."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aerotrain import evaluate, export
+from aerotrain.contract.errors import FinalError, SpecError
+from aerotrain.contract.formats import Format
+from aerotrain.contract.steps import ExportArguments
+from aerotrain.data.dataset import load_dataset
+from aerotrain.serving.formats.conversion import check_installed
+from aerotrain.serving.formats.converter import compare, runtime
+from aerotrain.store import MANIFEST, fetch, open_store
+from aerotrain.training.input.batches import first_records, parse
+from aerotrain.training.input.shards import download
+
+pytestmark = pytest.mark.process
+
+FORMATS = ["litert", "onnx"]
+
+
+@pytest.fixture(scope="module")
+def quantized(digits, trained):
+    """The URL of a version of the digits in all formats, in integers of 8 bits."""
+    arguments = {"model": trained, "data": digits.data, "formats": FORMATS, "quantize": "int8"}
+    return export.run(digits.replica("export", "quantized", **arguments, records=None))
+
+
+@pytest.fixture(scope="module")
+def tested(digits):
+    """The scans and labels of the test split."""
+    dataset = load_dataset(digits.data)
+    files = download(digits.data, dataset.splits["test"].shards, digits.folder)
+    features = parse(first_records(files, 10_000), dataset.schema)
+    return features["image"].numpy(), features["label"].numpy()
+
+
+def about(version):
+    return json.loads(open_store(version).get(MANIFEST))["about"]["formats"]
+
+
+def test_each_format_predicts_from_raw_columns_in_its_own_runtime(
+    digits, trained, tested, tmp_path
+):
+    digits = replace(digits, folder=tmp_path)
+    version = export.run(
+        digits.replica("export", "float", model=trained, data=digits.data, formats=FORMATS)
+    )
+    parent, _, number = version.rpartition("/")
+    fetch(open_store(parent), number, tmp_path / number)
+    images, labels = tested
+    predictions = {
+        name: runtime(Format(name), tmp_path / number / Format(name).file).predict(
+            {"image": images}
+        )["predictions"]
+        for name in FORMATS
+    }
+    assert np.abs(predictions["litert"] - predictions["onnx"]).max() < 1e-4
+    assert (predictions["onnx"].argmax(axis=1) == labels).mean() > 0.8
+    for name, known in about(version).items():
+        assert known["file"] == Format(name).file
+        assert known["bytes"] == (tmp_path / number / known["file"]).stat().st_size
+        assert (known["numbers"], known["tolerance"], known["same_class"]) == ("float", 1e-4, 1.0)
+
+
+def test_quantized_formats_are_smaller_and_have_a_known_difference(quantized):
+    known = about(quantized)
+    assert list(known) == FORMATS
+    for each in known.values():
+        assert (each["numbers"], each["tolerance"]) == ("int8", 0.05)
+        assert 0 < each["mean_difference"] < 0.05
+        assert each["mean_difference"] < each["largest_difference"]
+        assert each["same_class"] > 0.9
+        assert each["records"] > 100
+
+
+def test_a_tolerance_that_a_quantized_model_does_not_meet_prevents_its_publication(
+    digits, trained, tmp_path
+):
+    digits = replace(digits, folder=tmp_path)
+    replica = digits.replica(
+        "export",
+        "strict",
+        model=trained,
+        data=digits.data,
+        formats=["litert"],
+        quantize="int8",
+        format_tolerance=1e-6,
+    )
+    with pytest.raises(FinalError, match=r"'litert'.*differ from.*tolerance of 1e-06"):
+        export.run(replica)
+    assert [*open_store(digits.store).child("serving").list()] == []
+
+
+def test_a_gate_holds_for_the_format_that_it_names(digits, quantized, tested):
+    judged = {"model": quantized, "data": digits.data, "model_format": "onnx"}
+    replica = digits.replica("evaluate", "judged", **judged, thresholds={"accuracy": 0.8})
+    found = evaluate.run(replica)
+    parent, _, number = quantized.rpartition("/")
+    fetch(open_store(parent), number, digits.folder / "quantized")
+    images, labels = tested
+    model = runtime(Format.ONNX, digits.folder / "quantized" / "model.onnx")
+    right = model.predict({"image": images})["predictions"].argmax(axis=1) == labels
+    assert found["accuracy"] == pytest.approx(right.mean())
+    document = json.loads(open_store(replica.job.prefix).get("metrics.json"))
+    assert document["candidate"]["format"] == "onnx"
+    assert document["candidate"]["version"] == quantized
+    replica = digits.replica("evaluate", "refused", **judged, thresholds={"accuracy": 1.0})
+    with pytest.raises(FinalError, match="below the threshold of 1"):
+        evaluate.run(replica)
+
+
+def test_a_gate_for_a_format_that_the_version_does_not_have_is_refused(digits, trained):
+    version = export.run(digits.replica("export", "plain", model=trained, data=digits.data))
+    asked = {"data": digits.data, "model_format": "litert"}
+    with pytest.raises(FinalError, match=r"has no litert: export it with formats=\['litert'\]"):
+        evaluate.run(digits.replica("evaluate", "lacking", model=version, **asked))
+    with pytest.raises(FinalError, match="is no exported version, of which evaluate could judge"):
+        evaluate.run(digits.replica("evaluate", "trained", model=trained, **asked))
+
+
+def test_a_format_whose_package_is_missing_is_refused_with_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    check_installed([Format.LITERT])
+    with pytest.raises(FinalError, match=r"needs the package onnxruntime.*aerotrain\[onnx\]"):
+        check_installed([Format.ONNX])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"formats": ["lite-rt"]}, "'lite-rt', did you mean 'litert'"),
+        ({"formats": "onnx"}, "must be a list"),
+        ({"formats": ["onnx"], "quantize": "int4"}, "quantize of export must be 'int8' or null"),
+        ({"formats": ["savedmodel"], "quantize": "int8"}, "the SavedModel is not quantized"),
+        ({"formats": ["onnx"], "format_tolerance": -1}, "must be zero or more, got -1"),
+    ],
+)
+def test_formats_are_checked_before_anything_starts(given, message):
+    with pytest.raises(SpecError, match=message):
+        ExportArguments.of({"model": "m", "data": "d", **given})
+
+
+def test_a_difference_is_measured_in_the_range_of_an_output():
+    expected = [{"p": np.array([[0.0, 10.0], [10.0, 0.0]]), "q": np.array([1.0, 1.0])}]
+    given = [{"p": np.array([[1.0, 10.0], [4.0, 6.0]]), "q": np.array([1.0, 1.5])}]
+    found = compare(expected, given, 0.5, quantized=True)
+    assert (found.records, found.same_class) == (2, 0.5)
+    assert found.mean_difference == pytest.approx((0.1 + 0 + 0.6 + 0.6) / 4)
+    assert found.largest_difference == pytest.approx(0.6)
+    with pytest.raises(FinalError, match="'p', 'q' differ"):
+        compare(expected, given, 0.01, quantized=False)
+    with pytest.raises(FinalError, match="no output 'q', only p"):
+        compare(expected, [{"p": given[0]["p"]}], 0.5, quantized=True)
