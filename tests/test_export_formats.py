@@ -119,7 +119,7 @@ def test_a_gate_for_a_format_that_the_version_does_not_have_is_refused(digits, t
     asked = {"data": digits.data, "model_format": "litert"}
     with pytest.raises(FinalError, match=r"has no litert: export it with formats=\['litert'\]"):
         evaluate.run(digits.replica("evaluate", "lacking", model=version, **asked))
-    with pytest.raises(FinalError, match="is no exported version, of which evaluate could judge"):
+    with pytest.raises(SpecError, match="judges an exported version: pass what export returned"):
         evaluate.run(digits.replica("evaluate", "trained", model=trained, **asked))
 
 

@@ -108,13 +108,9 @@ def run(replica: Replica) -> dict[str, Any]:
 def trained_model_of(version: str) -> str:
     """The URL of the trained model of which an exported version was made."""
     try:
-        about = Manifest.from_json(open_store(version).get(MANIFEST)).about
-        return str(about["model"])
-    except (MissingError, CorruptError, KeyError) as error:
-        raise FinalError(
-            f"{version} is no exported version, of which evaluate could judge a format: pass what "
-            f"export returned ({error})"
-        ) from error
+        return str(Manifest.from_json(open_store(version).get(MANIFEST)).about["model"])
+    except (MissingError, CorruptError) as error:
+        raise FinalError(f"the version {version} cannot be loaded: {error}") from error
 
 
 def candidate_of(

@@ -70,7 +70,7 @@ def run(replica: Replica) -> str:
         return f"{store.url}/{version}"
     version = claim_version(store, export)
     about = {"model": arguments.model, "data": arguments.data, "tolerance": tolerance}
-    about |= {"formats": formats}
+    about |= {"formats": formats} if formats else {}
     publish(store, saved, str(version), about)
     print(f"published as version {version}: {store.url}/{version}", flush=True)
     return f"{store.url}/{version}"

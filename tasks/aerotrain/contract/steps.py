@@ -129,6 +129,11 @@ class EvaluateArguments(Arguments):
                 f"model_format of evaluate must be one of {', '.join(Format)}, "
                 f"got {self.model_format!r}"
             )
+        if self.model_format and not self.model.rstrip("/").rpartition("/")[2].isdigit():
+            raise SpecError(
+                "evaluate with model_format judges an exported version: pass what export returned, "
+                f"got {self.model!r}"
+            )
         if self.batch_size < 1:
             raise SpecError(f"batch_size of evaluate must be 1 or more, got {self.batch_size}")
         for metric, least in self.thresholds.items():
