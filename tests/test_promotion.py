@@ -1,12 +1,13 @@
 """The steps by which Airflow promotes a version of a pipeline, and rolls back."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from aerotrain.serving.alias import alias_of
@@ -28,7 +29,13 @@ def versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def context() -> Any:
-    run = SimpleNamespace(dag_id="flats", run_id="manual", triggering_user_name="ann")
+    run = SimpleNamespace(
+        dag_id="flats",
+        run_id="manual",
+        triggering_user_name="ann",
+        data_interval_end=None,
+        logical_date=None,
+    )
     return {
         "ti": SimpleNamespace(dag_id="flats"),
         "dag_run": run,
@@ -58,6 +65,26 @@ def test_a_number_is_a_version_of_the_named_pipeline_and_a_rollback_returns(
         PromoteOperator(task_id="promote", version=version, pipeline="flats").execute(context)
     rollback = RollbackOperator(task_id="rollback", pipeline="flats", reason="slow")
     assert rollback.execute(context) == f"{versions.url}/1"
+
+
+def test_a_run_of_an_earlier_date_leaves_what_is_served_by_a_run_of_a_later_one(
+    versions: Store, context: Any
+) -> None:
+    def promoted(version: int, day: int | None, **more: Any) -> str:
+        context["dag_run"].logical_date = day and datetime(2026, 11, day, tzinfo=UTC)
+        given = {"version": f"{versions.url}/{version}", **more}
+        return PromoteOperator(task_id="promote", **given).execute(context)
+
+    assert promoted(2, 20).endswith("/2")
+    with pytest.raises(AirflowSkipException, match=r"until 2026-11-19.*version 2, which is served"):
+        promoted(3, 19)
+    assert promoted(1, 21).endswith("/1")  # exported before it, of later data
+    assert promoted(3, 19, older=True).endswith("/3")
+    with pytest.raises(AirflowFailException, match="version 2 is older than version 3"):
+        promoted(2, None)
+    context["dag_run"].data_interval_end = datetime(2026, 11, 18, tzinfo=UTC)
+    with pytest.raises(AirflowSkipException, match="until 2026-11-18"):
+        promoted(2, 30)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ They change one small object in the store, from the task's own process.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowSkipException
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.names import path_segment
-from aerotrain.serving.alias import Alias, promote, rollback
+from aerotrain.serving.alias import Alias, OlderError, promote, rollback
 from aerotrain.serving.versions import FOLDER
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.failures import translated
@@ -28,11 +30,14 @@ class PromoteOperator(BaseOperator):
         reason: why, for the history.
         older: whether a version may be older than the served one.
 
-    All of these are templated. An event of each asset in ``outlets`` has the version, its URL and
-    the metrics, so that other DAGs can start when a model is served.
+    All of these are templated. A version that this run exported is of the data until the end of the
+    run's data interval, or its logical date. If that is before the date of the served version, as
+    in a backfill, the task is skipped. An event of each asset in ``outlets`` has the version, its
+    URL and the metrics, so that other DAGs can start when a model is served.
 
     Raises:
         AirflowFailException: the version is not complete, or older than the served one.
+        AirflowSkipException: it is of older data than the served one.
     """
 
     template_fields: Sequence[str] = ("version", "pipeline", "metrics", "reason", "older")
@@ -65,14 +70,21 @@ class PromoteOperator(BaseOperator):
                     "no version is given" if self.version is None else f"{self.version!r} is none"
                 )
                 raise FinalError(f"{given}: give the number of a version, or its URL")
-            alias = promote(
-                store_of(url, settings),
-                int(number),
-                by=changed_by(context),
-                reason=self.reason or "",
-                metrics=dict(self.metrics or {}),
-                older=bool(self.older),
-            )
+            until = data_until(context) if folder else None
+            try:
+                alias = promote(
+                    store_of(url, settings),
+                    int(number),
+                    by=changed_by(context),
+                    reason=self.reason or "",
+                    metrics=dict(self.metrics or {}),
+                    until=until,
+                    older=bool(self.older),
+                )
+            except OlderError as error:
+                if until is None:
+                    raise
+                raise AirflowSkipException(f"skipped: {error}") from None
         return _served(self, context, url, alias)
 
 
@@ -106,6 +118,12 @@ def versions_of(pipeline: str | None, context: Context, settings: Settings) -> s
     """The URL of the folder of the versions of a DAG, by default of the running one."""
     dag = pipeline or context["ti"].dag_id
     return f"{settings.store}/{path_segment(dag)}/{FOLDER}"
+
+
+def data_until(context: Context) -> datetime | None:
+    """The time until which the data of a run are; None for a run without a date."""
+    run: Any = context["dag_run"]
+    return run.data_interval_end or run.logical_date
 
 
 def changed_by(context: Context) -> str:

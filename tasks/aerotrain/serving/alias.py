@@ -26,7 +26,8 @@ class Change:
     """One change of the alias: to ``version`` from ``previous``, which is None for the first.
 
     ``by`` is a person or a run, ``at`` an ISO 8601 time, ``reason`` what they say, and ``metrics``
-    those with which the model was accepted.
+    those with which the model was accepted. ``until`` is the ISO 8601 time until which its data
+    are, if the run says one.
     """
 
     action: str
@@ -36,6 +37,11 @@ class Change:
     by: str
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    until: str | None = None
+
+
+class OlderError(FinalError):
+    """A version is older than the served one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,12 @@ class Alias:
 
     version: int
     history: tuple[Change, ...]
+
+    @property
+    def until(self) -> str | None:
+        """The time until which the data of the served version are, if that is known."""
+        known = [each.until for each in self.history if each.version == self.version]
+        return next((each for each in reversed(known) if each), None)
 
     def to_json(self) -> str:
         history = [asdict(each) for each in self.history]
@@ -108,13 +120,17 @@ def promote(
     by: str,
     reason: str = "",
     metrics: dict[str, float] | None = None,
+    until: datetime | None = None,
     older: bool = False,
 ) -> Alias:
     """Serve ``version`` of the folder of versions ``store``; nothing changes if it is served.
 
+    ``until`` is the time, with a time zone, until which the data of its run are.
+
     Raises:
-        FinalError: the version is not complete; or it is older than the served one, as in a run
-            that was late, and ``older`` does not allow that.
+        OlderError: it is older than the served version, by the times until which their data are,
+            or by their numbers where these are equal or unknown, and ``older`` does not allow that.
+        FinalError: the version is not complete.
     """
     if not store.exists(f"{version}/{MANIFEST}"):
         raise FinalError(
@@ -124,11 +140,8 @@ def promote(
     def changed(alias: Alias | None) -> Change | None:
         if alias is not None and alias.version == version:
             return None
-        if alias is not None and version < alias.version and not older:
-            raise FinalError(
-                f"version {version} is older than version {alias.version}, which is served: roll "
-                "back, or allow an older version"
-            )
+        if alias is not None and not older:
+            _check_order(alias, version, until)
         return Change(
             action="promote",
             version=version,
@@ -137,9 +150,25 @@ def promote(
             by=by,
             reason=reason,
             metrics=metrics or {},
+            until=None if until is None else until.isoformat(),
         )
 
     return _change(store, changed)
+
+
+def _check_order(alias: Alias, version: int, until: datetime | None) -> None:
+    served = None if alias.until is None else datetime.fromisoformat(alias.until)
+    if until is not None and served is not None and until != served:
+        if until < served:
+            raise OlderError(
+                f"version {version} is of data until {until.isoformat()}, and version "
+                f"{alias.version}, which is served, until {alias.until}"
+            )
+    elif version < alias.version:
+        raise OlderError(
+            f"version {version} is older than version {alias.version}, which is served: roll "
+            "back, or allow an older version"
+        )
 
 
 def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
