@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG, Asset, Context
 from airflow.serialization.serialized_objects import DagSerialization
 
 from aerotrain.contract.errors import SpecError
@@ -19,7 +19,15 @@ from aerotrain_airflow.approval import body_of
 from aerotrain_airflow.description import check_run, describe
 from aerotrain_airflow.operator import JobOperator
 from aerotrain_airflow.settings import Settings
-from aerotrain_airflow.steps import approve, evaluate, export, prepare, train
+from aerotrain_airflow.steps import (
+    approve,
+    evaluate,
+    export,
+    predict,
+    prepare,
+    serve_check,
+    train,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -161,3 +169,24 @@ def test_a_pipeline_prepares_two_data_sets_in_groups_of_their_own() -> None:
         prepare("houses")
         prepare("buyers", name="buyers", group_id="prepare_buyers")
     assert {"prepare.finalize", "prepare_buyers.check", "prepare_buyers.plan"} <= set(two.task_ids)
+
+
+def test_every_step_takes_the_arguments_of_airflows_operators() -> None:
+    data, scored = Asset("flats-data"), Asset("flats-scored")
+    with DAG("argued", schedule=None) as argued:
+        table = prepare("flats", key=["flat"], queue="small", outlets=[data], pool="writers")
+        evaluate("s3://b/m", table, queue="small", priority_weight=7)
+        export("s3://b/m", table, queue="small")
+        serve_check("s3://b/flats/serving/1", queue="small")
+        predict("serving", "flats", queue="small", outlets=[scored], batch_size=10)
+    assert {task.queue for task in argued.tasks if task.task_id != "prepare.check"} == {"small"}
+    assert argued.get_task("evaluate").priority_weight == 7
+    assert {task.task_id: task.outlets for task in argued.tasks if task.outlets} == {
+        "prepare.finalize": [data],
+        "predict.finalize": [scored],
+    }
+    plan, partition = argued.get_task("prepare.plan"), argued.get_task("prepare.partition")
+    assert cast(JobOperator, plan).job["arguments"]["key"] == ["flat"]
+    assert (plan.pool, partition.pool) == ("default_pool", "writers")
+    of_predictions = cast(JobOperator, argued.get_task("predict.plan")).job["arguments"]
+    assert of_predictions["batch_size"] == 10

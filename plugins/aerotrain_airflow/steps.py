@@ -11,9 +11,10 @@ The steps read the options of a run (strategy, epochs, threshold, …) from the 
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
-from airflow.sdk import TaskGroup, XComArg
+from airflow.sdk import BaseOperator, TaskGroup, XComArg
 
 from aerotrain.contract.gate import SERVING
 from aerotrain_airflow.approval import ModelApprovalOperator
@@ -27,6 +28,9 @@ from aerotrain_airflow.promotion import PromoteOperator
 
 #: The params that every step reads besides its own.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
+
+#: The names of the arguments of Airflow's operators.
+_OPERATOR = frozenset(signature(BaseOperator.__init__).parameters)
 
 _PARTITION_DOC = (
     "Writes the records of the source as TFRecord shards. **Skipped** if this very input was "
@@ -47,21 +51,23 @@ def prepare(
     splits: Mapping[str, float] | None = None,
     pool: str | None = None,
     group_id: str = "prepare",
-    **rules: Any,
+    **other: Any,
 ) -> XComArg:
     """Turn a source into a finalized data set, once per state of the input.
 
     ``source`` is a module in the pipeline's ``models`` folder with ``list_parts`` and
     ``read_part``, or a description of files by kind, such as ``{"kind": "parquet", "url":
-    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.data.sources`` defines the kinds. ``rules`` are
-    other arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or
-    ``split_by``. ``pool`` limits how many partitions are written at once. The tasks are in a group
-    named ``group_id``: another one for a second data set, which needs a ``name`` too. The first
-    task checks this step and all later ones.
+    "s3://bucket/table/dt={{ ds }}/"}``; ``aerotrain.data.sources`` defines the kinds. ``other`` are
+    arguments of ``aerotrain.contract.preparing.PlanArguments``, such as ``key`` or ``split_by``,
+    and of Airflow's operators, such as ``queue``. Of these, ``pool`` limits how many partitions
+    are written at once, and ``outlets`` are assets that the data set updates. The tasks are in a
+    group named ``group_id``: another one for a second data set, which needs a ``name`` too. The
+    first task checks this step and all later ones.
 
     Returns:
         The URL of the data set.
     """
+    rules, operator = _separated(other)
     plan_arguments: dict[str, Any] = {
         "source": _described(source),
         "shards": RunParam("shards"),
@@ -73,7 +79,12 @@ def prepare(
     with TaskGroup(group_id):
         check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **_WHERE)
         plan, dataset = _by_partitions(
-            "aerotrain.data.prepare", plan_arguments, "dataset", doc=_PARTITION_DOC, pool=pool
+            "aerotrain.data.prepare",
+            plan_arguments,
+            "dataset",
+            doc=_PARTITION_DOC,
+            pool=pool,
+            operator=operator,
         )
         check >> plan
     return dataset
@@ -86,26 +97,29 @@ def _by_partitions(
     *,
     doc: str,
     pool: str | None,
+    operator: Mapping[str, Any],
     replicas: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[JobOperator, XComArg]:
     """The tasks ``plan``, ``partition`` and ``finalize`` of a package, in this order.
 
-    The argument ``output`` of the last two is what the plan calls so. Returns the first task, and
-    the value of the last one.
+    The argument ``output`` of the last two is what the plan calls so. ``operator`` are arguments of
+    all three operators, of which the last one alone updates assets. Returns the first task, and the
+    value of the last one.
     """
     described = {"replicas": list(replicas)} if replicas else {}
+    common = {**_WHERE, **{name: each for name, each in operator.items() if name != "outlets"}}
     bounded = {} if pool is None else {"pool": pool}
     plan = JobOperator(
         task_id="plan",
         job={"module": f"{package}.plan", **described, "arguments": dict(arguments)},
         return_key="partitions",
-        **_WHERE,
+        **common,
     )
     partitions = JobOperator.partial(
         task_id="partition",
         job={"module": f"{package}.partition", **described},
         doc_md=doc,
-        **_WHERE,
+        **common,
         **bounded,
     ).expand(arguments=plan.output)
     finalize = JobOperator(
@@ -113,10 +127,19 @@ def _by_partitions(
         job={"module": f"{package}.finalize", "arguments": {output: XComArg(plan, output)}},
         # No partition is left to write where the output is complete already.
         trigger_rule="none_failed",
-        **_WHERE,
+        outlets=operator.get("outlets"),
+        **common,
     )
     plan >> partitions >> finalize
     return plan, finalize.output
+
+
+def _separated(other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a step's own, and those of Airflow's operators."""
+    return (
+        {name: each for name, each in other.items() if name not in _OPERATOR},
+        {name: each for name, each in other.items() if name in _OPERATOR},
+    )
 
 
 def _described(source: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -215,6 +238,7 @@ def evaluate(
     task_id: str = "evaluate",
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
+    **other: Any,
 ) -> XComArg:
     """Evaluate the model on every record of the test split, and refuse it by the rules of ``gate``.
 
@@ -225,7 +249,8 @@ def evaluate(
     such as a user's id. A refused model fails the task; with ``on_fail="skip"`` the task and later
     ones are skipped, and the run succeeds. With ``model_format``, such as ``litert``, ``model``
     is what ``export`` returned, and the version is judged in this format. ``environment`` is as for
-    ``train``; ``pod`` is the template of the step's only pod.
+    ``train``; ``pod`` is the template of the step's only pod. ``other`` are arguments of Airflow's
+    operators.
 
     Returns:
         The metrics by name.
@@ -235,6 +260,7 @@ def evaluate(
         task_id=task_id,
         skip_key="skipped",
         **_WHERE,
+        **other,
         job={
             "module": "aerotrain.evaluate",
             "replicas": [_chief(environment, pod)],
@@ -276,8 +302,10 @@ def export(
     formats: Sequence[str] = (),
     quantize: str | None = None,
     format_tolerance: float | None = None,
+    task_id: str = "export",
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
+    **other: Any,
 ) -> XComArg:
     """Publish the model as the next version for TensorFlow Serving, after checking it.
 
@@ -291,14 +319,15 @@ def export(
     ``format_tolerance`` is the accepted difference of predictions: of each value 0.0001, absolute
     or relative; of a quantized model in the mean 0.05 of the range of an output. They need the
     extras of their names. ``environment`` is as for ``train``; ``pod`` is the template of the
-    step's only pod.
+    step's only pod. ``other`` are arguments of Airflow's operators, such as ``outlets``.
 
     Returns:
         The URL of the version.
     """
     return JobOperator(
-        task_id="export",
+        task_id=task_id,
         **_WHERE,
+        **other,
         job={
             "module": "aerotrain.export",
             "replicas": [_chief(environment, pod)],
@@ -326,6 +355,7 @@ def serve_check(
     task_id: str = "serve_check",
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
+    **other: Any,
 ) -> XComArg:
     """Start a server with the version that ``export`` returned, and check it before ``promote``::
 
@@ -340,7 +370,7 @@ def serve_check(
     line, which needs Kubernetes 1.29 or later. Elsewhere, or without an image,
     ``command`` starts it: the words of ``aerotrain.contract.serving_check.ServeCheckArguments``.
     Without both, it is the server for development. ``environment`` is as for ``train``; ``pod`` is
-    the template of the step's only pod.
+    the template of the step's only pod. ``other`` are arguments of Airflow's operators.
 
     Returns:
         The latencies by name.
@@ -349,6 +379,7 @@ def serve_check(
     return JobOperator(
         task_id=task_id,
         **_WHERE,
+        **other,
         job={
             "module": "aerotrain.serve_check",
             "replicas": [_chief(environment, merge(beside, pod or {}))],
@@ -391,20 +422,21 @@ def predict(
     group_id: str = "predict",
     environment: Mapping[str, str] | None = None,
     pod: PodTemplate | None = None,
-    **rules: Any,
+    **other: Any,
 ) -> XComArg:
     """Predict every record of a source by an exported model, and write the predictions as Parquet.
 
     ``model`` is the URL of a version, as ``export`` returns it, or ``"serving"``: that which the
     DAG ``dag_id`` serves, by default this one. ``source`` is described as for ``prepare``. The
-    columns ``keep`` are copied to the predictions. ``pool`` limits how many partitions are
-    predicted at once, and ``group_id`` is the group of the tasks. ``rules`` are other arguments of
-    ``aerotrain.contract.predicting.PredictArguments``, such as ``batch_size``; ``environment`` is
-    as for ``train``, and ``pod`` is the template of the pod of each task.
+    columns ``keep`` are copied to the predictions. ``group_id`` is the group of the tasks.
+    ``other`` are arguments of ``aerotrain.contract.predicting.PredictArguments``, such as
+    ``batch_size``, and of Airflow's operators as for ``prepare``; ``environment`` is as for
+    ``train``, and ``pod`` is the template of the pod of each task.
 
     Returns:
         The URL of a folder of Parquet files with one row for each record.
     """
+    rules, operator = _separated(other)
     arguments = {
         "model": model,
         "source": _described(source),
@@ -419,6 +451,7 @@ def predict(
             "predictions",
             doc=_PREDICTION_DOC,
             pool=pool,
+            operator=operator,
             replicas=[_chief(environment, pod)],
         )
     return predictions
