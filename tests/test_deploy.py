@@ -30,7 +30,7 @@ DEPLOY = Path(__file__).parent.parent / "deploy"
 MANIFESTS = sorted(
     file
     for file in (*DEPLOY.glob("*.yaml"), *DEPLOY.glob("*/*.yaml"))
-    if file.name not in ("kustomization.yaml", "helm-values.yaml")
+    if file.name not in ("kustomization.yaml", "helm-values.yaml", "alerts.yaml")
 )
 
 #: Files that a team applies only if it needs them.

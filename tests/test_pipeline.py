@@ -17,6 +17,7 @@ from chaos.dag_runs import SETTINGS, DagTraining, kill_all
 from devtools.home import Home
 from devtools.stack import Stack, marked, running_stack
 from support.airflow_runs import Runs, until
+from support.statsd_server import StatsdServer, statsd_server
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -40,8 +41,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="module")
-def stack(home: Home) -> Iterator[Stack]:
+def statsd() -> Iterator[StatsdServer]:
+    with statsd_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stack(home: Home, statsd: StatsdServer) -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as patch:
+        for name, value in statsd.environment.items():
+            patch.setenv(name, value)
         # Airflow rejects most characters in a run id unless it is configured to allow all.
         patch.setenv("AIRFLOW__SCHEDULER__ALLOWED_RUN_ID_PATTERN", ".+")
         for name, value in SETTINGS.items():
@@ -80,7 +89,7 @@ def runs(pipeline: Runs) -> list[str]:
 
 
 def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
-    pipeline: Runs, store: Store, runs: list[str], tmp_path: Path
+    pipeline: Runs, store: Store, statsd: StatsdServer, runs: list[str], tmp_path: Path
 ) -> None:
     versions = {pipeline.result(run, "export") for run in runs}
     assert len(versions) == 2
@@ -100,6 +109,9 @@ def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
         check=False,
     )
     assert loaded.stdout.splitlines()[-1:] == ["[(2, 10)]"], loaded.stderr
+
+    for name in ("step", "loss", "examples_per_second", "goodput", "lost_seconds"):
+        assert statsd.of(f"airflow.aerotrain.{name},dag_id=digits,task_id=train"), name
 
     log = pipeline.log(runs[0], "train")
     for replica in ("chief", "worker-0", "worker-1", "ps-0"):

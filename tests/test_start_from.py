@@ -117,7 +117,7 @@ def test_a_training_starts_with_the_weights_of_that_model(digits, train, source,
     assert_same(weights_of(url), weights_of(source))
     trained = ModelManifest.load(url)
     arguments = EvaluateArguments(model=url, data=digits.data)
-    card = candidate_of(digits.replica("evaluate", "same"), arguments, trained)
+    card = candidate_of(digits.replica("evaluate", "same"), arguments, url, trained)
     assert card["started from"] == source
     started = trained.started_from
     assert (started["start_from"], started["model"]) == ("source", source)

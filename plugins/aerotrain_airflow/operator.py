@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.observability import stats
 
 from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
@@ -25,6 +26,7 @@ from aerotrain_airflow.description import (
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.goodput import record
 from aerotrain_airflow.links import CardLink, EventLogLink, OutputLink, StatisticsLink, StoreLink
+from aerotrain_airflow.metrics import JobMetrics
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
 
@@ -49,6 +51,9 @@ class JobOperator(BaseOperator):
         dry_run: show what would be started, start nothing, and skip the task. Templated.
         deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``, so that
             no worker slot is occupied meanwhile. The task itself waits for local processes.
+
+    An event of each asset in ``outlets`` has the result: as ``url`` if it is text, as ``metrics``
+    if it is an object.
 
     Raises:
         AirflowFailException: the job failed, and another attempt would fail the same way.
@@ -155,7 +160,12 @@ class JobOperator(BaseOperator):
             self._stop()
             raise
 
+    @property
+    def _metrics(self) -> JobMetrics:
+        return JobMetrics(stats, self.dag_id, self.task_id)
+
     def _emit(self, line: LogLine) -> None:
+        self._metrics.read(line)
         try:
             log_line(self.log, line)
         except OSError as error:
@@ -171,7 +181,13 @@ class JobOperator(BaseOperator):
         finally:
             self._record_events(job, handle, settings)
             self._stop()
-        return self._return_value(value)
+        returned = self._return_value(value)
+        if self.outlets and returned is not None:
+            result = {"metrics" if isinstance(returned, dict) else "url": returned}
+            events = get_current_context()["outlet_events"]
+            for asset in self.outlets:
+                events[asset].extra |= result
+        return returned
 
     def _record_events(self, job: Job, handle: str, settings: Settings) -> None:
         """Write the complete event log of the run, and log its goodput in one line."""
@@ -180,11 +196,13 @@ class JobOperator(BaseOperator):
         launcher, _ = self._running
         try:
             store = store_of(job.prefix, settings)
-            goodput = record(launcher.events(handle), store, time.time())
+            events = launcher.events(handle)
+            goodput = record(events, store, time.time())
         except (AerotrainError, OSError) as error:
             self.log.warning("the event log of %s could not be written: %s", job.name, error)
         else:
             if goodput is not None:
+                self._metrics.ended(events, goodput)
                 self.log.info("%s: %s", job.name, goodput)
 
     def _return_value(self, value: Any) -> Any:

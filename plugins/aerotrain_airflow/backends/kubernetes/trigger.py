@@ -6,16 +6,18 @@ import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
+from airflow.observability import stats
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.status import State
-from aerotrain_airflow.backends.base import log_line
+from aerotrain_airflow.backends.base import LogLine, log_line
 from aerotrain_airflow.backends.driver import follow
 from aerotrain_airflow.backends.kubernetes.backend import KubernetesBackend
 from aerotrain_airflow.backends.kubernetes.identity import Handle
 from aerotrain_airflow.backends.kubernetes.plan import PodSettings
 from aerotrain_airflow.controller.decision import Ended
+from aerotrain_airflow.metrics import JobMetrics
 
 #: Seconds for which requests to end pods are retried; Airflow allows 30 to end a killed task.
 _RETRY_END_FOR = 20.0
@@ -77,10 +79,18 @@ class JobTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def _follow(self) -> Ended:
+        instance = self.task_instance
+        metrics = JobMetrics(stats, instance.dag_id, instance.task_id) if instance else None
+
+        def emit(line: LogLine) -> None:
+            log_line(self.log, line)
+            if metrics is not None:
+                metrics.read(line)
+
         return await follow(
             self._backend(),
             self.handle,
-            emit=lambda line: log_line(self.log, line),
+            emit=emit,
             say=self.log.info,
             until=self.until,
         )

@@ -1,0 +1,96 @@
+"""The metrics of a job, by Airflow's own client of StatsD."""
+
+import json
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain_airflow.backends.base import LogLine
+from aerotrain_airflow.goodput import goodput_of
+from aerotrain_airflow.metrics import JobMetrics
+from support.statsd_server import StatsdServer, statsd_server
+from support.waiting import wait_for
+
+METRICS = Path(__file__).parent.parent / "docs" / "monitoring.md"
+MONITORING = Path(__file__).parent.parent / "deploy" / "monitoring"
+
+CHIEF, WORKER = ReplicaName(Role.CHIEF, 0), ReplicaName(Role.WORKER, 1)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsdServer]:
+    with statsd_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(params=["airflow.sdk.observability", "airflow.observability"])
+def stats(server: StatsdServer, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """The module of a task, and that of the triggerer, as Airflow initializes them."""
+    package: str = request.param
+    utils: Any = import_module(f"{package}.metrics.stats_utils")
+    stats: Any = import_module(f"{package}.stats")
+    stats.initialize(factory=utils.get_stats_factory(), export_legacy_names=True)
+    yield stats
+    stats.initialize(factory=utils.NoStatsLogger, export_legacy_names=True)
+
+
+def test_the_progress_of_the_chief_is_sent_with_dag_and_task(
+    server: StatsdServer, stats: ModuleType
+) -> None:
+    metrics = JobMetrics(stats, "digits", "train")
+    metrics.read(LogLine(WORKER, "progress step=9 steps=540 loss=0.9"))
+    metrics.read(LogLine(CHIEF, "the checkpoint of step 240 is in the store"))
+    metrics.read(LogLine(CHIEF, "progress step=20 steps=540 loss=0.25 examples_per_second=42"))
+    wait_for("three metrics", lambda: len(server.of("airflow.aerotrain")) == 3, 10)
+    assert sorted(server.received) == [
+        "airflow.aerotrain.examples_per_second,dag_id=digits,task_id=train:42.0|g",
+        "airflow.aerotrain.loss,dag_id=digits,task_id=train:0.25|g",
+        "airflow.aerotrain.step,dag_id=digits,task_id=train:20|g",
+    ]
+
+
+def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
+    server: StatsdServer, stats: ModuleType
+) -> None:
+    events = [
+        Event(event=EventType.START, at=0),
+        Event(event=EventType.RESTORE, at=10, step=0),
+        Event(event=EventType.TRAIN, at=50, step=400, seconds=40),
+        Event(event=EventType.DETECT, at=60, step=500, replica="worker-1", kind="node"),
+        Event(event=EventType.RESTART, at=60, replica="worker-1"),
+        Event(event=EventType.RESTART, at=60, replica="chief"),
+        Event(event=EventType.RESTORE, at=70, step=400),
+        Event(event=EventType.TRAIN, at=110, step=800, seconds=40),
+    ]
+    JobMetrics(stats, "digits", "train").ended(events, goodput_of(events))
+    wait_for("eight metrics", lambda: len(server.received) == 8, 10)
+    tags = "dag_id=digits,task_id=train"
+    assert server.of("airflow.aerotrain.restarts") == [
+        f"airflow.aerotrain.restarts,{tags},role=worker,kind=node:1|c",
+        f"airflow.aerotrain.restarts,{tags},role=chief,kind=with_others:1|c",
+    ]
+    assert server.of("airflow.aerotrain.goodput")[0].startswith(
+        f"airflow.aerotrain.goodput,{tags}:0.72"
+    )
+    causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
+    assert "recovery:10|g" in causes
+    assert "save_stall:0|g" in causes
+
+
+def test_the_dashboard_and_the_alerts_query_metrics_that_are_documented() -> None:
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
+    named = re.findall(r"airflow_aerotrain_(\w+)", "".join([*queries, *(r["expr"] for r in rules)]))
+    sent = re.findall(r"^\| `aerotrain\.(\w+)`", METRICS.read_text(), re.MULTILINE)
+    assert set(named) == set(sent)
