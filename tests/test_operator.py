@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.models.asset import AssetEvent, AssetModel
+from airflow.utils.session import create_session
 from benchmarks.fault_injection import processes_of
+from sqlalchemy import select
 
 from aerotrain.contract.names import path_segment
 
@@ -28,6 +31,13 @@ def pipelines() -> DagBag:
     return DagBag(str(Path(__file__).parent / "dags"))
 
 
+def updates_of(asset: str) -> list[dict[str, Any]]:
+    """The content of the events of an asset."""
+    events = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+    with create_session() as session:
+        return [event.extra for event in session.scalars(events.where(AssetModel.name == asset))]
+
+
 def test_the_result_of_a_task_is_the_value_of_its_chief(
     pipelines: DagBag, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,6 +48,8 @@ def test_the_result_of_a_task_is_the_value_of_its_chief(
     assert value["arguments"]["word"] == "bonjour"
     assert value["arguments"]["run"] == run.run_id
     assert "[worker-1] hello from worker-1" in capfd.readouterr().out
+    [event] = updates_of("greetings")
+    assert event["metrics"]["arguments"]["word"] == "bonjour"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Param, XComArg
+from airflow.sdk import DAG, Asset, Param, XComArg
 
 from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
@@ -99,7 +99,7 @@ def checked(
     return dag
 
 
-small = one_job("small")
+small = one_job("small", outlets=[Asset("greetings")])
 with_timeout = one_job("with_timeout", execution_timeout=timedelta(seconds=2))
 skipping = one_job("skipping", skip_key="scratch")
 with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
