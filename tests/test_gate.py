@@ -105,6 +105,17 @@ def test_the_metrics_over_all_records_are_those_of_keras(model):
     assert (high - low) / 2 == pytest.approx(exact, rel=0.15)
 
 
+def test_the_interval_of_a_rate_ends_at_1_and_that_of_a_loss_does_not(model):
+    block = records(60, wrong=0.0)
+    right = tf.cast(block.y, tf.float32)
+    wrong = tf.concat([1 - right[:1], right[1:]], axis=0)
+    block = replace(block, predictions={CANDIDATE: wrong, BASELINE: right})
+    intervals = judged(model, [], block).intervals
+    assert intervals["accuracy"][1] == 1.0
+    assert 0.9 < intervals["accuracy"][0] < 1.0
+    assert intervals["mae"][0] < 0.0
+
+
 def test_a_model_that_is_worse_in_one_country_is_refused_with_its_name(model):
     rules = [no_worse("accuracy", slices=["country"]), no_worse("mae", by=1.0)]
     outcome = judged(model, rules, records(6000, wrong=0.1, worse_in=b"IT"))

@@ -9,6 +9,7 @@ the interval is Student's, with one degree of freedom less than groups. Unlike q
 samples, its probabilities can be as small as Holm's correction over many slices needs.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,18 +29,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its standard error and degrees of freedom; NaN and 0 where unknown."""
+    """A number with its standard error and degrees of freedom; NaN and 0 where unknown.
+
+    ``range`` are the least and the greatest possible value.
+    """
 
     value: float
     error: float
     freedom: int
+    range: tuple[float, float] = (-math.inf, math.inf)
 
     def interval(self, level: float) -> tuple[float, float]:
         """The two-sided confidence interval of probability 1 - ``level``; NaN if unknown."""
         if self.freedom < 1 or not np.isfinite(self.error):
             return float("nan"), float("nan")
         half = float(special.stdtrit(self.freedom, 1 - level / 2)) * self.error
-        return self.value - half, self.value + half
+        least, most = self.range
+        return max(least, self.value - half), min(most, self.value + half)
 
     def probability_below(self, bound: float) -> float:
         """The probability of such a small value, or a smaller one, if the true one is ``bound``."""

@@ -23,6 +23,24 @@ States = list[NDArray[Any]]
 #: ``x``, ``y``, ``y_pred``, ``weight``, ``added_loss`` and ``masks`` of records.
 Records = tuple[Any, Any, Any, Any, tf.Tensor, Mapping[int, tf.Tensor]]
 
+#: Metrics whose values are from 0 to 1.
+_RATES = (
+    keras.metrics.Accuracy,
+    keras.metrics.AUC,
+    keras.metrics.BinaryAccuracy,
+    keras.metrics.CategoricalAccuracy,
+    keras.metrics.FBetaScore,
+    keras.metrics.Precision,
+    keras.metrics.PrecisionAtRecall,
+    keras.metrics.Recall,
+    keras.metrics.RecallAtPrecision,
+    keras.metrics.SensitivityAtSpecificity,
+    keras.metrics.SparseCategoricalAccuracy,
+    keras.metrics.SparseTopKCategoricalAccuracy,
+    keras.metrics.SpecificityAtSensitivity,
+    keras.metrics.TopKCategoricalAccuracy,
+)
+
 
 class CellMetrics:
     """The metrics of a compiled model, and the others that rules name.
@@ -107,13 +125,20 @@ class CellMetrics:
             states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
         return states
 
+    def _by_name(self) -> dict[str, keras.metrics.Metric]:
+        own = {metric.name: metric for metric in self._compiled.metrics}
+        return own | {name: metric for name, (metric, _) in self._extra.items()}
+
+    def is_rate(self, name: str) -> bool:
+        """Whether the values of the metric of that name are known to be from 0 to 1."""
+        return isinstance(self._by_name().get(name), _RATES)
+
     def undefined(self, states: States) -> frozenset[str]:
         """The names of metrics that have no value for one state: an AUC without both classes.
 
         Keras's value is 0 then.
         """
-        own = {metric.name: metric for metric in self._compiled.metrics}
-        every = own | {name: metric for name, (metric, _) in self._extra.items()}
+        every = self._by_name()
         others = [each for metric, _ in self._extra.values() for each in metric.variables]
         variables = [*self._compiled.variables, *others]
         by_variable = {id(each): value for each, value in zip(variables, states, strict=True)}

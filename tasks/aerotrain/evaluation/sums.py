@@ -1,7 +1,7 @@
 """The sums that all figures of an evaluation are computed from: states by slice and group."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,8 @@ class Sums:
 
     def estimate(self, figures: Figures, name: str, number: int) -> Estimate:
         """The metric of that name with its error."""
-        return estimate(figures.values[name], figures.sampled[name], self.groups(number))
+        found = estimate(figures.values[name], figures.sampled[name], self.groups(number))
+        return replace(found, range=(0.0, 1.0)) if self.metrics.is_rate(name) else found
 
     def difference(self, candidate: Figures, baseline: Figures, name: str, number: int) -> Estimate:
         """How much greater the candidate's metric is; both samples have the same records."""
