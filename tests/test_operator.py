@@ -52,6 +52,29 @@ def test_the_result_of_a_task_is_the_value_of_its_chief(
     assert event["metrics"]["arguments"]["word"] == "bonjour"
 
 
+def test_a_result_of_the_same_inputs_is_taken_over_where_the_run_asks_for_it(
+    pipelines: DagBag, tmp_path: Path
+) -> None:
+    def run(day: int, word: str = "hello", reuse: bool = True) -> tuple[str, str | None]:
+        """The ids of a run, and of the one whose result it has taken over."""
+        conf = {"word": word, "reuse": reuse}
+        date = datetime(2026, 11, day, tzinfo=UTC)
+        run = pipelines.dags["reusing"].test(logical_date=date, run_conf=conf)
+        ti = run.get_task_instance("job")
+        assert ti.state == "success"
+        assert ti.xcom_pull(task_ids="job")["arguments"]["word"] == word
+        return run.run_id, ti.xcom_pull(task_ids="job", key="reused_from")
+
+    first, earlier = run(1)
+    assert earlier is None
+    assert run(2)[1] == first
+    assert run(3, word="bonjour")[1] is None
+    assert run(4, reuse=False)[1] is None
+    [result] = (tmp_path / "store" / "reusing" / "runs" / path_segment(first)).rglob("result.json")
+    result.unlink()
+    assert run(5)[1] is None
+
+
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [

@@ -81,7 +81,7 @@ def runs(pipeline: Runs) -> list[str]:
     hostile = 'two words; $(id) "quoted" é'
     triggered = [
         pipeline.trigger({}),
-        pipeline.trigger({"strategy": "one_device"}, hostile),
+        pipeline.trigger({"strategy": "one_device", "reuse": True}, hostile),
     ]
     for run in triggered:
         assert pipeline.end_of(run) == "success", pipeline.errors(run)
@@ -140,6 +140,18 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert "threshold" in pipeline.errors(run)
     assert {stored.key for stored in store.list("serving")} == before
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
+
+
+def test_a_run_with_the_inputs_of_an_earlier_one_trains_nothing_where_that_is_asked_for(
+    pipeline: Runs, runs: list[str]
+) -> None:
+    run = pipeline.trigger({"strategy": "one_device", "reuse": True})
+    assert pipeline.end_of(run) == "success", pipeline.errors(run)
+    for task in ("train", "evaluate", "export"):
+        assert pipeline.result(run, task) == pipeline.result(runs[1], task)
+        assert "nothing is run: data, code, parameters and image are those of the run two wor" in (
+            pipeline.log(run, task)
+        )
 
 
 def test_a_training_task_that_is_marked_failed_leaves_no_process(

@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.configuration import conf
+from airflow.sdk.execution_time.xcom import XCom
 
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.gate import CARD
@@ -18,6 +20,9 @@ from aerotrain.data.dataset import PAGE
 from aerotrain_airflow.credentials import store_environment
 from aerotrain_airflow.description import place_of
 from aerotrain_airflow.settings import Settings
+
+#: The XCom with the id of the run whose result was taken over.
+REUSED_FROM = "reused_from"
 
 _CONSOLE = "https://s3.console.aws.amazon.com/s3/buckets"
 
@@ -85,6 +90,17 @@ class CardLink(OutputFileLink):
 
     name = "Card"
     module, key = "aerotrain.evaluate", CARD
+
+
+class EarlierRunLink(BaseOperatorLink):
+    """The run whose result this task has taken over."""
+
+    name = "Earlier run"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        run = XCom.get_value(key=REUSED_FROM, ti_key=ti_key)
+        base = conf.get("api", "base_url", fallback="/").rstrip("/")
+        return f"{base}/dags/{quote(ti_key.dag_id)}/runs/{quote(run, safe='')}" if run else ""
 
 
 def browsable(url: str, variables: Mapping[str, str]) -> str:

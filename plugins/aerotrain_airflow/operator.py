@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from airflow.sdk import BaseOperator, Context, get_current_context
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.observability import stats
 
@@ -25,8 +25,16 @@ from aerotrain_airflow.description import (
 )
 from aerotrain_airflow.failures import translated
 from aerotrain_airflow.goodput import record
-from aerotrain_airflow.links import CardLink, EventLogLink, OutputLink, StatisticsLink, StoreLink
+from aerotrain_airflow.links import (
+    REUSED_FROM,
+    CardLink,
+    EarlierRunLink,
+    EventLogLink,
+    OutputLink,
+    StatisticsLink,
+)
 from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.reuse import earlier_result, key_of, remember
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
 
@@ -48,6 +56,8 @@ class JobOperator(BaseOperator):
         skip_key: where the job's result is an object, the key of the reason to skip this task and
             later ones, if it has one.
         launcher: ``process`` or ``kubernetes``; None for the administrator's setting. Templated.
+        reuse: return the result of an earlier run of this DAG, if the job is the same in all that
+            its result depends on (``aerotrain_airflow.reuse``). Templated.
         dry_run: show what would be started, start nothing, and skip the task. Templated.
         deferrable: let a triggerer wait for pods that run for longer than ``DEFER_AFTER``, so that
             no worker slot is occupied meanwhile. The task itself waits for local processes.
@@ -61,14 +71,15 @@ class JobOperator(BaseOperator):
         AirflowSkipException: it was a dry run, or the job's result has a reason to skip.
     """
 
-    template_fields: Sequence[str] = ("job", "arguments", "launcher", "is_dry_run")
+    template_fields: Sequence[str] = ("job", "arguments", "launcher", "reuse", "is_dry_run")
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json", "arguments": "json"}
     ui_color = "#e8f4ea"
-    operator_extra_links: tuple[StoreLink, ...] = (
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (
         OutputLink(),
         EventLogLink(),
         StatisticsLink(),
         CardLink(),
+        EarlierRunLink(),
     )
 
     def __init__(
@@ -79,6 +90,7 @@ class JobOperator(BaseOperator):
         return_key: str | None = None,
         skip_key: str | None = None,
         launcher: Any = None,
+        reuse: Any = False,
         dry_run: Any = False,
         deferrable: bool = True,
         **kwargs: Any,
@@ -89,6 +101,7 @@ class JobOperator(BaseOperator):
         self.return_key = return_key
         self.skip_key = skip_key
         self.launcher = launcher
+        self.reuse = reuse
         self.is_dry_run = dry_run
         self.deferrable = deferrable
         self._running: tuple[Launcher[Any], str] | None = None
@@ -102,6 +115,18 @@ class JobOperator(BaseOperator):
             check_run(context)
             job = describe(self, self.job, self.arguments, context, settings)
             job = without_unplaced_workers(job, settings)
+            key = None
+            if self.reuse and not self.is_dry_run:
+                key = key_of(with_code_published(job, settings), settings)
+                if (earlier := earlier_result(key, job, settings)) is not None:
+                    self.log.info(
+                        "nothing is run: data, code, parameters and image are those of the run %s, "
+                        "whose result this is; its output is in %s",
+                        earlier.run,
+                        earlier.prefix,
+                    )
+                    context["ti"].xcom_push(REUSED_FROM, earlier.run)
+                    return self._returned(earlier.value)
             launcher, handle = self._start(job, context, settings)
             until = self._timeout(context)
             trigger = launcher.trigger(handle, until) if self.deferrable else None
@@ -109,11 +134,11 @@ class JobOperator(BaseOperator):
             if ended is None:
                 assert trigger is not None  # watching is limited only if there is a trigger
                 self._running = None
-                self.defer(trigger=trigger, method_name="resume")
+                self.defer(trigger=trigger, method_name="resume", kwargs={"reuse_key": key})
             assert ended is not None
-            return self._end(job, handle, ended, settings)
+            return self._end(job, handle, ended, settings, key)
 
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+    def resume(self, context: Context, event: dict[str, Any], reuse_key: str | None = None) -> Any:
         """Continue after ``execute`` deferred and the job has ended."""
         with translated():
             settings = Settings.read(self.launcher)
@@ -121,7 +146,8 @@ class JobOperator(BaseOperator):
             launcher = choose_launcher(settings, _try_id(context))
             handle = event.get("handle") or event["address"]  # the key of earlier versions
             self._running = (launcher, handle)
-            return self._end(job, handle, Ended.from_dict(event["ended"]), settings)
+            ended = Ended.from_dict(event["ended"])
+            return self._end(job, handle, ended, settings, reuse_key)
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
         """Start the job's replicas; return the launcher and the job handle."""
@@ -171,7 +197,9 @@ class JobOperator(BaseOperator):
         except OSError as error:
             raise WorkerGoneError(f"Airflow's worker is gone: {error}") from error
 
-    def _end(self, job: Job, handle: str, ended: Ended, settings: Settings) -> Any:
+    def _end(
+        self, job: Job, handle: str, ended: Ended, settings: Settings, reuse_key: str | None
+    ) -> Any:
         """Return the result of a job that succeeded; stop the job in any case."""
         try:
             if self._killed:
@@ -181,6 +209,14 @@ class JobOperator(BaseOperator):
         finally:
             self._record_events(job, handle, settings)
             self._stop()
+        returned = self._returned(value)
+        if reuse_key is not None:
+            run = get_current_context()["ti"].run_id
+            remember(reuse_key, run, job, returned, settings)
+        return returned
+
+    def _returned(self, value: Any) -> Any:
+        """What the task returns, which events of its assets have too."""
         returned = self._return_value(value)
         if self.outlets and returned is not None:
             result = {"metrics" if isinstance(returned, dict) else "url": returned}

@@ -71,6 +71,13 @@ class RunOptions:
         kind=Kind.STRING,
         choices=tuple(LAUNCHERS),
     )
+    reuse: bool = option(
+        False,
+        title="Reuse results",
+        help="Take over the trained model, the evaluation and the export of an earlier run, if "
+        "data, code, parameters and image are the same.",
+        section=Section.LAUNCHER,
+    )
     dry_run: bool = option(
         False,
         title="Dry run",

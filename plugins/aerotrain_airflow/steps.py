@@ -29,6 +29,9 @@ from aerotrain_airflow.promotion import PromoteOperator
 #: The params that every step reads besides its own.
 _WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
 
+#: What the steps of a model read besides, so that their results may be those of an earlier run.
+_REUSE: dict[str, Any] = {"reuse": RunParam("reuse")}
+
 #: The names of the arguments of Airflow's operators.
 _OPERATOR = frozenset(signature(BaseOperator.__init__).parameters)
 
@@ -178,6 +181,7 @@ def train(
     return JobOperator(
         task_id=task_id,
         **_WHERE,
+        **_REUSE,
         **other,
         job={
             "module": "aerotrain.train",
@@ -260,6 +264,7 @@ def evaluate(
         task_id=task_id,
         skip_key="skipped",
         **_WHERE,
+        **_REUSE,
         **other,
         job={
             "module": "aerotrain.evaluate",
@@ -327,6 +332,7 @@ def export(
     return JobOperator(
         task_id=task_id,
         **_WHERE,
+        **_REUSE,
         **other,
         job={
             "module": "aerotrain.export",

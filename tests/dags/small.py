@@ -101,6 +101,11 @@ def checked(
 
 small = one_job("small", outlets=[Asset("greetings")])
 with_timeout = one_job("with_timeout", execution_timeout=timedelta(seconds=2))
+reusing = one_job(
+    "reusing",
+    job={"arguments": {"chief": "echo", "word": RunParam("word")}},
+    reuse=RunParam("reuse"),
+)
 skipping = one_job("skipping", skip_key="scratch")
 with_deadline = one_job("with_deadline", job={"deadlines": {"run": 1}})
 with_min_workers = one_job("with_min_workers", job={"min_workers": 1})

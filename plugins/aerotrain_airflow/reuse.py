@@ -1,0 +1,94 @@
+"""Results of earlier runs, for tasks whose inputs are the same.
+
+``reuse/<key>.json`` in a pipeline's store says what a job has returned. The key is a hash of all
+that the result depends on: the data set, whose URL has a fingerprint, the user's code, the module
+and its arguments, the strategy, the replicas and the image; and the served version, where the job
+reads it. A record is written once its task has succeeded.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from aerotrain.contract.event_log import RUN_LOG
+from aerotrain.contract.gate import CARD, CARD_DATA, SERVING
+from aerotrain.contract.job import Job
+from aerotrain.serving.alias import served_number
+from aerotrain.serving.versions import FOLDER
+from aerotrain.store import MANIFEST, MissingError
+from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.settings import Settings
+
+#: What Airflow's UI links to, in the output of a task.
+_LINKED = (RUN_LOG, CARD, CARD_DATA, "metrics.json")
+
+
+@dataclass(frozen=True)
+class EarlierResult:
+    """What a job of an earlier run has returned, and the URL of its output."""
+
+    run: str
+    prefix: str
+    value: Any
+
+
+def key_of(job: Job, settings: Settings) -> str:
+    """The key of a job, whose code was published."""
+    arguments = job.arguments
+    reads_served = SERVING in (arguments.get("baseline"), arguments.get("start_from"))
+    versions = store_of(f"{job.store}/{FOLDER}", settings)
+    described = {
+        "module": job.module,
+        "strategy": job.strategy,
+        "arguments": arguments,
+        "code": job.code,
+        "image": job.made_from.get("image"),
+        "served": served_number(versions) if reads_served else None,
+        "replicas": [
+            (each.role, each.count, each.resources.gpu, each.resources.tpu, each.environment)
+            for each in job.replicas
+        ],
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | None:
+    """The result of an earlier job with this key, if its output is still there.
+
+    What the UI links to is copied to the output of ``job``.
+    """
+    try:
+        content: Mapping[str, Any] = json.loads(store_of(job.store, settings).get(_place(key)))
+    except MissingError:
+        return None
+    found = EarlierResult(content["run"], content["prefix"], content["value"])
+    if not _is_there(found, settings):
+        return None
+    source, target = store_of(found.prefix, settings), store_of(job.prefix, settings)
+    for each in _LINKED:
+        with suppress(MissingError):
+            target.put(each, source.get(each))
+    return found
+
+
+def remember(key: str, run: str, job: Job, value: Any, settings: Settings) -> None:
+    """Record the value that the job has returned in the run of that id."""
+    content = {"run": run, "prefix": job.prefix, "value": value}
+    store_of(job.store, settings).put(_place(key), json.dumps(content).encode())
+
+
+def _place(key: str) -> str:
+    return f"reuse/{key}.json"
+
+
+def _is_there(found: EarlierResult, settings: Settings) -> bool:
+    """Whether the model or the version still exists, if the value is its URL."""
+    if not isinstance(found.value, str):
+        return store_of(found.prefix, settings).exists("result.json")
+    folder, _, name = found.value.rpartition("/")
+    if name.endswith(".json"):
+        return store_of(folder, settings).exists(name)
+    return store_of(found.value, settings).exists(MANIFEST)
