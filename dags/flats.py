@@ -3,14 +3,14 @@
 The table is a file next to this one, so that the pipeline runs on any machine. Pods cannot read it:
 they need the URL of a table in a bucket, such as `"s3://bucket/flats/dt={{ ds }}/"`. Numbers are
 scaled by the statistics that `prepare` computes, which are also part of the exported model. A model
-is exported if it is good enough, and not worse than the exported one, for all flats and for each
-town.
+is promoted if it is good enough, and not worse than the served one, for all flats and for each
+town. The DAG `flats_predictions` starts then.
 """
 
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk import dag
+from airflow.sdk import Asset, dag
 
 from aerotrain_airflow.gate import at_least, no_worse
 from aerotrain_airflow.params import RunParam, training_params
@@ -36,7 +36,7 @@ def flats() -> None:
     metrics = evaluate(model, table, gate=gate, first_run="accept")
     version = export(model, table)
     metrics >> version
-    promote(version, metrics=metrics)
+    promote(version, metrics=metrics, outlets=[Asset("flats-model")])
 
 
 flats()
