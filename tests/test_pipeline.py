@@ -145,7 +145,7 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
 def test_a_run_with_the_inputs_of_an_earlier_one_trains_nothing_where_that_is_asked_for(
     pipeline: Runs, runs: list[str]
 ) -> None:
-    run = pipeline.trigger({"strategy": "one_device", "reuse": True})
+    run = pipeline.trigger({"strategy": "one_device", "reuse": True, "check_model": False})
     assert pipeline.end_of(run) == "success", pipeline.errors(run)
     for task in ("train", "evaluate", "export"):
         assert pipeline.result(run, task) == pipeline.result(runs[1], task)

@@ -16,6 +16,7 @@ from typing import Any
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.gate import CARD, CARD_DATA, SERVING
 from aerotrain.contract.job import Job
+from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.serving.alias import served_number
 from aerotrain.serving.versions import FOLDER
 from aerotrain.store import MANIFEST, MissingError
@@ -37,22 +38,28 @@ class EarlierResult:
 
 def key_of(job: Job, settings: Settings) -> str:
     """The key of a job, whose code was published."""
-    arguments = job.arguments
-    reads_served = SERVING in (arguments.get("baseline"), arguments.get("start_from"))
     versions = store_of(f"{job.store}/{FOLDER}", settings)
     described = {
         "module": job.module,
         "strategy": job.strategy,
-        "arguments": arguments,
+        "arguments": job.arguments,
         "code": job.code,
         "image": job.made_from.get("image"),
-        "served": served_number(versions) if reads_served else None,
+        "served": served_number(versions) if _reads_served(job) else None,
         "replicas": [
             (each.role, each.count, each.resources.gpu, each.resources.tpu, each.environment)
             for each in job.replicas
         ],
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _reads_served(job: Job) -> bool:
+    """Whether the result depends on which version is served."""
+    if job.module == "aerotrain.evaluate":
+        evaluation = EvaluateArguments.of(job.arguments)
+        return evaluation.compares and evaluation.baseline == SERVING
+    return job.arguments.get("start_from") == SERVING
 
 
 def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | None:
