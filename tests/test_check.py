@@ -121,11 +121,6 @@ def test_a_format_without_an_operation_of_the_model_is_refused_before_its_traini
         check(model="text", prepare=prepare, exports=exports)
 
 
-def test_a_model_that_later_steps_export_in_other_formats_is_converted_first(check, capsys):
-    check(exports=[ExportArguments(model="m", data="d", formats=["onnx"], quantize="int8")])
-    assert "onnx (int8, " in capsys.readouterr().out
-
-
 def test_a_transform_that_looks_up_a_missing_column_is_told_which_there_are(check):
     def transform(features):
         return features["images"], features["label"]
