@@ -205,3 +205,7 @@ class RunSwitch(RunParam):
 
     def resolve(self, context: Context) -> int:
         return int(bool(super().resolve(context)))
+
+
+#: The arguments by which every step reads how it is run.
+WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}

@@ -11,10 +11,9 @@ The steps read the options of a run (strategy, epochs, threshold, …) from the 
 """
 
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any
 
-from airflow.sdk import BaseOperator, TaskGroup, XComArg
+from airflow.sdk import TaskGroup, XComArg
 
 from aerotrain.contract.gate import SERVING
 from aerotrain_airflow.approval import ModelApprovalOperator
@@ -22,18 +21,20 @@ from aerotrain_airflow.backends.kubernetes.serving import server_pod
 from aerotrain_airflow.backends.kubernetes.template import merge
 from aerotrain_airflow.gate import at_least
 from aerotrain_airflow.operator import JobOperator
-from aerotrain_airflow.params import SET_BY_DAG, TRAINING_STEP, RunParam, RunResources, RunSwitch
+from aerotrain_airflow.params import (
+    SET_BY_DAG,
+    TRAINING_STEP,
+    WHERE,
+    RunParam,
+    RunResources,
+    RunSwitch,
+)
+from aerotrain_airflow.partitions import by_partitions, separated
 from aerotrain_airflow.preflight import PreflightOperator
 from aerotrain_airflow.promotion import PromoteOperator
 
-#: The params that every step reads besides its own.
-_WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
-
 #: What the steps of a model read besides, so that their results may be those of an earlier run.
 _REUSE: dict[str, Any] = {"reuse": RunParam("reuse")}
-
-#: The names of the arguments of Airflow's operators.
-_OPERATOR = frozenset(signature(BaseOperator.__init__).parameters)
 
 _PARTITION_DOC = (
     "Writes the records of the source as TFRecord shards. **Skipped** if this very input was "
@@ -70,7 +71,7 @@ def prepare(
     Returns:
         The URL of the data set.
     """
-    rules, operator = _separated(other)
+    rules, operator = separated(other)
     plan_arguments: dict[str, Any] = {
         "source": _described(source),
         "shards": RunParam("shards"),
@@ -80,8 +81,8 @@ def prepare(
     if splits is not None:
         plan_arguments["splits"] = dict(splits)
     with TaskGroup(group_id):
-        check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **_WHERE)
-        plan, dataset = _by_partitions(
+        check = PreflightOperator(task_id="check", check_model=RunParam("check_model"), **WHERE)
+        plan, dataset = by_partitions(
             "aerotrain.data.prepare",
             plan_arguments,
             "dataset",
@@ -91,58 +92,6 @@ def prepare(
         )
         check >> plan
     return dataset
-
-
-def _by_partitions(
-    package: str,
-    arguments: Mapping[str, Any],
-    output: str,
-    *,
-    doc: str,
-    pool: str | None,
-    operator: Mapping[str, Any],
-    replicas: Sequence[Mapping[str, Any]] = (),
-) -> tuple[JobOperator, XComArg]:
-    """The tasks ``plan``, ``partition`` and ``finalize`` of a package, in this order.
-
-    The argument ``output`` of the last two is what the plan calls so. ``operator`` are arguments of
-    all three operators, of which the last one alone updates assets. Returns the first task, and the
-    value of the last one.
-    """
-    described = {"replicas": list(replicas)} if replicas else {}
-    common = {**_WHERE, **{name: each for name, each in operator.items() if name != "outlets"}}
-    bounded = {} if pool is None else {"pool": pool}
-    plan = JobOperator(
-        task_id="plan",
-        job={"module": f"{package}.plan", **described, "arguments": dict(arguments)},
-        return_key="partitions",
-        **common,
-    )
-    partitions = JobOperator.partial(
-        task_id="partition",
-        job={"module": f"{package}.partition", **described},
-        doc_md=doc,
-        **common,
-        **bounded,
-    ).expand(arguments=plan.output)
-    finalize = JobOperator(
-        task_id="finalize",
-        job={"module": f"{package}.finalize", "arguments": {output: XComArg(plan, output)}},
-        # No partition is left to write where the output is complete already.
-        trigger_rule="none_failed",
-        outlets=operator.get("outlets"),
-        **common,
-    )
-    plan >> partitions >> finalize
-    return plan, finalize.output
-
-
-def _separated(other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a step's own, and those of Airflow's operators."""
-    return (
-        {name: each for name, each in other.items() if name not in _OPERATOR},
-        {name: each for name, each in other.items() if name in _OPERATOR},
-    )
 
 
 def _described(source: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -180,7 +129,7 @@ def train(
     options = {name: other.pop(name) for name in SET_BY_DAG if name in other}
     return JobOperator(
         task_id=task_id,
-        **_WHERE,
+        **WHERE,
         **_REUSE,
         **other,
         job={
@@ -263,7 +212,7 @@ def evaluate(
     return JobOperator(
         task_id=task_id,
         skip_key="skipped",
-        **_WHERE,
+        **WHERE,
         **_REUSE,
         **other,
         job={
@@ -331,7 +280,7 @@ def export(
     """
     return JobOperator(
         task_id=task_id,
-        **_WHERE,
+        **WHERE,
         **_REUSE,
         **other,
         job={
@@ -384,7 +333,7 @@ def serve_check(
     beside = server_pod(image) if image else {}
     return JobOperator(
         task_id=task_id,
-        **_WHERE,
+        **WHERE,
         **other,
         job={
             "module": "aerotrain.serve_check",
@@ -442,7 +391,7 @@ def predict(
     Returns:
         The URL of a folder of Parquet files with one row for each record.
     """
-    rules, operator = _separated(other)
+    rules, operator = separated(other)
     arguments = {
         "model": model,
         "source": _described(source),
@@ -451,7 +400,7 @@ def predict(
         **rules,
     }
     with TaskGroup(group_id):
-        _, predictions = _by_partitions(
+        _, predictions = by_partitions(
             "aerotrain.prediction",
             arguments,
             "predictions",
