@@ -25,6 +25,7 @@ from aerotrain_airflow.steps import (
     export,
     predict,
     prepare,
+    promote,
     serve_check,
     train,
 )
@@ -162,6 +163,20 @@ def test_a_person_sees_the_metrics_and_the_card_before_they_approve() -> None:
     assert "[The card](https://store/card.html?signed)" in body
     assert "| auc | 0.9 |" in body
     assert "`file:///store/card.html`" in body_of({}, "file:///store/card.html")
+
+
+def test_a_step_that_takes_an_exported_version_refuses_the_output_of_another_one() -> None:
+    with DAG("mistaken", schedule=None):
+        table = prepare("flats")
+        model = train("flats", table)
+        version = export(model, table, formats=["onnx"])
+        with pytest.raises(SpecError, match="serve_check takes what export returns, and got that"):
+            serve_check(model)
+        with pytest.raises(SpecError, match="promote takes what export returns, and got"):
+            promote(model)
+        with pytest.raises(SpecError, match="'litert', and 'export' exports savedmodel, onnx"):
+            evaluate(version, table, model_format="litert")
+        evaluate(version, table, model_format="onnx")
 
 
 def test_a_pipeline_prepares_two_data_sets_in_groups_of_their_own() -> None:

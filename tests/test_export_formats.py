@@ -4,16 +4,20 @@ import json
 import sys
 from dataclasses import replace
 
+import keras
 import numpy as np
+import onnxruntime
 import pytest
+import tensorflow as tf
 
 from aerotrain import evaluate, export
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.formats import Format
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.data.dataset import load_dataset
-from aerotrain.serving.formats.conversion import check_installed
+from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.serving.formats.conversion import check_convertible, check_installed
 from aerotrain.serving.formats.converter import compare, runtime
+from aerotrain.serving.servable import Servable
 from aerotrain.store import MANIFEST, fetch, open_store
 from aerotrain.training.input.batches import first_records, parse
 from aerotrain.training.input.shards import download
@@ -143,6 +147,37 @@ def test_a_format_whose_package_is_missing_is_refused_with_the_extra(monkeypatch
 def test_formats_are_checked_before_anything_starts(given, message):
     with pytest.raises(SpecError, match=message):
         ExportArguments.of({"model": "m", "data": "d", **given})
+
+
+def test_columns_keep_their_names_in_every_format(tmp_path):
+    schema = {name: Feature("float32", ()) for name in ("Monthly Spend", "größe", "a-b", "Age")}
+    inputs = keras.Input((len(schema),))
+    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+
+    def transform(features):
+        return tf.stack([features[name] for name in sorted(schema)], axis=1), 0
+
+    servable = Servable(model, transform, schema)
+    examples = tf.constant([example(name, schema) for name in schema])
+    check_convertible(servable, examples, [*Format][1:], tmp_path, quantized=False)
+    names = {"Monthly_Spend", "gr__e", "a-b", "Age"}
+    session = onnxruntime.InferenceSession(str(tmp_path / "saved_model" / "model.onnx"))
+    assert {each.name for each in session.get_inputs()} == names
+
+
+def example(one, schema):
+    """A serialized record that has 1 in one column, and 0 in the others."""
+    values = {
+        name: tf.train.Feature(float_list=tf.train.FloatList(value=[float(name == one)]))
+        for name in schema
+    }
+    return tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
+
+
+def test_a_number_that_becomes_nan_is_told_from_a_difference():
+    given = [{"p": np.array([[1.0, np.nan]])}]
+    with pytest.raises(FinalError, match="'p' is NaN in 1 of 2 values that are numbers in the tr"):
+        compare([{"p": np.ones((1, 2))}], given, 1e30, quantized=False)
 
 
 def test_a_difference_is_measured_in_the_range_of_an_output():

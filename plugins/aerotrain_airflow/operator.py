@@ -243,6 +243,7 @@ class JobOperator(BaseOperator):
 
     def _return_value(self, value: Any) -> Any:
         if self.skip_key is not None and (reason := value.get(self.skip_key)):
+            self.log.info("skipped: %s", reason)
             raise AirflowSkipException(f"skipped: {reason}")
         if self.return_key is None:
             return value

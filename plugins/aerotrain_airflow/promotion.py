@@ -84,6 +84,7 @@ class PromoteOperator(BaseOperator):
             except OlderError as error:
                 if until is None:
                     raise
+                self.log.info("skipped: %s", error)
                 raise AirflowSkipException(f"skipped: {error}") from None
         return _served(self, context, url, alias)
 

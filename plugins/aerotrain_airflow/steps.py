@@ -15,6 +15,8 @@ from typing import Any
 
 from airflow.sdk import TaskGroup, XComArg
 
+from aerotrain.contract.errors import SpecError
+from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import SERVING
 from aerotrain_airflow.approval import ModelApprovalOperator
 from aerotrain_airflow.backends.kubernetes.serving import server_pod
@@ -208,6 +210,8 @@ def evaluate(
     Returns:
         The metrics by name.
     """
+    if model_format is not None:
+        _check_exported("evaluate with model_format", model, model_format)
     rules = [at_least(metric, RunParam("threshold"))] if gate is None else list(gate)
     return JobOperator(
         task_id=task_id,
@@ -330,6 +334,7 @@ def serve_check(
     Returns:
         The latencies by name.
     """
+    _check_exported("serve_check", version)
     beside = server_pod(image) if image else {}
     return JobOperator(
         task_id=task_id,
@@ -364,6 +369,7 @@ def promote(
     Returns:
         The URL of the version that is served.
     """
+    _check_exported("promote", version)
     return PromoteOperator(task_id=task_id, version=version, metrics=metrics, **other).output
 
 
@@ -410,6 +416,25 @@ def predict(
             replicas=[_chief(environment, pod)],
         )
     return predictions
+
+
+def _check_exported(step: str, version: XComArg | str, model_format: str | None = None) -> None:
+    """Check that ``version`` is not the output of a step other than ``export``.
+
+    Raises:
+        SpecError: it is, or the export does not have the format.
+    """
+    task = getattr(version, "operator", None)
+    if not isinstance(task, JobOperator):
+        return
+    if task.job["module"] != "aerotrain.export":
+        raise SpecError(f"{step} takes what export returns, and got that of {task.task_id!r}")
+    formats = [Format.SAVEDMODEL.value, *task.job["arguments"]["formats"]]
+    if model_format is not None and model_format not in formats:
+        raise SpecError(
+            f"{step} is to judge {model_format!r}, and {task.task_id!r} exports "
+            f"{', '.join(formats)}"
+        )
 
 
 def _chief(environment: Mapping[str, str] | None, pod: PodTemplate | None) -> dict[str, Any]:

@@ -89,6 +89,12 @@ def compare(
             raise FinalError(f"the output {name!r} has another shape: {shapes}")
         theirs = np.concatenate([each[name] for each in expected]).astype(np.float64)
         ours = np.concatenate([each[name] for each in given]).astype(np.float64)
+        if lost := int((np.isnan(ours) & ~np.isnan(theirs)).sum()):
+            raise FinalError(
+                f"the output {name!r} is NaN in {lost:,} of {ours.size:,} values that are numbers "
+                "in the trained model: look in the model and its transform for an operation that "
+                "the format computes otherwise, such as tf.math.is_finite"
+            )
         difference = np.abs(ours - theirs) / (np.ptp(theirs) or np.abs(theirs).max() or 1.0)
         means.append(float(difference.mean()))
         most.append(float(difference.max()))
@@ -108,6 +114,8 @@ def compare(
         raise FinalError(
             f"the outputs {', '.join(map(repr, differing))} differ from the trained model's by "
             f"more than the tolerance of {tolerance:g}: {comparison}"
+            + "; a tensor with values of very different sizes loses most in 8 bits"
+            * quantized
         )
     return comparison
 

@@ -12,6 +12,9 @@ from aerotrain.serving.protocol import SIGNATURE, Arrays
 #: What the converter says of operations that LiteRT does not have.
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: ([\w, ]+)|'tf\.(\w+)' op")
 
+#: Its lines about operations that would exist for another type than float64.
+_OF_FLOAT64 = re.compile(r"tf\.(\w+)\([^)]*xf64")
+
 
 def convert(saved: Path, file: Path, calibration: Sequence[Arrays]) -> None:
     """Write the signature ``serving_default`` of a SavedModel to ``file``.
@@ -41,10 +44,11 @@ def convert(saved: Path, file: Path, calibration: Sequence[Arrays]) -> None:
 def _sentence(error: str) -> str:
     found = {name for each in _LACKING.findall(error) for name in re.split(r", *", "".join(each))}
     if found:
-        return (
-            f"LiteRT does not have the operation {', '.join(sorted(found))} in the form that the "
-            "model or its transform uses"
-        )
+        wide = set(_OF_FLOAT64.findall(error)) & found
+        shown = ", ".join(f"{name} of float64" if name in wide else name for name in sorted(found))
+        loops = any(name.startswith("TensorList") for name in found)
+        layers = ": recurrent layers and other loops are made of it" if loops else ""
+        return f"LiteRT does not have the operation {shown} of the model or its transform{layers}"
     return f"the model cannot be converted to LiteRT: {error.strip().partition(chr(10))[0]}"
 
 

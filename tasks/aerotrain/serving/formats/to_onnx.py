@@ -1,8 +1,9 @@
 """Convert a SavedModel to ONNX by tf2onnx, and run the result by ONNX Runtime."""
 
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.serving.protocol import SIGNATURE, Arrays
+from aerotrain.serving.signature import FILE, Signature
 
 #: The newest operator set that tf2onnx writes.
 _OPSET = 18
@@ -40,6 +42,7 @@ def convert(saved: Path, file: Path, calibration: Sequence[Arrays]) -> None:
         last = done.stdout.strip().rpartition("\n")[2]
         raise FinalError(f"the model cannot be converted to ONNX: {last}")
     _check_operators(target)
+    _name_inputs(saved, target)
     if calibration:
         _quantize(target, file, calibration)
         target.unlink()
@@ -56,6 +59,36 @@ def _check_operators(file: Path) -> None:
             f"ONNX does not have the operation {', '.join(sorted(names))} of the model or its "
             "transform"
         )
+
+
+def _name_inputs(saved: Path, file: Path) -> None:
+    """Give the inputs the names that they have in the SavedModel: tf2onnx writes others.
+
+    Its names differ in case and punctuation, as those of the arguments of TensorFlow's functions.
+    """
+    import onnx
+
+    signature = Signature.parse("the model", (saved / FILE).read_bytes())
+    proper = {_plain(name): name for name in signature.inputs}
+    model = onnx.load(str(file))
+    names = {each.name: proper.get(_plain(each.name), each.name) for each in model.graph.input}
+    for each in model.graph.input:
+        each.name = names[each.name]
+    _rename(model.graph, names)
+    onnx.save(model, str(file))
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Rename what the nodes of a graph, and of the graphs in them, read."""
+    for node in graph.node:
+        node.input[:] = [names.get(each, each) for each in node.input]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, names)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
 def _quantize(source: Path, target: Path, calibration: Sequence[Arrays]) -> None:
@@ -91,8 +124,20 @@ class Runtime:
         self._outputs = [each.name for each in self._session.get_outputs()]
 
     def predict(self, inputs: Arrays) -> Arrays:
-        """The outputs by name of a batch of inputs."""
-        return dict(zip(self._outputs, self._session.run(None, _fed(inputs)), strict=True))
+        """The outputs by name of a batch of inputs.
+
+        Raises:
+            FinalError: ONNX Runtime cannot run the model.
+        """
+        try:
+            outputs = self._session.run(None, _fed(inputs))
+        except Exception as error:
+            # tf2onnx converts the comparison of text to one of numbers.
+            text = "the model or its transform compares text, which ONNX cannot; " * (
+                "stoll" in str(error)
+            )
+            raise FinalError(f"{text}ONNX Runtime says: {error}") from error
+        return dict(zip(self._outputs, outputs, strict=True))
 
 
 def _fed(inputs: Arrays) -> Arrays:
