@@ -31,6 +31,7 @@ from devtools.environment import (
     sqlite,
     store_environment,
 )
+from devtools.heartbeats import Heartbeats
 from devtools.home import Home, Secrets, write_private
 from devtools.postgres import NoPostgresError, Postgres, postgres
 from devtools.restarts import Restartable
@@ -64,6 +65,7 @@ class Stack:
     s3: S3Server
     components: Sequence[Restartable]
     since: datetime
+    heartbeats: Heartbeats
     notes: Sequence[str] = ()
 
     def check(self) -> None:
@@ -77,11 +79,14 @@ class Stack:
         return any(each.has_ended for each in self.components)
 
     def restart_ended(self) -> list[str]:
-        """Start components again that have ended; returns a sentence about each.
+        """Start components again that have ended, or are hung; returns a sentence about each.
 
         Tasks and trainings continue meanwhile, in processes of their own.
         """
-        return [said for each in self.components if (said := each.restart_if_ended())]
+        own = {each.name: each for each in self.components if isinstance(each, Component)}
+        hung = self.heartbeats.end_hung(own)
+        ended = [said for each in self.components if (said := each.restart_if_ended())]
+        return [*hung, *ended]
 
     def wait_for_api(self) -> None:
         """Return once the API server responds.
@@ -224,7 +229,14 @@ def _start_with(
         components.append(start(*scheduler, store))
     api = AirflowApi(base_url(port), secrets.password)
     notes = _notes(home, database)
-    stack = Stack(api=api, s3=s3, components=components, since=since, notes=notes)
+    stack = Stack(
+        api=api,
+        s3=s3,
+        components=components,
+        since=since,
+        heartbeats=Heartbeats(api.unhealthy),
+        notes=notes,
+    )
     stack.wait_for_api()
     components += [start(*each, store) for each in later]
     return stack

@@ -27,6 +27,7 @@ from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
 from devtools.display import TaskRow, in_order, task_rows
 from devtools.environment import DATABASE, MARK, SERVER, base_url, component_environment
+from devtools.heartbeats import Heartbeats
 from devtools.home import Home, Secrets, held
 from devtools.report import Report
 from devtools.stack import Stack, end_marked
@@ -232,9 +233,12 @@ def assert_a_run_that_fails_ends_with_its_error(
 ) -> None:
     """Check the output of ``run``, on an Airflow that is up already."""
     long_ago = datetime.min.replace(tzinfo=UTC)
-    up = Stack(api=AirflowApi(url, password), s3=None, components=[], since=long_ago)
+    api = AirflowApi(url, password)
+    beats = Heartbeats(api.unhealthy)
+    up = Stack(api=api, s3=None, components=[], since=long_ago, heartbeats=beats)
     up.wait_for_api()
     up.wait_for_dag("small")
+    assert set(api.unhealthy()) <= {"scheduler"}  # which was killed
     assert not run_once(
         up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic()
     )
@@ -266,6 +270,26 @@ signal.signal(signal.SIGTERM, lambda *_: print("its failure is recorded", flush=
 print("ready", flush=True)
 signal.pause()
 """
+
+
+def test_a_component_that_sends_no_heartbeat_for_two_minutes_is_ended() -> None:
+    seconds, unhealthy = 0.0, {"scheduler", "triggerer"}
+
+    def at(second: float) -> list[str]:
+        nonlocal seconds
+        seconds = second
+        return beats.end_hung({"scheduler": scheduler})
+
+    with subprocess.Popen(["sleep", "600"]) as scheduler:
+        beats = Heartbeats(lambda: unhealthy, lambda: seconds)
+        assert at(0) == at(110) == []
+        unhealthy = {"triggerer"}
+        assert at(125) == []
+        unhealthy = {"scheduler"}
+        assert at(140) == at(250) == []
+        assert scheduler.poll() is None
+        assert at(265) == ["scheduler sent no heartbeat for 120 s and was ended"]
+        assert scheduler.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.process
