@@ -345,6 +345,14 @@ def test_missing_values_are_filled_if_a_fill_value_is_set(tmp_path: Path) -> Non
     assert sorted(numbers) == [-1, *range(100)]
 
 
+def test_a_fill_value_that_is_no_value_of_the_column_is_refused(tmp_path: Path) -> None:
+    described = write_csv(tmp_path / "in", LINES + ",1\n")
+    with pytest.raises(
+        SpecError, match="fill has 'none' for the column 'n', whose values are int6"
+    ):
+        prepare((tmp_path / "store").as_uri(), tmp_path, described, fill={"n": "none"})
+
+
 def test_integers_with_missing_values_are_numbers_if_their_type_is_float32(tmp_path: Path) -> None:
     columns = {"n": pa.array([1, None, 3] * 10), "label": [0] * 30}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from aerotrain.contract.errors import nearest
+from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.prepare.padding import longer_than, padded
@@ -84,7 +84,7 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
         elif _is_nanoseconds(kept):
             rounded[name] = pc.sum(pc.not_equal(pc.nanosecond(kept), 0)).as_py() or 0
         if name in rules.key:
-            filled = _fill_nulls(kept, rules.fill.get(name), as_float=schema[name].is_float)
+            filled = _fill_nulls(name, kept, rules.fill.get(name), as_float=schema[name].is_float)
             keys[name] = _key_column(filled, exact)
     for name, (least, greatest) in rules.ranges.items():
         outside = _outside(columns[name], least, greatest)
@@ -178,7 +178,7 @@ def _cast(
         elif isinstance(values, Column):
             exact = values
         else:
-            exact = column_of(name, _fill_nulls(values, fill, as_float=feature.is_float))
+            exact = column_of(name, _fill_nulls(name, values, fill, as_float=feature.is_float))
         return exact, _cast_column(name, feature, exact)
     except (RecordError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SourceError(
@@ -187,16 +187,26 @@ def _cast(
         ) from error
 
 
-def _fill_nulls(values: Any, fill: Any, *, as_float: bool) -> Any:
-    """``values`` without nulls: these are ``fill``, or NaN of numbers ``as_float``, or empty."""
+def _fill_nulls(name: str, values: Any, fill: Any, *, as_float: bool) -> Any:
+    """``values`` without nulls: these are ``fill``, or NaN of numbers ``as_float``, or empty.
+
+    Raises:
+        SpecError: ``fill`` is no value of the column.
+    """
     if not isinstance(values, pa.Array) or not values.null_count:
         return values
     if pa.types.is_null(values.type):
         values = values.cast(pa.float64() if fill is None else pa.scalar(fill).type)
     if fill is not None:
         is_day = pa.types.is_date32(values.type) and isinstance(fill, int)
-        fill = pa.scalar(fill, pa.int32()) if is_day else pa.scalar(fill)
-        return values.fill_null(fill.cast(values.type))
+        filled = pa.scalar(fill, pa.int32()) if is_day else pa.scalar(fill)
+        try:
+            return values.fill_null(filled.cast(values.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SpecError(
+                f"fill has {fill!r} for the column {name!r}, whose values are {values.type}; of a "
+                "column with a list of words in types, give the number of the word, from 0"
+            ) from error
     if as_float or pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
         return values.cast(pa.float64()).fill_null(float("nan"))
     if pa.types.is_dictionary(values.type):
