@@ -89,6 +89,7 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, tr
         evaluated("none-refused", trained, first_run="refuse")
     _, first = evaluated("none-accepted", trained, first_run="accept")
     assert (first["baseline"], first["verdicts"]) == (None, [])
+    assert "to compare with, so this rule was not applied: accuracy" in first["warnings"][-1]
     version = export.run(digits.replica("export", "compared", model=trained, data=digits.data))
     _, same = evaluated("same", trained, first_run="refuse")
     assert same["baseline"]["url"] == version

@@ -8,7 +8,7 @@ from typing import Any
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.formats import Format
-from aerotrain.contract.gate import CARD, CARD_DATA, SERVING, Choice, Rule
+from aerotrain.contract.gate import CARD, CARD_DATA, SERVING, Choice, Kind, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
     Dataset,
@@ -64,12 +64,14 @@ def run(replica: Replica) -> dict[str, Any]:
     trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)
     outcome, seen = evaluate(replica, arguments, trained, baseline)
-    failures = [*not_finite(outcome.metrics), *outcome.failures]
+    failures, warnings = [*not_finite(outcome.metrics), *outcome.failures], [*seen.warnings]
     if arguments.compares and baseline is None:
         first = "there is no exported version to compare with"
-        print(f"{first}, and first_run is {arguments.first_run!r}", flush=True)
         if arguments.first_run == Choice.REFUSE:
             failures.append(f"{first}: export one, or accept the first model by first_run")
+        else:
+            rules = "; ".join(str(r) for r in arguments.rules if r.kind == Kind.NO_WORSE)
+            warnings.append(f"{first}, so this rule was not applied: {rules}")
     failures = list(dict.fromkeys(failures))
     document = {
         "version": VERSION,
@@ -81,7 +83,7 @@ def run(replica: Replica) -> dict[str, Any]:
         "thresholds": dict(arguments.thresholds),
         "verdicts": [each.to_dict() for each in outcome.verdicts],
         "failures": failures,
-        "warnings": seen.warnings,
+        "warnings": warnings,
         "passed": not failures,
         "candidate": candidate_of(replica, arguments, model, trained),
     }
@@ -91,7 +93,7 @@ def run(replica: Replica) -> dict[str, Any]:
     store.put(CARD_DATA, json_text(whole).encode())
     store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
     store.put(KEY, json_text(document).encode())
-    for each in seen.warnings:
+    for each in warnings:
         print(f"warning: {each}", flush=True)
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
     for verdict in outcome.verdicts:
