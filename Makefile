@@ -58,7 +58,7 @@ down: $(READY) ## stop what `make up` started
 	@exec $(BIN)/python -m devtools down --home "$(HOME_DIR)"
 
 # A worker gets whole files, because the tests of a file share fixtures that are slow to create.
-# TensorFlow's idle threads spin: with one for each process, tests take a seventh less.
+# TensorFlow's idle threads spin: with one in each process, tests that train take a seventh less CPU.
 test: lint ## run lint, and every test that needs no cluster
 	TF_NUM_INTRAOP_THREADS=1 UV=$(UV) $(BIN)/pytest -m "not cluster" --durations=25 \
 		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
