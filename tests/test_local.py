@@ -238,7 +238,7 @@ def assert_a_run_that_fails_ends_with_its_error(
     up = Stack(api=api, s3=None, components=[], since=long_ago, heartbeats=beats)
     up.wait_for_api()
     up.wait_for_dag("small")
-    assert set(api.unhealthy()) <= {"scheduler"}  # which was killed
+    assert set(api.unhealthy()) <= {"scheduler", "triggerer", "dag-processor"}
     assert not run_once(
         up, Home(project / ".local"), "small", {"training": "fail"}, time.monotonic()
     )
