@@ -26,6 +26,7 @@ from aerotrain_airflow.steps import (
     predict,
     prepare,
     promote,
+    rollback,
     serve_check,
     train,
 )
@@ -194,6 +195,7 @@ def test_every_step_takes_the_arguments_of_airflows_operators() -> None:
         export("s3://b/m", table, queue="small")
         serve_check("s3://b/flats/serving/1", queue="small")
         predict("serving", "flats", queue="small", outlets=[scored], batch_size=10)
+        rollback(pipeline="flats", reason="slow", queue="small")
     assert {task.queue for task in argued.tasks if task.task_id != "prepare.check"} == {"small"}
     assert argued.get_task("evaluate").priority_weight == 7
     assert {task.task_id: task.outlets for task in argued.tasks if task.outlets} == {

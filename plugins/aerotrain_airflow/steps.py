@@ -33,7 +33,7 @@ from aerotrain_airflow.params import (
 )
 from aerotrain_airflow.partitions import by_partitions, separated
 from aerotrain_airflow.preflight import PreflightOperator
-from aerotrain_airflow.promotion import PromoteOperator
+from aerotrain_airflow.promotion import PromoteOperator, RollbackOperator
 
 #: What the steps of a model read besides, so that their results may be those of an earlier run.
 _REUSE: dict[str, Any] = {"reuse": RunParam("reuse")}
@@ -371,6 +371,20 @@ def promote(
     """
     _check_exported("promote", version)
     return PromoteOperator(task_id=task_id, version=version, metrics=metrics, **other).output
+
+
+def rollback(
+    *, pipeline: str | None = None, reason: str = "", task_id: str = "rollback", **other: Any
+) -> XComArg:
+    """Serve the version that was served before the present one, as after an alarm.
+
+    ``pipeline`` is the id of the DAG that exported it, by default this one. ``reason`` is kept in
+    the history, and ``other`` are arguments of Airflow's operators.
+
+    Returns:
+        The URL of the version that is served.
+    """
+    return RollbackOperator(task_id=task_id, pipeline=pipeline, reason=reason, **other).output
 
 
 def predict(
