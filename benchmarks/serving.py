@@ -3,7 +3,7 @@
 A store of S3 has two versions of a small model, which are promoted and rolled back in turn. The
 server for development follows them, and so does ``aerotrain pull`` into a folder. Meanwhile one
 record at a time is asked for, by REST and by gRPC. The latencies are of the server for development,
-beside calls of the same signature in this process. Then a network of the digits is exported in all
+and of calls of the same signature in this process. Then a network of the digits is exported in all
 formats (``formats.py``).
 """
 

@@ -20,8 +20,8 @@ def seconds_for(check: Path) -> int:
     return _SECONDS + _PART_SECONDS * len(parts(check))
 
 
-def last_line(arguments: Sequence[str], seconds: float) -> str:
-    """The last line that Python prints with these arguments.
+def last_line(arguments: Sequence[str], seconds: float | None) -> str:
+    """The last line that Python prints with these arguments, within ``seconds`` if given.
 
     Raises:
         FinalError: it failed; the message is its last line. Unless it says by its exit code that

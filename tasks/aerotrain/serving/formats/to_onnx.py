@@ -1,8 +1,6 @@
 """Convert a SavedModel to ONNX by tf2onnx, and run the result by ONNX Runtime."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.serving.own_process import last_line
 from aerotrain.serving.protocol import SIGNATURE, Arrays
 from aerotrain.serving.signature import FILE, Signature
 
@@ -26,34 +25,31 @@ def convert(saved: Path, file: Path, calibration: Sequence[Arrays]) -> None:
     Raises:
         FinalError: the model cannot be converted; the message names the operations.
     """
+    import onnx
+
     target = file.with_suffix(".float.onnx") if calibration else file
     # Only tf2onnx's command converts the tables of a SavedModel.
-    command = [sys.executable, "-P", "-m", "tf2onnx.convert", "--saved-model", str(saved)]
-    command += ["--signature_def", SIGNATURE, "--opset", str(_OPSET), "--output", str(target)]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode or not target.exists():
-        last = done.stdout.strip().rpartition("\n")[2]
-        raise FinalError(f"the model cannot be converted to ONNX: {last}")
-    _check_operators(target)
-    _name_inputs(saved, target)
+    words = ["-m", "tf2onnx.convert", "--saved-model", str(saved), "--signature_def", SIGNATURE]
+    try:
+        last = last_line([*words, "--opset", str(_OPSET), "--output", str(target)], seconds=None)
+        if not target.exists():
+            raise FinalError(last)
+    except FinalError as error:
+        raise FinalError(f"the model cannot be converted to ONNX: {error}") from None
+    model = onnx.load(str(target))
+    _check_operators(model)
+    _name_inputs(saved, model)
+    onnx.save(model, str(target))
     if calibration:
         _quantize(target, file, calibration)
         target.unlink()
 
 
-def _check_operators(file: Path) -> None:
+def _check_operators(model: Any) -> None:
     """Raise ``FinalError`` if a node has no operator of ONNX: tf2onnx only logs that."""
     import onnx
 
-    nodes = list(onnx.load(str(file)).graph.node)
-    names = {node.op_type for node in nodes if not onnx.defs.has(node.op_type, node.domain)}
+    names = {n.op_type for n in model.graph.node if not onnx.defs.has(n.op_type, n.domain)}
     if names:
         raise FinalError(
             f"ONNX does not have the operation {', '.join(sorted(names))} of the model or its "
@@ -61,21 +57,17 @@ def _check_operators(file: Path) -> None:
         )
 
 
-def _name_inputs(saved: Path, file: Path) -> None:
+def _name_inputs(saved: Path, model: Any) -> None:
     """Give the inputs the names that they have in the SavedModel: tf2onnx writes others.
 
     Its names differ in case and punctuation, as those of the arguments of TensorFlow's functions.
     """
-    import onnx
-
     signature = Signature.parse("the model", (saved / FILE).read_bytes())
     proper = {_plain(name): name for name in signature.inputs}
-    model = onnx.load(str(file))
     names = {each.name: proper.get(_plain(each.name), each.name) for each in model.graph.input}
     for each in model.graph.input:
         each.name = names[each.name]
     _rename(model.graph, names)
-    onnx.save(model, str(file))
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
