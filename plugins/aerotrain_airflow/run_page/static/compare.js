@@ -1,12 +1,14 @@
 // The choice of other runs of the DAG, whose curves are drawn over those of this one.
 
 import { fetchCurves, names } from "./data.js";
-import { letterOf } from "./chart.js";
 import { byId, each, make, setText } from "./elements.js";
 import { moment, number, title } from "./words.js";
 
 /** A place of each run that can be shown at once: a colour and a letter. */
 export const SLOTS = Array.from({ length: 10 }, (_, index) => index);
+
+/** The letter of a run, by its slot. */
+export const letterOf = (slot) => String.fromCharCode(65 + slot);
 
 export class Compare {
   /** `changed` is called after the chosen runs have changed. */
@@ -16,8 +18,15 @@ export class Compare {
     this.curves = new Map(); // run id: trainings
     this.message = make("p", { class: "hint" });
     this.list = make("ul", { class: "runs" });
-    byId("compare").append(make("summary", { text: "Compare with other runs" }), this.message, this.list);
-    setText(this.message, `Up to ${SLOTS.length} runs, the newest first. They are drawn over steps.`);
+    byId("compare").append(
+      make("summary", { text: "Compare with other runs" }),
+      this.message,
+      this.list,
+    );
+    setText(
+      this.message,
+      `Up to ${SLOTS.length} runs, the newest first. They are drawn over steps.`,
+    );
   }
 
   /** Offer the runs of the trend that have trained the same task. */
@@ -29,17 +38,22 @@ export class Compare {
 
   showList() {
     const full = this.slots.size === SLOTS.length;
-    each(this.list, this.runs, () => this.item(), (item, run) => {
-      const [box, swatch, name, facts] = item.firstElementChild.children;
-      const slot = this.slots.get(run.run_id);
-      box.value = run.run_id;
-      box.checked = slot !== undefined;
-      box.disabled = full && slot === undefined;
-      swatch.className = slot === undefined ? "swatch" : `swatch run-${slot}`;
-      setText(swatch, slot === undefined ? "" : letterOf(slot));
-      setText(name, run.run_id);
-      setText(facts, factsOf(run));
-    });
+    each(
+      this.list,
+      this.runs,
+      () => this.item(),
+      (item, run) => {
+        const [box, swatch, name, facts] = item.firstElementChild.children;
+        const slot = this.slots.get(run.run_id);
+        box.value = run.run_id;
+        box.checked = slot !== undefined;
+        box.disabled = full && slot === undefined;
+        swatch.className = slot === undefined ? "swatch" : `swatch run-${slot}`;
+        setText(swatch, slot === undefined ? "" : letterOf(slot));
+        setText(name, run.run_id);
+        setText(facts, factsOf(run));
+      },
+    );
   }
 
   /** The chosen runs also stand outside of the list, which may be closed; a click removes one. */
@@ -47,14 +61,17 @@ export class Compare {
     const chosen = [...this.slots].sort(([, a], [, b]) => a - b);
     byId("compared").hidden = chosen.length === 0;
     const create = () => {
-      const button = make("button", { type: "button", onclick: () => this.choose(button.value, false) });
+      const button = make("button", {
+        type: "button",
+        title: "remove",
+        onclick: () => this.choose(button.value, false),
+      });
       button.append(make("b"), make("bdi"), make("span", { text: "×" }));
       return make("li", {}, button);
     };
     each(byId("compared"), chosen, create, ({ firstElementChild: button }, [run, slot]) => {
       const [swatch, name] = button.children;
       button.value = run;
-      button.setAttribute("aria-label", `remove ${run}`);
       swatch.className = `swatch run-${slot}`;
       setText(swatch, letterOf(slot));
       setText(name, run);
@@ -62,17 +79,41 @@ export class Compare {
   }
 
   item() {
-    const box = make("input", { type: "checkbox", onchange: () => this.choose(box.value, box.checked) });
-    return make("li", {}, make("label", {}, box, make("b", { class: "swatch" }), make("bdi"), make("span", { class: "quiet" })));
+    const box = make("input", {
+      type: "checkbox",
+      onchange: () => this.choose(box.value, box.checked),
+    });
+    return make(
+      "li",
+      {},
+      make(
+        "label",
+        {},
+        box,
+        make("b", { class: "swatch" }),
+        make("bdi"),
+        make("span", { class: "quiet" }),
+      ),
+    );
   }
 
   async choose(run, chosen) {
-    if (chosen) this.slots.set(run, SLOTS.find((slot) => ![...this.slots.values()].includes(slot)));
-    else this.slots.delete(run);
+    if (chosen)
+      this.slots.set(
+        run,
+        SLOTS.find((slot) => ![...this.slots.values()].includes(slot)),
+      );
+    else this.forget(run);
     this.showList();
     this.showChosen();
     await this.fetch();
     this.changed();
+  }
+
+  /** The run may still train: its curves are read again if it is chosen again. */
+  forget(run) {
+    this.slots.delete(run);
+    this.curves.delete(run);
   }
 
   async fetch() {
@@ -98,4 +139,9 @@ export class Compare {
 }
 
 const factsOf = ({ at, metrics }) =>
-  [moment(at), ...Object.entries(metrics).slice(0, 3).map(([name, value]) => `${title(name)} ${number(value)}`)].join(" · ");
+  [
+    moment(at),
+    ...Object.entries(metrics)
+      .slice(0, 3)
+      .map(([name, value]) => `${title(name)} ${number(value)}`),
+  ].join(" · ");

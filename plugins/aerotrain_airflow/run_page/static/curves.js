@@ -30,14 +30,31 @@ export class Curves {
   }
 
   addControls() {
-    this.axes = ["step", "time"].map((axis) => make("input", {
-      type: "radio", name: "axis", value: axis, checked: axis === this.axis, onchange: () => this.chooseAxis(axis),
-    }));
+    this.axes = ["step", "time"].map((axis) =>
+      make("input", {
+        type: "radio",
+        name: "axis",
+        value: axis,
+        checked: axis === this.axis,
+        onchange: () => this.chooseAxis(axis),
+      }),
+    );
     this.logBox = make("input", { type: "checkbox", onchange: () => this.chooseScale() });
-    this.all = make("button", { type: "button", text: "Show everything", disabled: true, onclick: () => this.zoom(null) });
+    this.all = make("button", {
+      type: "button",
+      text: "Show everything",
+      disabled: true,
+      onclick: () => this.zoom(null),
+    });
     this.position = make("output", { class: "position" });
     byId("curves-controls").append(
-      make("fieldset", {}, make("legend", { text: "Over" }), make("label", {}, this.axes[0], "steps"), make("label", {}, this.axes[1], "time")),
+      make(
+        "fieldset",
+        {},
+        make("legend", { text: "Over" }),
+        make("label", {}, this.axes[0], "steps"),
+        make("label", {}, this.axes[1], "time"),
+      ),
       make("label", {}, this.logBox, "Loss on a log scale"),
       this.all,
       this.position,
@@ -117,7 +134,11 @@ export class Curves {
   /** The x under the cursor; null if it is outside. */
   showPosition(x) {
     if (x === null) setText(this.position, "");
-    else setText(this.position, this.axis === "step" ? `step ${count(Math.round(x))}` : `after ${duration(x)}`);
+    else
+      setText(
+        this.position,
+        this.axis === "step" ? `step ${count(Math.round(x))}` : `after ${duration(x)}`,
+      );
   }
 
   readColours() {

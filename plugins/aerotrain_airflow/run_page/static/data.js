@@ -23,7 +23,8 @@ export const fetchTrend = () => get(`trend/${dag}`);
 export const fetchCurves = (runs) =>
   get(`curves/${dag}?${runs.map((each) => `run=${encodeURIComponent(each)}`).join("&")}`);
 
-export const addressOfRun = (other) => new URL(`runs/${dag}/${encodeURIComponent(other)}`, ROOT).href;
+export const addressOfRun = (other) =>
+  new URL(`runs/${dag}/${encodeURIComponent(other)}`, ROOT).href;
 
 /** The address of a file of the run; null if it is of another site. */
 export function addressOfFile(href) {
@@ -43,7 +44,8 @@ async function get(path) {
     const slow = error.name === "TimeoutError";
     throw new Error(slow ? `no answer within ${TIMEOUT_SECONDS} s` : "Airflow cannot be reached");
   }
-  if (!answer.ok) throw new Error(REASONS[answer.status] ?? `Airflow answered with ${answer.status}`);
+  if (!answer.ok)
+    throw new Error(REASONS[answer.status] ?? `Airflow answered with ${answer.status}`);
   try {
     return await answer.json();
   } catch {

@@ -15,6 +15,13 @@ export function make(tag, properties = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** A table that scrolls sideways if it is wider than the page, with a name for screen readers. */
+export function makeTable(name, heads, body) {
+  const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col", text })));
+  const table = make("table", {}, make("thead", {}, head), body);
+  return make("div", { class: "table", tabindex: 0, role: "group", "aria-label": name }, table);
+}
+
 /** Keep one child per item: existing ones are updated in place, so that focus and hover remain. */
 export function each(parent, items, create, update) {
   while (parent.children.length > items.length) parent.lastElementChild.remove();

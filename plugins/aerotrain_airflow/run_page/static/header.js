@@ -9,7 +9,11 @@ export class Header {
   /** `choose` is called with the task of the training that the user wants to see. */
   constructor(choose) {
     this.choose = choose;
-    byId("title").replaceChildren(make("bdi", { text: names.dag }), " ", make("bdi", { class: "quiet", text: names.run }));
+    byId("title").replaceChildren(
+      make("bdi", { text: names.dag }),
+      " ",
+      make("bdi", { class: "quiet", text: names.run }),
+    );
     document.title = `${names.dag}: ${names.run}`;
     this.shownAt = null;
   }
@@ -19,14 +23,19 @@ export class Header {
     this.setStatus(`As of ${clock(now)}`, false);
     byId("notes").hidden = notes.length === 0;
     each(byId("notes"), notes, () => make("li"), setText);
-    each(byId("trainings"), trainings, () => this.training(), (label, training) => {
-      const [radio, name, state] = label.children;
-      radio.value = training.task;
-      radio.checked = training.task === chosen;
-      radio.hidden = trainings.length === 1;
-      setText(name, training.task);
-      setText(state, stateOf(training, now));
-    });
+    each(
+      byId("trainings"),
+      trainings,
+      () => this.training(),
+      (label, training) => {
+        const [radio, name, state] = label.children;
+        radio.value = training.task;
+        radio.checked = training.task === chosen;
+        radio.hidden = trainings.length === 1;
+        setText(name, training.task);
+        setText(state, stateOf(training, now));
+      },
+    );
     byId("files").hidden = files.length === 0;
     each(byId("files"), files, () => make("span"), showFile);
   }
@@ -43,7 +52,11 @@ export class Header {
   }
 
   training() {
-    const radio = make("input", { type: "radio", name: "training", onchange: () => this.choose(radio.value) });
+    const radio = make("input", {
+      type: "radio",
+      name: "training",
+      onchange: () => this.choose(radio.value),
+    });
     return make("label", {}, radio, make("bdi"), make("span"));
   }
 }
@@ -54,7 +67,11 @@ function showFile(element, { title, task, href, command }) {
   if (element.dataset.key === key) return;
   element.dataset.key = key;
   const name = task ? `${title} (${task})` : title;
-  if (command) return element.replaceChildren(`${name}: run `, make("code", { class: "address", text: command }));
+  if (command)
+    return element.replaceChildren(
+      `${name}: run `,
+      make("code", { class: "address", text: command }),
+    );
   const address = addressOfFile(href);
   return element.replaceChildren(address ? make("a", { href: address, text: name }) : name);
 }
@@ -63,7 +80,9 @@ function showFile(element, { title, task, href, command }) {
 function stateOf(training, now) {
   const start = startOf(training);
   if (start === null) return training.running ? "starting" : "not started";
-  const parts = training.running ? partsOfRunning(training, now - start) : partsOfEnded(training, start);
+  const parts = training.running
+    ? partsOfRunning(training, now - start)
+    : partsOfEnded(training, start);
   const restarts = restartsOf(training);
   return (restarts ? [...parts, counted(restarts, "restart")] : parts).join(", ");
 }
@@ -86,12 +105,15 @@ function partsOfEnded(training, start) {
 function progressOf(training) {
   const { steps } = training;
   const step = lastStep(training);
-  return steps === null ? `step ${count(step)}` : `step ${count(step)} of ${count(steps)} (${percent(step / steps)})`;
+  return steps === null
+    ? `step ${count(step)}`
+    : `step ${count(step)} of ${count(steps)} (${percent(step / steps)})`;
 }
 
 /** Replicas that are restarted at the same time are one restart. */
 const restartsOf = ({ goodput, marks }) =>
-  goodput?.restarts ?? new Set(marks.filter(({ kind }) => kind === "restart").map(({ at }) => at)).size;
+  goodput?.restarts ??
+  new Set(marks.filter(({ kind }) => kind === "restart").map(({ at }) => at)).size;
 
 function endOf({ marks, curves, lanes }) {
   const ends = lanes.flatMap(({ spans }) => spans.map(({ to }) => to ?? 0));

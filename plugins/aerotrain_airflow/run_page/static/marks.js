@@ -28,13 +28,18 @@ export class MarksLegend {
   show(marks) {
     const kinds = new Map();
     for (const { kind } of marks) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
-    each(this.list, [...kinds], () => this.item(), (item, [kind, amount]) => {
-      const button = item.firstElementChild;
-      button.dataset.kind = kind;
-      button.setAttribute("aria-pressed", !this.hidden.has(kind));
-      button.firstElementChild.className = `mark ${classOf(kind)}`;
-      setText(button.lastElementChild, `${kind} (${count(amount)})`);
-    });
+    each(
+      this.list,
+      [...kinds],
+      () => this.item(),
+      (item, [kind, amount]) => {
+        const button = item.firstElementChild;
+        button.dataset.kind = kind;
+        button.setAttribute("aria-pressed", !this.hidden.has(kind));
+        button.firstElementChild.className = `mark ${classOf(kind)}`;
+        setText(button.lastElementChild, `${kind} (${count(amount)})`);
+      },
+    );
   }
 
   item() {
@@ -85,9 +90,9 @@ export function readMarkColours() {
 
 /** Lines of a tooltip: what happened, when, and at which step. */
 export function linesOfMarks(marks, start) {
-  const shown = marks.slice(0, 4).flatMap((mark) => [
-    mark.text || mark.kind,
-    `${mark.kind}${mark.step === null ? "" : `, step ${count(mark.step)}`}, after ${duration(mark.at - start)}, ${clock(mark.at)}`,
-  ]);
+  const shown = marks.slice(0, 4).flatMap(({ kind, text, step, at }) => {
+    const place = step === null ? "" : `, step ${count(step)}`;
+    return [text || kind, `${kind}${place}, after ${duration(at - start)}, ${clock(at)}`];
+  });
   return marks.length > 4 ? [...shown, `and ${marks.length - 4} more`] : shown;
 }

@@ -12,7 +12,11 @@ import { followTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { Trend } from "./trend.js";
 
-const curves = new Curves(SLOTS, (range) => timeline.zoom(range), () => timeline.draw());
+const curves = new Curves(
+  SLOTS,
+  (range) => timeline.zoom(range),
+  () => timeline.draw(),
+);
 const timeline = new Timeline((marks) => curves.legend.visible(marks));
 const compare = new Compare(() => showCurves());
 const goodput = new GoodputOfRun();
@@ -36,8 +40,10 @@ function show(received) {
   header.show(data, training?.task);
   showEmpty(training);
   if (!training) return;
-  if (curvesChanged([training.task, training.curves, training.epochs, training.marks])) showCurves();
-  if (training.running || timelineChanged([training.task, training.lanes, training.marks])) timeline.show(training, data.now);
+  if (curvesChanged([training.task, training.curves, training.epochs, training.marks]))
+    showCurves();
+  if (training.running || timelineChanged([training.task, training.lanes, training.marks]))
+    timeline.show(training, data.now);
   if (goodputChanged([training.task, training.goodput])) goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
   if (runsAreOf !== runningNow()) readRuns();
@@ -56,8 +62,16 @@ function showEmpty(training) {
   byId("goodput").hidden = !training;
   byId("replicas").hidden = !training?.replicas.length;
   byId("empty").hidden = trained;
-  const waiting = training && (training.running || startOf(training) === null) ? "Curves appear with the first step of this training." : "This training has no curves.";
-  setText(byId("empty"), training ? waiting : "This run has no training so far. If one of its tasks trains, it appears here when it starts.");
+  const waiting =
+    training && (training.running || startOf(training) === null)
+      ? "Curves appear with the first step of this training."
+      : "This training has no curves.";
+  setText(
+    byId("empty"),
+    training
+      ? waiting
+      : "This run has no training so far. If one of its tasks trains, it appears here when it starts.",
+  );
 }
 
 function showCurves() {
@@ -76,7 +90,8 @@ async function readRuns() {
   showTrend();
 }
 
-const runningNow = () => JSON.stringify(data.trainings.map(({ task: name, running }) => [name, running]));
+const runningNow = () =>
+  JSON.stringify(data.trainings.map(({ task: name, running }) => [name, running]));
 
 function showTrend() {
   const training = chosen();

@@ -32,12 +32,13 @@ export function startOf(training) {
   return known.length ? Math.min(...known) : null;
 }
 
-/** A table with x (step, or seconds since the start) and the values that can be drawn. */
+/** A table with x (step, or seconds since the start) and those of its values that can be drawn. */
 export function tableOver(axis, table, start) {
   const points = axis === "step" ? currentPoints(table.step) : pointsInTime(table.at);
   const values = new Map();
   for (const [name, column] of Object.entries(table.values)) {
-    values.set(name, points.map((index) => drawable(column[index])));
+    const shown = points.map((index) => drawable(column[index]));
+    if (shown.some((value) => value !== null)) values.set(name, shown);
   }
   const x = points.map((index) => (axis === "step" ? table.step[index] : table.at[index] - start));
   return { x, values };
@@ -72,7 +73,6 @@ export function chartsOf(axis, training, others) {
   const charts = new Map();
   const start = startOf(training);
   const add = (name, line) => {
-    if (!line.values.some((value) => value !== null)) return;
     if (!charts.has(name)) charts.set(name, { name, lines: [] });
     charts.get(name).lines.push(line);
   };
@@ -92,7 +92,14 @@ export function chartsOf(axis, training, others) {
       const again = !validation && curves.values.has(metric);
       if (again && !alone) continue;
       const part = validation ? "validation" : again ? "mean" : "train";
-      add(metric, { label: again ? `${name}, mean of the epoch` : name, run, part, x: epochs.x, values, epochs: true });
+      add(metric, {
+        label: again ? `${name}, mean of the epoch` : name,
+        run,
+        part,
+        x: epochs.x,
+        values,
+        epochs: true,
+      });
     }
   });
   return [...charts.values()].sort((a, b) => place(a.name) - place(b.name));

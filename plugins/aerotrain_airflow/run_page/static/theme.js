@@ -14,7 +14,8 @@ export function followTheme(redraw) {
     redraw();
   };
   const outer = rootAround();
-  if (outer) new MutationObserver(apply).observe(outer, { attributes: true, attributeFilter: ["class"] });
+  if (outer)
+    new MutationObserver(apply).observe(outer, { attributes: true, attributeFilter: ["class"] });
   addEventListener("storage", apply);
   DARK.addEventListener("change", apply);
   apply();

@@ -1,6 +1,6 @@
 // The timeline: one lane per replica with what it did when, and marks across all lanes.
 
-import { byId, each, make, setText } from "./elements.js";
+import { byId, each, make, makeTable, setText } from "./elements.js";
 import { linesOfMarks } from "./marks.js";
 import { startOf } from "./series.js";
 import { ticks } from "./time_axis.js";
@@ -8,6 +8,7 @@ import { describe } from "./tooltip.js";
 import { clock, counted, duration } from "./words.js";
 
 const STATES = ["waiting", "starting", "training", "lost"];
+const EVENT_HEADS = ["after", "step", "kind", "what happened"];
 const ROOM_OF_A_TICK = 90;
 
 export class Timeline {
@@ -18,20 +19,28 @@ export class Timeline {
     this.lanes = make("div", { class: "lanes" });
     this.marks = make("div", { class: "marks" });
     this.ticks = make("div", { class: "ticks", "aria-hidden": true });
-    const area = make("div", { class: "timeline", role: "group", "aria-label": "Lanes; arrow keys move between spans" });
+    const area = make("div", {
+      class: "timeline",
+      role: "group",
+      "aria-label": "Lanes; arrow keys move between spans",
+    });
     area.append(this.lanes, this.marks, this.ticks);
     byId("lanes").append(area);
     this.parts = new WeakMap(); // element: the lines of its tooltip
     describe(area, (element) => this.parts.get(element) ?? null);
     area.addEventListener("keydown", (event) => this.move(event));
     new ResizeObserver(() => this.draw()).observe(area);
-    each(byId("states-legend"), STATES, () => make("li"), (item, state) => {
-      item.replaceChildren(make("i", { class: `swatch ${state}` }), state);
-    });
+    each(
+      byId("states-legend"),
+      STATES,
+      () => make("li"),
+      (item, state) => {
+        item.replaceChildren(make("i", { class: `swatch ${state}` }), state);
+      },
+    );
     this.events = make("tbody");
     this.summary = make("summary");
-    const heads = ["after", "step", "kind", "what happened"].map((text) => make("th", { scope: "col", text }));
-    byId("events").append(this.summary, make("div", { class: "table" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), this.events)));
+    byId("events").append(this.summary, makeTable("Events", EVENT_HEADS, this.events));
   }
 
   /** Show a training as it was at `now`. */
@@ -71,23 +80,36 @@ export class Timeline {
     });
     this.keepOneTabStop();
     const visible = this.visibleMarks(marks).filter(({ at }) => at >= from && at <= to);
-    each(this.marks, visible, () => make("i"), (element, mark) => {
-      element.className = `mark ${mark.kind}`;
-      element.style.left = share(mark.at);
-      this.parts.set(element, linesOfMarks([mark], this.start));
-    });
+    each(
+      this.marks,
+      visible,
+      () => make("i"),
+      (element, mark) => {
+        element.className = `mark ${mark.kind}`;
+        element.style.left = share(mark.at);
+        this.parts.set(element, linesOfMarks([mark], this.start));
+      },
+    );
     const most = Math.max(2, this.marks.clientWidth / ROOM_OF_A_TICK);
-    each(this.ticks, ticks(from - this.start, to - this.start, most), () => make("span"), (element, seconds) => {
-      setText(element, duration(seconds));
-      element.style.left = share(this.start + seconds);
-    });
+    each(
+      this.ticks,
+      ticks(from - this.start, to - this.start, most),
+      () => make("span"),
+      (element, seconds) => {
+        setText(element, duration(seconds));
+        element.style.left = share(this.start + seconds);
+      },
+    );
   }
 
   everything() {
     const { lanes, marks } = this.training;
     this.start = startOf(this.training) ?? this.now;
     const ends = lanes.flatMap(({ spans }) => spans.map((span) => span.to ?? this.now));
-    const to = [...ends, ...marks.map(({ at }) => at)].reduce((a, b) => Math.max(a, b), this.start + 1);
+    const to = [...ends, ...marks.map(({ at }) => at)].reduce(
+      (a, b) => Math.max(a, b),
+      this.start + 1,
+    );
     return { from: this.start, to };
   }
 
@@ -107,12 +129,14 @@ export class Timeline {
 
   move(event) {
     const lane = event.target.closest(".lane");
-    const next = lane && {
-      ArrowLeft: () => sibling(event.target, "previousElementSibling"),
-      ArrowRight: () => sibling(event.target, "nextElementSibling"),
-      ArrowUp: () => under(event.target, lane.previousElementSibling),
-      ArrowDown: () => under(event.target, lane.nextElementSibling),
-    }[event.key]?.();
+    const next =
+      lane &&
+      {
+        ArrowLeft: () => sibling(event.target, "previousElementSibling"),
+        ArrowRight: () => sibling(event.target, "nextElementSibling"),
+        ArrowUp: () => under(event.target, lane.previousElementSibling),
+        ArrowDown: () => under(event.target, lane.nextElementSibling),
+      }[event.key]?.();
     if (!next) return;
     event.preventDefault();
     event.target.tabIndex = -1;
@@ -124,14 +148,20 @@ export class Timeline {
     const { marks } = this.training;
     byId("events").hidden = marks.length === 0;
     setText(this.summary, counted(marks.length, "event"));
-    each(this.events, marks, () => make("tr", {}, ...Array.from({ length: 4 }, () => make("td"))), (row, mark) => {
-      const cells = [duration(mark.at - this.start), mark.step ?? "", mark.kind, mark.text];
-      cells.forEach((text, index) => setText(row.children[index], String(text)));
-    });
+    each(
+      this.events,
+      marks,
+      () => make("tr", {}, ...Array.from({ length: 4 }, () => make("td"))),
+      (row, mark) => {
+        const cells = [duration(mark.at - this.start), mark.step ?? "", mark.kind, mark.text];
+        cells.forEach((text, index) => setText(row.children[index], String(text)));
+      },
+    );
   }
 }
 
-const newLane = () => make("div", { class: "lane" }, make("bdi", { class: "name" }), make("div", { class: "track" }));
+const newLane = () =>
+  make("div", { class: "lane" }, make("bdi", { class: "name" }), make("div", { class: "track" }));
 
 const newSpan = () => make("div", { class: "span", tabindex: -1, role: "img" });
 

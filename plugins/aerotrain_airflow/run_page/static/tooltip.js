@@ -7,7 +7,14 @@ document.body.append(box);
 
 /** Show lines of text at a point of the window. */
 export function showTooltip(lines, left, top) {
-  each(box, lines, () => make("div"), (line, text) => { line.textContent = text; });
+  each(
+    box,
+    lines,
+    () => make("div"),
+    (line, text) => {
+      line.textContent = text;
+    },
+  );
   box.hidden = false;
   const { width, height } = box.getBoundingClientRect();
   const below = top + 14 + height > innerHeight;
@@ -33,7 +40,9 @@ export function describe(container, linesOf) {
     const place = event.target.getBoundingClientRect();
     show(event, Math.max(0, place.left), place.bottom - 12);
   });
-  container.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTooltip(); });
+  container.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hideTooltip();
+  });
 }
 
 addEventListener("scroll", hideTooltip, { passive: true });

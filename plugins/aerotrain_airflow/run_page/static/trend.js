@@ -25,11 +25,21 @@ export class Trend {
     byId("trend").hidden = this.trend.length === 0;
     const metrics = [...new Set(this.trend.flatMap((run) => Object.keys(run.metrics)))];
     this.choice.hidden = metrics.length === 0;
-    each(this.metric, metrics, () => make("option"), (option, name) => {
-      option.value = name;
-      setText(option, title(name));
-    });
-    setText(this.heading, this.trend.length === 1 ? "The only run so far" : `The last ${counted(this.trend.length, "run")}`);
+    each(
+      this.metric,
+      metrics,
+      () => make("option"),
+      (option, name) => {
+        option.value = name;
+        setText(option, title(name));
+      },
+    );
+    setText(
+      this.heading,
+      this.trend.length === 1
+        ? "The only run so far"
+        : `The last ${counted(this.trend.length, "run")}`,
+    );
     this.draw();
   }
 
@@ -37,10 +47,15 @@ export class Trend {
     each(this.columns, this.trend, newColumn, (item, run) => {
       const link = item.firstElementChild;
       this.describeLink(link, run);
-      each(link, run.goodput === null ? [] : partsOf(run).reverse(), () => make("i"), (element, part) => {
-        element.className = part.style;
-        element.style.flexGrow = part.share;
-      });
+      each(
+        link,
+        run.goodput === null ? [] : partsOf(run).reverse(),
+        () => make("i"),
+        (element, part) => {
+          element.className = part.style;
+          element.style.flexGrow = part.share;
+        },
+      );
       link.classList.toggle("unknown", run.goodput === null);
     });
     this.drawMetric();
@@ -57,9 +72,14 @@ export class Trend {
       const link = item.firstElementChild;
       this.describeLink(link, run);
       link.tabIndex = -1; // the column above leads to the same run
-      each(link, values[index] === null ? [] : [values[index]], () => make("i"), (dot, value) => {
-        dot.style.bottom = `${most > least ? ((value - least) / (most - least)) * 100 : 50}%`;
-      });
+      each(
+        link,
+        values[index] === null ? [] : [values[index]],
+        () => make("i"),
+        (dot, value) => {
+          dot.style.bottom = `${most > least ? ((value - least) / (most - least)) * 100 : 50}%`;
+        },
+      );
     });
   }
 
@@ -74,7 +94,9 @@ export class Trend {
     const run = this.runs.get(element.closest("a"));
     if (!run) return null;
     const parts = run.goodput === null ? ["goodput unknown"] : partsOf(run).map(lineOf);
-    const metrics = Object.entries(run.metrics).map(([name, value]) => `${title(name)} ${number(value)}`);
+    const metrics = Object.entries(run.metrics).map(
+      ([name, value]) => `${title(name)} ${number(value)}`,
+    );
     return [run.run_id, `${moment(run.at)}, ${duration(run.wall_seconds)}`, ...parts, ...metrics];
   }
 }

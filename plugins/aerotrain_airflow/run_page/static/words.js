@@ -14,7 +14,11 @@ export function number(value) {
   return size >= 1000 ? GROUPED.format(Math.round(value)) : String(Number(value.toPrecision(4)));
 }
 
-const shortest = (text) => text.replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−");
+const shortest = (text) =>
+  text
+    .replace(/\.?0+e/, "e")
+    .replace("e+", "e")
+    .replace("-", "−");
 
 export const count = (value) => GROUPED.format(value);
 

@@ -1,0 +1,115 @@
+// What uPlot needs to know of one chart: its scales, axes, series and cursor.
+
+import { INCREMENTS } from "./time_axis.js";
+import { compact, duration, number, percent } from "./words.js";
+
+const { uPlot } = window;
+
+export const HEIGHT = 190;
+const AXIS_WIDTH = 60;
+const AXIS_HEIGHT = 28;
+const FONT = "11px system-ui, sans-serif";
+const DASH = [6, 4];
+
+/** The text of a value of a chart. */
+export const textOf = (name) => (name === "input_wait" ? percent : number);
+
+/** The options of a chart, {name, lines, logarithmic, plot}, of a page: see Chart. */
+export function optionsOf({ name, lines, logarithmic, plot }, page) {
+  const { colours } = page;
+  return {
+    width: plot.clientWidth,
+    height: HEIGHT,
+    legend: { show: false },
+    padding: [8, 24, 0, 0],
+    scales: {
+      x: { time: false, range: () => [page.range.min, page.range.max] },
+      y: scaleOf(name, logarithmic),
+    },
+    axes: [axisOfX(page), axisOfY(name, colours)],
+    series: [{}, ...lines.map((line) => seriesOf(line, page))],
+    bands: bandsOf(lines, colours),
+    cursor: cursorOf(page),
+  };
+}
+
+function scaleOf(name, logarithmic) {
+  if (name === "input_wait") return { range: [0, 1] };
+  const zero = name === "examples_per_second" ? { soft: 0, mode: 1 } : { mode: 0 };
+  const ends = { min: { pad: 0.1, ...zero }, max: { pad: 0.1, mode: 0 } };
+  const around = logarithmic
+    ? (min, max) => uPlot.rangeLog(min, max, 10, false)
+    : (min, max) => uPlot.rangeNum(min, max, ends);
+  const range = (_, min, max) => (min === null ? [0.1, 1] : around(min, max));
+  return { distr: logarithmic ? 3 : 1, range };
+}
+
+function axisOfX({ axis, colours }) {
+  const step = (value) => (Number.isInteger(value) ? compact(value) : "");
+  const own =
+    axis === "step"
+      ? { values: (_, splits) => splits.map(step), space: 70 }
+      : { values: (_, splits) => splits.map(duration), space: 90, incrs: INCREMENTS };
+  return { ...lookOf(colours), size: AXIS_HEIGHT, ...own };
+}
+
+function axisOfY(name, colours) {
+  const text = textOf(name);
+  const values = (_, splits) => splits.map((value) => (value === null ? "" : text(value)));
+  return { ...lookOf(colours), size: AXIS_WIDTH, values };
+}
+
+function lookOf(colours) {
+  const line = { stroke: () => colours.line, width: 1 };
+  return { stroke: () => colours.quiet, font: FONT, grid: line, ticks: { ...line, size: 4 } };
+}
+
+function seriesOf({ run, part, epochs }, { colours, slots }) {
+  if (part === "min" || part === "max") return { width: 0, points: { show: false } };
+  const compared = slots.length > 0;
+  const colour = compared ? colourOfRun(run, slots) : part === "validation" ? part : "train";
+  const stroke = () => colours[colour];
+  return {
+    stroke,
+    // A metric may be missing in an epoch: validation may be every fifth, for example.
+    spanGaps: Boolean(epochs),
+    width: compared && run === 0 ? 2 : 1.5,
+    dash: part === "mean" || (compared && part === "validation") ? DASH : undefined,
+    points: { size: epochs ? 5 : 3, fill: stroke },
+  };
+}
+
+const colourOfRun = (run, slots) => (run === 0 ? "text" : `run-${slots[run - 1]}`);
+
+/** The band between the least and the largest loss of the page's run. */
+function bandsOf(lines, colours) {
+  const place = (part) => 1 + lines.findIndex((line) => line.part === part);
+  const series = [place("max"), place("min")];
+  return series.includes(0) ? [] : [{ series, fill: () => colours.band }];
+}
+
+function cursorOf(page) {
+  return {
+    y: false,
+    drag: { x: true, y: false, setScale: false },
+    sync: {
+      key: "curves",
+      scales: ["x", null],
+      setSeries: false,
+      filters: { pub: (type) => type === "mousemove" || type === "mouseleave" },
+    },
+    bind: { dblclick: () => () => page.zoom(null) },
+    dataIdx: nearestValue,
+    points: { size: 6 },
+  };
+}
+
+/** The point of a line that is nearest to that under the cursor and has a value. */
+function nearestValue(chart, series, hovered) {
+  const column = chart.data[series];
+  for (let distance = 0; distance < column.length; distance += 1) {
+    if (column[hovered - distance] != null) return hovered - distance;
+    if (column[hovered + distance] != null) return hovered + distance;
+  }
+  return null;
+}
