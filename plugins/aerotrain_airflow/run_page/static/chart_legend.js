@@ -22,6 +22,7 @@ export class ChartLegend {
       items.get(key).lines.push(line);
     }
     this.items = [...items.values()];
+    this.element.classList.toggle("compared", slots.length > 0);
     for (const item of this.items.filter(({ key }) => this.hidden.has(key)))
       this.toggled(item.lines, false);
   }
