@@ -16,7 +16,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.distribution import ChiefDecisions, wait_for_all
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
+from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
@@ -146,7 +146,7 @@ def _hooks(context: TrainingContext) -> list[Hook]:
     callbacks = UserCallbacks(context)
     code = context.pipeline.code
     code.reads.check(code.name, context.arguments.hparams)
-    hooks: list[Hook] = [FiniteValues(context)]
+    hooks: list[Hook] = [FiniteValues(context), Ready(context)]
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:

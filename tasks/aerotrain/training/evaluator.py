@@ -14,6 +14,7 @@ from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
+from aerotrain.training.background.status_writer import StatusWriter
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
 from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, complete_checkpoints
 from aerotrain.training.error_messages import errors_translated
@@ -36,7 +37,9 @@ def follow(replica: Replica) -> None:
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model, arguments.data)
     store = open_store(replica.job.prefix)
-    with errors_translated(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
+    explaining = errors_translated(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch)
+    with explaining, StatusWriter.of(replica) as status_writer:
+        status_writer.ready()
         validation = Validation(arguments, dataset, replica.scratch)
         evaluator = Evaluator(store, validation, replica.scratch)
         for name in checkpoints_to_come(store):

@@ -1,4 +1,4 @@
-"""The report of a running training: log lines, and event files for TensorBoard."""
+"""The report of a running training: log lines, curves, and event files for TensorBoard."""
 
 import time
 from collections import deque
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.status import Progress
+from aerotrain.training.background.curve_writer import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.context import TrainingContext
@@ -43,7 +44,7 @@ class Pace:
 
 
 class Report(Hook):
-    """Prints progress, and writes TensorBoard's event files.
+    """Prints progress, and writes the curves and TensorBoard's event files.
 
     A line is printed after the first execution, which shows that TensorFlow has traced and
     compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each epoch has a
@@ -57,6 +58,14 @@ class Report(Hook):
         self._context = context
         self._clock = clock
         self._events = EventFiles(context.replica.scratch / _FOLDER)
+        services = context.services
+        self._curves = CurveWriter(
+            services.store,
+            services.uploader,
+            services.lease.put,
+            steps=context.schedule.steps,
+            data=context.arguments.data,
+        )
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False
@@ -86,6 +95,7 @@ class Report(Hook):
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
         self._events.write(state.step, values)
+        self._curves.add(state.step, values, at_once=is_first_or_last)
 
     def _progress(self, step: int, loss: float, pace: float | None) -> Progress:
         schedule = self._context.schedule
@@ -115,10 +125,12 @@ class Report(Hook):
             )
         step = (state.epoch + 1) * schedule.steps_per_epoch
         self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
+        self._curves.add_epoch(state.epoch, step, state.metrics)
 
     def on_end(self, state: TrainState) -> None:
         if self._skipped:
             print(self._skipped, flush=True)
+        self._curves.publish()
 
     def _warn_of_large_batch(self) -> None:
         schedule = self._context.schedule
