@@ -35,6 +35,9 @@ BENCHMARKS := pipeline strategies network seeds triggerer recovery records input
 
 LOCKS := requirements.lock images/training/gpu/requirements.lock images/uv-requirements.lock
 
+UPLOT := 1.6.32
+VENDOR := plugins/aerotrain_airflow/run_page/static/vendor
+
 BIN := .venv/bin
 READY := .venv/.ready
 UV := $(or $(shell command -v uv),.uv/bin/uv)
@@ -42,7 +45,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock \
-	sbom audit
+	sbom audit vendor
 
 help: ## list the targets (also: make alone)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,6 +141,14 @@ sbom: $(READY) ## write sbom.cdx.json, a bill of materials of the locks (Cyclone
 audit: sbom ## check the locks against OSV, a local database of known vulnerabilities
 	@test -n "$(OSV)" || { echo "name the database: make audit OSV=all.zip (see SECURITY.md)"; exit 1; }
 	@$(BIN)/python -m devtools.audit check "$(OSV)" $(LOCKS) --ignore $(IGNORE)
+
+# The charts of the run page. npm checks the hash of the package; the files are committed.
+vendor: ## fetch uPlot, UPLOT, for the run page (needs npm)
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	npm pack --silent --pack-destination "$$folder" "uplot@$(UPLOT)" > /dev/null && \
+	tar -xzf "$$folder/uplot-$(UPLOT).tgz" -C "$$folder" && \
+	install -D -m 644 -t "$(VENDOR)" "$$folder/package/LICENSE" \
+		"$$folder/package/dist/uPlot.iife.min.js" "$$folder/package/dist/uPlot.min.css"
 
 # Bytecode is compiled here: without it, importing TensorFlow takes 16 s instead of 6 in every
 # replica, if PYTHONDONTWRITEBYTECODE is set.

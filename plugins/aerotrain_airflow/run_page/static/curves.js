@@ -1,0 +1,133 @@
+// The section of curves: all charts of a training, which share their x, their zoom and their cursor.
+
+import { Chart } from "./chart.js";
+import { byId, make, setText } from "./elements.js";
+import { MarksLegend, readMarkColours } from "./marks.js";
+import { chartsOf, extent, startOf, stepOf } from "./series.js";
+import { colour } from "./theme.js";
+import { count, duration } from "./words.js";
+
+const COLOURS = ["text", "quiet", "line", "train", "validation", "band"];
+
+export class Curves {
+  /** `zoomed` is called with the shown range, in seconds since 1970, or null for all or an axis of steps;
+      `marksChosen` after other kinds of marks have been hidden. */
+  constructor(slotsOfRuns, zoomed, marksChosen) {
+    this.zoomed = zoomed;
+    this.marksChosen = marksChosen;
+    this.axis = "step";
+    this.logarithmic = false;
+    this.zoomRange = null;
+    this.range = { min: 0, max: 1 };
+    this.charts = [];
+    this.colours = {};
+    this.slots = [];
+    this.places = [];
+    this.colourNames = [...COLOURS, ...slotsOfRuns.map((slot) => `run-${slot}`)];
+    this.legend = new MarksLegend(byId("marks-legend"), () => this.redrawMarks());
+    this.addControls();
+    this.readColours();
+  }
+
+  addControls() {
+    this.axes = ["step", "time"].map((axis) => make("input", {
+      type: "radio", name: "axis", value: axis, checked: axis === this.axis, onchange: () => this.chooseAxis(axis),
+    }));
+    this.logBox = make("input", { type: "checkbox", onchange: () => this.chooseScale() });
+    this.all = make("button", { type: "button", text: "Show everything", disabled: true, onclick: () => this.zoom(null) });
+    this.position = make("output", { class: "position" });
+    byId("curves-controls").append(
+      make("fieldset", {}, make("legend", { text: "Over" }), make("label", {}, this.axes[0], "steps"), make("label", {}, this.axes[1], "time")),
+      make("label", {}, this.logBox, "Loss on a log scale"),
+      this.all,
+      this.position,
+    );
+  }
+
+  /** Show the curves of a training, and of others: [{slot, curves, epochs}]. */
+  show(training, others) {
+    this.training = training;
+    this.others = others;
+    this.slots = others.map(({ slot }) => slot);
+    const axis = others.length ? "step" : this.axes.find(({ checked }) => checked).value;
+    if (axis !== this.axis) this.zoomRange = null;
+    this.axis = axis;
+    this.axes[1].disabled = others.length > 0;
+    this.axes[1].parentElement.title = others.length ? "runs are compared over steps" : "";
+    this.start = startOf(training);
+    this.legend.show(training.marks);
+    this.draw();
+  }
+
+  draw() {
+    const charts = chartsOf(this.axis, this.training, this.others);
+    this.extent = extent(charts);
+    this.places = this.placesOfMarks();
+    this.range = this.zoomRange ?? this.extent;
+    const area = byId("charts");
+    while (this.charts.length > charts.length) this.charts.pop().remove();
+    charts.forEach((each, index) => {
+      if (index === this.charts.length) {
+        this.charts.push(new Chart(this));
+        area.append(this.charts[index].element);
+      }
+      this.charts[index].show(each);
+    });
+  }
+
+  placesOfMarks() {
+    const { curves, marks } = this.training;
+    const place = (mark) => (this.axis === "step" ? stepOf(mark, curves) : mark.at - this.start);
+    return this.legend.visible(marks).map((mark) => [mark, place(mark)]);
+  }
+
+  redrawMarks() {
+    this.places = this.placesOfMarks();
+    this.redraw();
+    this.marksChosen();
+  }
+
+  chooseAxis() {
+    this.show(this.training, this.others);
+    this.zoom(this.zoomRange);
+  }
+
+  chooseScale() {
+    this.logarithmic = this.logBox.checked;
+    this.draw();
+  }
+
+  /** Show a range of x in all charts; null is everything. */
+  zoom(range) {
+    this.zoomRange = range;
+    this.range = range ?? this.extent;
+    this.all.disabled = range === null;
+    for (const chart of this.charts) chart.rescale();
+    const inTime = this.axis === "time" && range !== null;
+    this.zoomed(inTime ? { from: this.start + range.min, to: this.start + range.max } : null);
+  }
+
+  /** Zoom by a factor around a value of x, within what there is. */
+  zoomAround(x, factor) {
+    const min = Math.max(this.extent.min, x - (x - this.range.min) * factor);
+    const max = Math.min(this.extent.max, x + (this.range.max - x) * factor);
+    this.zoom(min <= this.extent.min && max >= this.extent.max ? null : { min, max });
+  }
+
+  /** The x under the cursor; null if it is outside. */
+  showPosition(x) {
+    if (x === null) setText(this.position, "");
+    else setText(this.position, this.axis === "step" ? `step ${count(Math.round(x))}` : `after ${duration(x)}`);
+  }
+
+  readColours() {
+    for (const name of this.colourNames) this.colours[name] = colour(name);
+    readMarkColours();
+  }
+
+  /** Draw all charts with the colours of the theme. */
+  redraw() {
+    this.readColours();
+    for (const chart of this.charts) chart.redraw();
+  }
+}

@@ -1,0 +1,82 @@
+// The addresses of a run, and its data, which is fetched for as long as the page is visible.
+
+const [dag, run] = location.pathname.split("/").slice(-2);
+
+/** The folder of all routes: {base}/aerotrain/. */
+const ROOT = new URL("../../", location.href);
+
+const RUNNING_SECONDS = 5;
+const IDLE_SECONDS = 30;
+const LONGEST_SECONDS = 120;
+const TIMEOUT_SECONDS = 30;
+
+const REASONS = {
+  401: "you are no longer signed in: reload the page of Airflow",
+  403: "you may not read this DAG",
+  404: "this run does not exist",
+};
+
+export const fetchRun = () => get(`data/${dag}/${run}`);
+
+export const fetchTrend = () => get(`trend/${dag}`);
+
+export const fetchCurves = (runs) =>
+  get(`curves/${dag}?${runs.map((each) => `run=${encodeURIComponent(each)}`).join("&")}`);
+
+export const addressOfRun = (other) => new URL(`runs/${dag}/${encodeURIComponent(other)}`, ROOT).href;
+
+/** The address of a file of the run; null if it is of another site. */
+export function addressOfFile(href) {
+  const address = URL.parse(href, ROOT);
+  return address?.origin === location.origin ? address.href : null;
+}
+
+export const names = { dag: decodeURIComponent(dag), run: decodeURIComponent(run) };
+
+/** Fetch JSON; the message of the error says why it failed. */
+async function get(path) {
+  const signal = AbortSignal.timeout(TIMEOUT_SECONDS * 1000);
+  let answer;
+  try {
+    answer = await fetch(new URL(path, ROOT), { signal, headers: { accept: "application/json" } });
+  } catch (error) {
+    const slow = error.name === "TimeoutError";
+    throw new Error(slow ? `no answer within ${TIMEOUT_SECONDS} s` : "Airflow cannot be reached");
+  }
+  if (!answer.ok) throw new Error(REASONS[answer.status] ?? `Airflow answered with ${answer.status}`);
+  try {
+    return await answer.json();
+  } catch {
+    throw new Error("the answer of Airflow is not JSON");
+  }
+}
+
+/** Call `show` with the data of the run, again and again: soon while something runs, later if not, and
+    with growing delays, and `fail`, after errors. Nothing is fetched while the page is hidden. */
+export function follow(show, fail) {
+  let errors = 0;
+  let timer = null;
+  let fetching = false;
+  const next = (seconds) => {
+    clearTimeout(timer);
+    timer = document.hidden ? null : setTimeout(poll, seconds * 1000);
+  };
+  async function poll() {
+    if (fetching) return;
+    fetching = true;
+    let data = null;
+    try {
+      data = await fetchRun();
+    } catch (error) {
+      errors += 1;
+      fail(error.message);
+    }
+    fetching = false;
+    if (data === null) return next(Math.min(LONGEST_SECONDS, RUNNING_SECONDS * 2 ** errors));
+    errors = 0;
+    next(data.trainings.some((training) => training.running) ? RUNNING_SECONDS : IDLE_SECONDS);
+    return show(data);
+  }
+  document.addEventListener("visibilitychange", () => next(0));
+  poll();
+}

@@ -1,0 +1,51 @@
+// The goodput of a run: its wall time by purpose.
+
+import { byId, each, make, setText } from "./elements.js";
+import { describe } from "./tooltip.js";
+import { counted, duration, percent } from "./words.js";
+
+const USEFUL = "useful training";
+const CAUSES = ["start-up", "recovery", "save stall", "rework", "other"];
+
+/** The parts of a run's wall time, {name, style, seconds, share}: useful training, then what was lost. */
+export function partsOf({ goodput, wall_seconds: wall, lost_seconds: lost }) {
+  const part = (name, style, seconds) => ({ name, style, seconds, share: wall ? seconds / wall : 0 });
+  const causes = Object.entries(lost).filter(([, seconds]) => seconds > 0);
+  const style = (cause) => `lost-${CAUSES.includes(cause) ? CAUSES.indexOf(cause) : CAUSES.length - 1}`;
+  return [part(USEFUL, "useful", goodput * wall), ...causes.map(([cause, seconds]) => part(cause, style(cause), seconds))];
+}
+
+export const lineOf = ({ name, seconds, share }) => `${name}: ${duration(seconds)} (${percent(share)})`;
+
+export class GoodputOfRun {
+  constructor() {
+    this.sentence = make("p");
+    this.bar = make("div", { class: "stack", role: "img" });
+    this.list = make("ul", { class: "legend" });
+    byId("goodput-run").append(this.sentence, this.bar, this.list);
+    this.lines = new WeakMap();
+    describe(this.bar, (element) => this.lines.get(element) ?? null);
+  }
+
+  show(goodput) {
+    const known = goodput !== null && goodput.goodput !== null;
+    setText(this.sentence, known ? sentenceOf(goodput) : "The goodput of this run is not known yet: no step that counts has been recorded.");
+    const parts = known ? partsOf(goodput) : [];
+    this.bar.hidden = !known;
+    this.bar.setAttribute("aria-label", parts.map(lineOf).join(", "));
+    each(this.bar, parts, () => make("i"), (element, part) => {
+      element.className = part.style;
+      element.style.flexGrow = part.share;
+      this.lines.set(element, [lineOf(part)]);
+    });
+    each(this.list, parts, () => make("li", {}, make("i"), make("span")), (item, part) => {
+      item.firstElementChild.className = `swatch ${part.style}`;
+      setText(item.lastElementChild, lineOf(part));
+    });
+  }
+}
+
+function sentenceOf({ goodput, wall_seconds: wall, steps, steps_twice: twice, restarts }) {
+  const repeated = twice ? `, ${counted(twice, "step")} done twice` : "";
+  return `${percent(goodput)} of ${duration(wall)}: ${counted(steps, "step")}${repeated}, ${counted(restarts, "restart")}.`;
+}

@@ -1,0 +1,100 @@
+// The page of a run: fetches its data, and lets each section show what has changed.
+
+import { Compare, SLOTS } from "./compare.js";
+import { Curves } from "./curves.js";
+import { fetchTrend, follow } from "./data.js";
+import { byId, changes, setText } from "./elements.js";
+import { GoodputOfRun } from "./goodput.js";
+import { Header } from "./header.js";
+import { Replicas } from "./replicas.js";
+import { startOf } from "./series.js";
+import { followTheme } from "./theme.js";
+import { Timeline } from "./timeline.js";
+import { Trend } from "./trend.js";
+
+const curves = new Curves(SLOTS, (range) => timeline.zoom(range), () => timeline.draw());
+const timeline = new Timeline((marks) => curves.legend.visible(marks));
+const compare = new Compare(() => showCurves());
+const goodput = new GoodputOfRun();
+const trend = new Trend();
+const replicas = new Replicas();
+const header = new Header(choose);
+
+const curvesChanged = changes();
+const timelineChanged = changes();
+const goodputChanged = changes();
+const trendChanged = changes();
+
+let data = null;
+let runs = [];
+let runsAreOf = null;
+let task = new URLSearchParams(location.search).get("task");
+
+function show(received) {
+  data = received;
+  const training = chosen();
+  header.show(data, training?.task);
+  showEmpty(training);
+  if (!training) return;
+  if (curvesChanged([training.task, training.curves, training.epochs, training.marks])) showCurves();
+  if (training.running || timelineChanged([training.task, training.lanes, training.marks])) timeline.show(training, data.now);
+  if (goodputChanged([training.task, training.goodput])) goodput.show(training.goodput);
+  replicas.show(training.replicas, data.now);
+  if (runsAreOf !== runningNow()) readRuns();
+}
+
+/** The training that the user wants to see: that of the address, or the first. */
+function chosen() {
+  return data.trainings.find((training) => training.task === task) ?? data.trainings[0];
+}
+
+/** Hide the sections that have nothing to show, and say why. */
+function showEmpty(training) {
+  const trained = Boolean(training && (training.curves.at.length || training.epochs.at.length));
+  byId("curves").hidden = !trained;
+  byId("timeline").hidden = !training?.lanes.length;
+  byId("goodput").hidden = !training;
+  byId("replicas").hidden = !training?.replicas.length;
+  byId("empty").hidden = trained;
+  const waiting = training && (training.running || startOf(training) === null) ? "Curves appear with the first step of this training." : "This training has no curves.";
+  setText(byId("empty"), training ? waiting : "This run has no training so far. If one of its tasks trains, it appears here when it starts.");
+}
+
+function showCurves() {
+  const training = chosen();
+  curves.show(training, compare.chosen(training.task));
+}
+
+/** Read the runs of the DAG, with this one: when the page opens, and when a training starts or ends. */
+async function readRuns() {
+  try {
+    ({ runs } = await fetchTrend());
+  } catch {
+    return; // tried again with the next data, which says what is wrong
+  }
+  runsAreOf = runningNow();
+  showTrend();
+}
+
+const runningNow = () => JSON.stringify(data.trainings.map(({ task: name, running }) => [name, running]));
+
+function showTrend() {
+  const training = chosen();
+  if (!trendChanged([training.task, runs])) return;
+  trend.show(runs, training.task);
+  compare.offer(runs, training.task);
+}
+
+/** Show another training of the run. */
+function choose(chosenTask) {
+  task = chosenTask;
+  const address = new URL(location.href);
+  address.searchParams.set("task", task);
+  history.replaceState(null, "", address);
+  curves.zoom(null);
+  show(data);
+  showTrend();
+}
+
+followTheme(() => curves.redraw());
+follow(show, (message) => header.fail(message));

@@ -1,0 +1,119 @@
+// Pure computations on the points of a training. A table is {at, step, values: {name: [...]}}.
+
+const VALIDATION = "val_";
+
+/** Larger numbers cannot be drawn: the ends of an axis would not be finite. */
+const LARGEST = 1e100;
+
+/** The indices of the points to draw over steps. If the step goes back after a restart, the earlier
+    points from there on are superseded. */
+export function currentPoints(step) {
+  const kept = [];
+  let next = Infinity;
+  for (let index = step.length - 1; index >= 0; index -= 1) {
+    if (step[index] !== null && step[index] < next) {
+      next = step[index];
+      kept.push(index);
+    }
+  }
+  return kept.reverse();
+}
+
+/** The indices of the points to draw over time. */
+export function pointsInTime(at) {
+  return [...at.keys()].filter((index) => at[index] !== null).sort((a, b) => at[a] - at[b]);
+}
+
+/** The first moment of a training, in seconds since 1970; null before anything happened. */
+export function startOf(training) {
+  const moments = [training.curves.at[0], training.epochs.at[0], training.marks[0]?.at];
+  moments.push(...training.lanes.map((lane) => lane.spans[0]?.from));
+  const known = moments.filter((at) => at !== undefined && at !== null);
+  return known.length ? Math.min(...known) : null;
+}
+
+/** A table with x (step, or seconds since the start) and the values that can be drawn. */
+export function tableOver(axis, table, start) {
+  const points = axis === "step" ? currentPoints(table.step) : pointsInTime(table.at);
+  const values = new Map();
+  for (const [name, column] of Object.entries(table.values)) {
+    values.set(name, points.map((index) => drawable(column[index])));
+  }
+  const x = points.map((index) => (axis === "step" ? table.step[index] : table.at[index] - start));
+  return { x, values };
+}
+
+const drawable = (value) => (value === undefined || Math.abs(value) > LARGEST ? null : value);
+
+/** The step of a mark: its own, or that of the last point before it. */
+export function stepOf(mark, curves) {
+  if (mark.step !== null) return mark.step;
+  const before = curves.at.findLastIndex((at) => at <= mark.at);
+  return before < 0 ? 0 : curves.step[before];
+}
+
+/** The last step that counts. */
+export const lastStep = (training) => training.curves.step.at(-1) ?? 0;
+
+/** Seconds until the planned end, at the pace since the last restart; null if unknown. */
+export function timeLeft(training) {
+  const { at, step } = training.curves;
+  const last = step.length - 1;
+  let first = last;
+  while (first > 0 && last - first < 50 && step[first - 1] < step[first]) first -= 1;
+  if (training.steps === null || last < 1 || first === last) return null;
+  const pace = (at[last] - at[first]) / (step[last] - step[first]);
+  return Math.max(0, (training.steps - step[last]) * pace);
+}
+
+/** The charts of a training. Each is {name, lines}; a line is {label, run, part, x, values}, where
+    part is "train", "validation", "mean" (of an epoch), "min" or "max", and run an index of others + 1. */
+export function chartsOf(axis, training, others) {
+  const charts = new Map();
+  const start = startOf(training);
+  const add = (name, line) => {
+    if (!line.values.some((value) => value !== null)) return;
+    if (!charts.has(name)) charts.set(name, { name, lines: [] });
+    charts.get(name).lines.push(line);
+  };
+  [training, ...others].forEach((each, run) => {
+    const alone = others.length === 0;
+    const curves = tableOver(axis, each.curves, start);
+    for (const [name, values] of curves.values) {
+      const bound = /^loss_(min|max)$/.exec(name);
+      if (bound && run > 0) continue;
+      const part = bound ? bound[1] : "train";
+      add(bound ? "loss" : name, { label: name, run, part, x: curves.x, values });
+    }
+    const epochs = tableOver(axis, each.epochs, start);
+    for (const [name, values] of epochs.values) {
+      const validation = name.startsWith(VALIDATION);
+      const metric = validation ? name.slice(VALIDATION.length) : name;
+      const again = !validation && curves.values.has(metric);
+      if (again && !alone) continue;
+      const part = validation ? "validation" : again ? "mean" : "train";
+      add(metric, { label: again ? `${name}, mean of the epoch` : name, run, part, x: epochs.x, values, epochs: true });
+    }
+  });
+  return [...charts.values()].sort((a, b) => place(a.name) - place(b.name));
+}
+
+/** Loss first, then the metrics, then what describes the progress. */
+function place(name) {
+  const last = ["learning_rate", "examples_per_second", "input_wait"];
+  return name === "loss" ? -1 : last.indexOf(name) + 1;
+}
+
+/** The least and the largest x of all charts. */
+export function extent(charts) {
+  let [min, max] = [Infinity, -Infinity];
+  for (const { lines } of charts) {
+    for (const { x } of lines) {
+      if (!x.length) continue;
+      min = Math.min(min, x[0]);
+      max = Math.max(max, x.at(-1));
+    }
+  }
+  if (min > max) return { min: 0, max: 1 };
+  return min === max ? { min: min - 1, max: max + 1 } : { min, max };
+}

@@ -1,0 +1,47 @@
+// The colour scheme, as Airflow's UI shows it. Airflow 3.3 uses next-themes: a class of the root element
+// is "light" or "dark", and localStorage has the user's choice: "light", "dark" or "system".
+
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+const SCHEMES = ["light", "dark"];
+
+/** Apply the scheme, follow it, and call `redraw` after each change. */
+export function followTheme(redraw) {
+  const root = document.documentElement;
+  const apply = () => {
+    const scheme = currentScheme();
+    if (root.style.colorScheme === scheme) return;
+    root.style.colorScheme = scheme;
+    redraw();
+  };
+  const outer = rootAround();
+  if (outer) new MutationObserver(apply).observe(outer, { attributes: true, attributeFilter: ["class"] });
+  addEventListener("storage", apply);
+  DARK.addEventListener("change", apply);
+  apply();
+}
+
+function currentScheme() {
+  const outer = rootAround();
+  const chosen = [...(outer?.classList ?? []), localStorage.getItem("theme")];
+  return chosen.find((name) => SCHEMES.includes(name)) ?? (DARK.matches ? "dark" : "light");
+}
+
+/** The root element of the page around this frame; null if there is none of this origin. */
+function rootAround() {
+  if (parent === window) return null;
+  try {
+    return parent.document.documentElement;
+  } catch {
+    return null; // a page of another origin
+  }
+}
+
+/** A colour of run.css as a canvas needs it, without variables and light-dark(). */
+export function colour(name) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}

@@ -1,0 +1,151 @@
+// The timeline: one lane per replica with what it did when, and marks across all lanes.
+
+import { byId, each, make, setText } from "./elements.js";
+import { linesOfMarks } from "./marks.js";
+import { startOf } from "./series.js";
+import { ticks } from "./time_axis.js";
+import { describe } from "./tooltip.js";
+import { clock, counted, duration } from "./words.js";
+
+const STATES = ["waiting", "starting", "training", "lost"];
+const ROOM_OF_A_TICK = 90;
+
+export class Timeline {
+  /** `visibleMarks` gives those of marks that the user has not hidden. */
+  constructor(visibleMarks) {
+    this.visibleMarks = visibleMarks;
+    this.window = null;
+    this.lanes = make("div", { class: "lanes" });
+    this.marks = make("div", { class: "marks" });
+    this.ticks = make("div", { class: "ticks", "aria-hidden": true });
+    const area = make("div", { class: "timeline", role: "group", "aria-label": "Lanes; arrow keys move between spans" });
+    area.append(this.lanes, this.marks, this.ticks);
+    byId("lanes").append(area);
+    this.parts = new WeakMap(); // element: the lines of its tooltip
+    describe(area, (element) => this.parts.get(element) ?? null);
+    area.addEventListener("keydown", (event) => this.move(event));
+    new ResizeObserver(() => this.draw()).observe(area);
+    each(byId("states-legend"), STATES, () => make("li"), (item, state) => {
+      item.replaceChildren(make("i", { class: `swatch ${state}` }), state);
+    });
+    this.events = make("tbody");
+    this.summary = make("summary");
+    const heads = ["after", "step", "kind", "what happened"].map((text) => make("th", { scope: "col", text }));
+    byId("events").append(this.summary, make("div", { class: "table" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), this.events)));
+  }
+
+  /** Show a training as it was at `now`. */
+  show(training, now) {
+    this.training = training;
+    this.now = now;
+    this.draw();
+    this.showEvents();
+  }
+
+  /** Show a range only, {from, to} in seconds since 1970; null is everything. */
+  zoom(window) {
+    this.window = window;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.training || !this.lanes.isConnected) return;
+    const { lanes, marks } = this.training;
+    const { from, to } = this.window ?? this.everything();
+    const share = (at) => `${((at - from) / (to - from)) * 100}%`;
+    this.lanes.classList.toggle("many", lanes.length > 12);
+    each(this.lanes, lanes, newLane, (lane, { replica, spans }) => {
+      const [name, track] = lane.children;
+      setText(name, replica);
+      name.title = replica;
+      each(track, spans, newSpan, (element, span) => {
+        const end = span.to ?? this.now;
+        element.hidden = end < from || span.from > to;
+        element.className = `span ${STATES.includes(span.state) ? span.state : "waiting"}`;
+        element.style.left = share(Math.max(from, span.from));
+        element.style.right = `calc(100% - ${share(Math.min(to, end))})`;
+        const lines = this.linesOf(replica, span);
+        this.parts.set(element, lines);
+        element.setAttribute("aria-label", lines.join(", "));
+      });
+    });
+    this.keepOneTabStop();
+    const visible = this.visibleMarks(marks).filter(({ at }) => at >= from && at <= to);
+    each(this.marks, visible, () => make("i"), (element, mark) => {
+      element.className = `mark ${mark.kind}`;
+      element.style.left = share(mark.at);
+      this.parts.set(element, linesOfMarks([mark], this.start));
+    });
+    const most = Math.max(2, this.marks.clientWidth / ROOM_OF_A_TICK);
+    each(this.ticks, ticks(from - this.start, to - this.start, most), () => make("span"), (element, seconds) => {
+      setText(element, duration(seconds));
+      element.style.left = share(this.start + seconds);
+    });
+  }
+
+  everything() {
+    const { lanes, marks } = this.training;
+    this.start = startOf(this.training) ?? this.now;
+    const ends = lanes.flatMap(({ spans }) => spans.map((span) => span.to ?? this.now));
+    const to = [...ends, ...marks.map(({ at }) => at)].reduce((a, b) => Math.max(a, b), this.start + 1);
+    return { from: this.start, to };
+  }
+
+  linesOf(replica, { from, to, state, text }) {
+    const length = duration((to ?? this.now) - from);
+    const until = to === null ? "now" : `${duration(to - this.start)} (${clock(to)})`;
+    const when = `from ${duration(from - this.start)} (${clock(from)}) to ${until}`;
+    return [`${replica}: ${state} for ${length}`, when, ...(text ? [text] : [])];
+  }
+
+  /** Only one span is reached by Tab; arrow keys reach the others. */
+  keepOneTabStop() {
+    const spans = [...this.lanes.querySelectorAll(".span:not([hidden])")];
+    if (spans.some(({ tabIndex }) => tabIndex === 0) || !spans.length) return;
+    spans[0].tabIndex = 0;
+  }
+
+  move(event) {
+    const lane = event.target.closest(".lane");
+    const next = lane && {
+      ArrowLeft: () => sibling(event.target, "previousElementSibling"),
+      ArrowRight: () => sibling(event.target, "nextElementSibling"),
+      ArrowUp: () => under(event.target, lane.previousElementSibling),
+      ArrowDown: () => under(event.target, lane.nextElementSibling),
+    }[event.key]?.();
+    if (!next) return;
+    event.preventDefault();
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+
+  showEvents() {
+    const { marks } = this.training;
+    byId("events").hidden = marks.length === 0;
+    setText(this.summary, counted(marks.length, "event"));
+    each(this.events, marks, () => make("tr", {}, ...Array.from({ length: 4 }, () => make("td"))), (row, mark) => {
+      const cells = [duration(mark.at - this.start), mark.step ?? "", mark.kind, mark.text];
+      cells.forEach((text, index) => setText(row.children[index], String(text)));
+    });
+  }
+}
+
+const newLane = () => make("div", { class: "lane" }, make("bdi", { class: "name" }), make("div", { class: "track" }));
+
+const newSpan = () => make("div", { class: "span", tabindex: -1, role: "img" });
+
+function sibling(element, direction) {
+  let next = element[direction];
+  while (next?.hidden) next = next[direction];
+  return next;
+}
+
+/** The span of another lane that begins last before the middle of this one. */
+function under(element, lane) {
+  if (!lane) return null;
+  const { left, right } = element.getBoundingClientRect();
+  const spans = [...lane.querySelectorAll(".span:not([hidden])")];
+  const before = spans.filter((span) => span.getBoundingClientRect().left <= (left + right) / 2);
+  return before.at(-1) ?? spans[0];
+}
