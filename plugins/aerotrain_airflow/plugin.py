@@ -32,7 +32,7 @@ class AerotrainPlugin(AirflowPlugin):
     ]
 
     @property
-    def fastapi_apps(self) -> list[dict[str, Any]]:
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # it reads an instance
         """The application. Only the API server reads this, so only it imports FastAPI."""
         from aerotrain_airflow.run_page.app import app
 

@@ -73,12 +73,15 @@ def compared(dag_id: str, run: Annotated[list[str], Query(max_length=_COMPARED)]
 def trend(dag_id: str, session: SessionDep) -> JSONResponse:
     """The goodput of the last runs of a DAG, the oldest first."""
     newest = (
-        select(DagRun.run_id, DagRun.run_after, DagRun.end_date)
+        select(DagRun)
         .where(DagRun.dag_id == dag_id)
         .order_by(DagRun.run_after.desc())
         .limit(_TREND)
     )
-    runs = [tuple(each) for each in session.execute(newest)][::-1]
+    runs = [
+        (each.run_id, each.run_after.timestamp(), each.end_date)
+        for each in reversed(session.scalars(newest).all())
+    ]
 
     def read() -> dict[str, Any]:
         store = _store(dag_id)
@@ -87,7 +90,7 @@ def trend(dag_id: str, session: SessionDep) -> JSONResponse:
             key = (dag_id, run_id, end)
             found = _ended.get(key) if end else None
             if found is None:
-                found = trend_data(store, run_id, after.timestamp())
+                found = trend_data(store, run_id, after)
                 if end:
                     _ended.put(key, found)
             rows += found

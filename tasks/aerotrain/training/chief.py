@@ -26,6 +26,7 @@ from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import KEY, ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
+from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 
 
@@ -99,7 +100,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     )
     watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
     executions = loop.Executions(context, step_runner, watchdog)
-    hooks = _hooks(context)
+    hooks = _hooks(context, step_runner)
     saving = Checkpointing(
         context,
         checkpoints,
@@ -141,7 +142,7 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     return restored
 
 
-def _hooks(context: TrainingContext) -> list[Hook]:
+def _hooks(context: TrainingContext, step_runner: StepRunner) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
     code = context.pipeline.code
@@ -152,5 +153,5 @@ def _hooks(context: TrainingContext) -> list[Hook]:
         if context.is_chief:
             hooks.append(ValidationHook(context))
     if context.is_chief:
-        hooks.append(Report(context))
+        hooks.append(Report(context, step_runner.seconds_of_compute))
     return [*hooks, callbacks]

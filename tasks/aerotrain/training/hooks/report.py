@@ -50,12 +50,17 @@ class Report(Hook):
     compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each epoch has a
     line, but after a thousand only one each second, the best, whose weights are saved, and the
     last. The curves of TensorBoard have a point for each second, and for each epoch.
+    ``seconds_of_compute`` is the step runner's.
     """
 
     def __init__(
-        self, context: TrainingContext, clock: Callable[[], float] = time.monotonic
+        self,
+        context: TrainingContext,
+        seconds_of_compute: Callable[[], float | None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
+        self._seconds_of_compute = seconds_of_compute
         self._clock = clock
         self._events = EventFiles(context.replica.scratch / _FOLDER)
         services = context.services
@@ -91,6 +96,8 @@ class Report(Hook):
         values = {"loss": loss}
         if pace is not None:
             values["examples_per_second"] = pace
+            if (compute := self._seconds_of_compute()) is not None:
+                values["input_wait"] = input_wait(compute, schedule.batch_size / pace)
         if (optimizer := self._context.model.optimizer) is not None:
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
@@ -147,6 +154,15 @@ class Report(Hook):
     def on_save(self, state: TrainState) -> None:
         self._events.flush()
         self._context.services.upload(_FOLDER, self._events.files())
+
+
+def input_wait(compute: float, step: float) -> float:
+    """The share of a step of ``step`` seconds in which it waited for input.
+
+    ``compute`` is how long it computes, in seconds. Both are means over different steps, so their
+    ratio may exceed 1 a little.
+    """
+    return max(0.0, 1.0 - compute / step)
 
 
 def main_loss(metrics: Mapping[str, float]) -> float:
