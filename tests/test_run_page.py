@@ -127,6 +127,17 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
     json.dumps(data, allow_nan=False)
 
 
+def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
+    curves = Curves(2000, "")
+    for step in range(2000):
+        curves.add(Point(at=float(step), step=step, metrics={"loss": step % 7, "rate": 0.1}))
+    store.put("runs/one/train/progress.jsonl", curves.to_bytes())
+    [training] = curve_data(store, "one")["trainings"]
+    values = training["curves"]["values"]
+    assert set(values) == {"loss", "loss_min", "loss_max", "rate"}
+    assert (min(values["loss_min"]), max(values["loss_max"])) == (0, 6)
+
+
 def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
     end = {"event": "end", "at": 990.0, "step": 300, "replica": "chief"}
     store.put("runs/one/train/events.json", json.dumps({"events": [end]}).encode())

@@ -26,6 +26,7 @@ from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of
 
 _METRICS = "metrics.json"
+_LOSS = "loss"
 
 
 def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, Any]:
@@ -199,17 +200,17 @@ def _process(status: ReplicaStatus) -> dict[str, Any]:
 def _columns(points: Sequence[Point]) -> dict[str, Any]:
     """Points as columns of equal length, with null where a point lacks a value.
 
-    Where points stand for several, the columns ``NAME_min`` and ``NAME_max`` have the extremes.
+    Where points stand for several, ``loss_min`` and ``loss_max`` are the extremes of the loss.
     """
     values: dict[str, list[float | None]] = {}
     for row, point in enumerate(points):
-        for suffix, metrics in (
-            ("", point.metrics),
-            ("_min", point.lowest),
-            ("_max", point.highest),
-        ):
-            for name, value in _finite(metrics).items():
-                values.setdefault(f"{name}{suffix}", [None] * len(points))[row] = value
+        extremes = {
+            f"{_LOSS}_{name}": metrics[_LOSS]
+            for name, metrics in (("min", point.lowest), ("max", point.highest))
+            if _LOSS in metrics
+        }
+        for name, value in _finite({**point.metrics, **extremes}).items():
+            values.setdefault(name, [None] * len(points))[row] = value
     return {
         "at": [each.at for each in points],
         "step": [each.step for each in points],
