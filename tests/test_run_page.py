@@ -138,6 +138,17 @@ def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
     assert (min(values["loss_min"]), max(values["loss_max"])) == (0, 6)
 
 
+def test_what_an_evaluator_measures_is_next_to_the_metrics_of_epochs(store):
+    measured = {"step": 200, "at": 930.0, "metrics": {"loss": 0.4}}
+    store.put("runs/one/train/evaluations/0001-0000000200.json", json.dumps(measured).encode())
+    [training] = curve_data(store, "one")["trainings"]
+    assert training["epochs"] == {
+        "at": [925.0, 930.0],
+        "step": [150, 200],
+        "values": {"val_loss": [0.5, 0.4]},
+    }
+
+
 def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
     end = {"event": "end", "at": 990.0, "step": 300, "replica": "chief"}
     store.put("runs/one/train/events.json", json.dumps({"events": [end]}).encode())

@@ -6,8 +6,10 @@ they are there for any backend, and while Airflow's tasks are deferred.
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from aerotrain.contract import curves
@@ -27,6 +29,9 @@ from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_
 
 _METRICS = "metrics.json"
 _LOSS = "loss"
+
+#: The most evaluations that are read. Each is an object of its own.
+_MOST_EVALUATIONS = 200
 
 
 def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, Any]:
@@ -86,8 +91,9 @@ def _short(goodput: Goodput | None) -> dict[str, Any]:
 class _TaskObjects:
     """The objects of a task that the page reads, by their key in the task's folder."""
 
-    files: dict[str, StoredObject]
-    statuses: dict[str, StoredObject]
+    files: dict[str, StoredObject] = field(default_factory=dict)
+    statuses: dict[str, StoredObject] = field(default_factory=dict)
+    evaluations: list[StoredObject] = field(default_factory=list)
 
     @property
     def trains(self) -> bool:
@@ -99,15 +105,16 @@ _READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, _METRICS)
 
 def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:
     """The objects of each task of a run; mapped tasks have a folder each, as ``train/3``."""
-    found: dict[str, _TaskObjects] = {}
+    found: dict[str, _TaskObjects] = defaultdict(_TaskObjects)
     for each in listed:
         folder, _, name = each.key.rpartition("/")
         task, _, last = folder.rpartition("/")
         if name in _READ and folder:
-            found.setdefault(folder, _TaskObjects({}, {})).files[name] = each
+            found[folder].files[name] = each
         elif last == STATUS_FOLDER and name.endswith(".json"):
-            replica = name.removesuffix(".json")
-            found.setdefault(task, _TaskObjects({}, {})).statuses[replica] = each
+            found[task].statuses[name.removesuffix(".json")] = each
+        elif last == curves.EVALUATIONS:
+            found[task].evaluations.append(each)
     return found
 
 
@@ -149,8 +156,16 @@ class _Training:
         return {
             "task": self.task,
             "curves": _columns(self.curves.during.points),
-            "epochs": _columns(self.curves.of_epochs.points),
+            "epochs": _columns([*self.curves.of_epochs.points, *self._evaluations()]),
         }
+
+    def _evaluations(self) -> Iterator[Point]:
+        """The metrics that an evaluator has measured, of the last checkpoints."""
+        for found in self._objects.evaluations[-_MOST_EVALUATIONS:]:
+            with suppress(MissingError, ValueError, KeyError):
+                measured = json.loads(content_of(self._run, found))
+                metrics = {f"val_{name}": each for name, each in measured["metrics"].items()}
+                yield Point(at=measured["at"], step=measured["step"], metrics=metrics)
 
     def goodput(self) -> Goodput | None:
         events = self._events()

@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from aerotrain.contract.curves import EVALUATIONS
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
 from aerotrain.training.background.status_writer import StatusWriter
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
-from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, complete_checkpoints
+from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
@@ -80,7 +81,8 @@ class Evaluator:
         for file in self._events.files():
             self._store.upload(file, f"{_EVENTS}/{file.name}")
         # Last, because this object marks the evaluation as complete.
-        self._store.put(key, json.dumps({"step": name.step, "metrics": metrics}).encode())
+        document = {"step": name.step, "at": round(time.time(), 1), "metrics": metrics}
+        self._store.put(key, json.dumps(document).encode())
         values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
         print(f"the checkpoint of step {name.step}: {values}", flush=True)
 
