@@ -65,6 +65,10 @@ class AirflowApi:
             return False
         return tasks.is_success and health["metadatabase"]["status"] == "healthy"
 
+    def plugin(self, path: str) -> httpx.Response:
+        """The answer of a plugin's route to the logged-in user."""
+        return self._client.get(f"{self.url}{path}")
+
     def unhealthy(self) -> list[str]:
         """The components that send no heartbeat; none while the database is unavailable."""
         health = self._ask("GET", "/monitor/health")

@@ -212,9 +212,9 @@ def _start_with(
     write_private(home.s3, "".join(f"{name}={value}\n" for name, value in s3.environment.items()))
     migration = start("migration", "db migrate", {})
     unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
-    api_server = start("api-server", "api-server", unchecked)
-    migration.wait()
     store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
+    api_server = start("api-server", "api-server", unchecked | store)
+    migration.wait()
     components: list[Restartable] = [
         *([database] if database else []),
         s3,

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 from airflow.sdk import DAG
 
-from aerotrain.store import open_store
-from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink, browsable
+from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink
 from aerotrain_airflow.params import training_params
 from aerotrain_airflow.steps import prepare, train
 
@@ -32,11 +29,15 @@ def links_of(task_id, data="file:///data"):
 
 
 def test_a_training_links_its_output_its_event_log_and_the_statistics_of_its_data(store):
-    assert links_of("train") == {
-        "Output": f"{store}/linked/runs/run/train/",
-        "Event log": f"{store}/linked/runs/run/train/events.json",
-        "Statistics": "file:///data/statistics.html",
+    assert links_of("train", f"{store}/linked/datasets/a b") == {
+        "Output": "/aerotrain/files/linked/runs/run/train/",
+        "Event log": "/aerotrain/files/linked/runs/run/train/events.json",
+        "Statistics": "/aerotrain/files/linked/datasets/a%20b/statistics.html",
     }
+
+
+def test_what_is_not_in_the_store_of_the_pipeline_is_named_by_its_url():
+    assert links_of("train", "file:///data")["Statistics"] == "file:///data/statistics.html"
 
 
 def test_a_task_has_no_link_to_what_it_does_not_have():
@@ -44,16 +45,7 @@ def test_a_task_has_no_link_to_what_it_does_not_have():
     assert links_of("prepare.plan")["Statistics"] == ""
 
 
-def test_an_object_in_aws_is_linked_in_its_console():
-    console = "https://s3.console.aws.amazon.com/s3/buckets/bucket?prefix=a%20b%2Fc.html"
-    assert browsable("s3://bucket/a b/c.html", {}) == console
-
-
-@pytest.mark.process
-def test_an_object_of_a_private_server_is_shown_by_a_browser_without_a_key(s3):
-    s3.make_bucket("linked")
-    open_store("s3://linked/a b", s3.environment).put("c.html", b"<p>statistics</p>")
-    with urlopen(browsable("s3://linked/a b/c.html", s3.environment)) as page:
-        assert (page.headers["Content-Type"], page.read()) == ("text/html", b"<p>statistics</p>")
-    with pytest.raises(HTTPError, match="403"):
-        urlopen(f"{s3.endpoint}/linked/a%20b/c.html")
+def test_a_link_is_below_the_address_of_the_ui(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
+    address = "https://airflow.example/team/aerotrain/files/linked/runs/run/train/"
+    assert links_of("train")["Output"] == address

@@ -4,7 +4,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 import psutil
 import pytest
 from benchmarks.fault_injection import processes_of
@@ -116,6 +118,30 @@ def test_two_runs_at_once_each_train_and_export_a_model_that_loads_anywhere(
     log = pipeline.log(runs[0], "train")
     for replica in ("chief", "worker-0", "worker-1", "ps-0"):
         assert f"[{replica}] " in log
+
+
+def test_the_page_of_a_run_shows_its_training_and_its_files_after_a_login(
+    pipeline: Runs, runs: list[str]
+) -> None:
+    for run in map(quote, runs):
+        data = pipeline.api.plugin(f"/aerotrain/data/digits/{run}").json()
+        [training] = data["trainings"]
+        assert training["curves"]["values"]["loss"][-1] < training["curves"]["values"]["loss"][0]
+        assert "accuracy" in training["epochs"]["values"]
+        assert training["running"] is False
+        assert training["goodput"]["goodput"] > 0
+        for each in data["files"]:
+            assert pipeline.api.plugin(f"/aerotrain/{each['href']}").is_success, each
+    first = pipeline.api.plugin(f"/aerotrain/data/digits/{quote(runs[0])}").json()
+    lanes = [each["replica"] for each in first["trainings"][0]["lanes"]]
+    assert lanes == ["chief", "ps-0", "worker-0", "worker-1"]
+    trend = pipeline.api.plugin("/aerotrain/trend/digits").json()["runs"]
+    assert set(runs) <= {each["run_id"] for each in trend}
+    for route in ("runs/digits/x", "data/digits/x", "trend/digits", "files/digits/serving/"):
+        assert httpx.get(f"{pipeline.api.url}/aerotrain/{route}").status_code == 401, route
+        assert pipeline.api.plugin(f"/aerotrain/{route}").status_code == 200, route
+    for route in ("docs", "openapi.json", "files/digits/../flats/", "files/digits/none.html"):
+        assert not pipeline.api.plugin(f"/aerotrain/{route}").is_success, route
 
 
 @pytest.mark.usefixtures("runs")

@@ -8,7 +8,6 @@ from airflow.sdk import Context
 
 from aerotrain.contract.gate import CARD
 from aerotrain.contract.job import prefix_of
-from aerotrain_airflow.credentials import store_environment
 from aerotrain_airflow.description import place_of
 from aerotrain_airflow.links import browsable
 from aerotrain_airflow.settings import Settings
@@ -36,13 +35,12 @@ class ModelApprovalOperator(ApprovalOperator):
         settings = Settings.read()
         task: Any = context["dag"].get_task(self.evaluation)
         card = f"{prefix_of(**place_of(task, context['ti'], settings))}/{CARD}"
-        self.body = body_of(self.metrics, browsable(card, store_environment(settings)))
+        self.body = body_of(self.metrics, browsable(card, context["ti"].dag_id, settings))
         return super().execute(context)
 
 
 def body_of(metrics: Mapping[str, float], card: str) -> str:
     """The question as Markdown: a table of the metrics, and the address of the card."""
     rows = "\n".join(f"| {name} | {value:.6g} |" for name, value in metrics.items())
-    link = f"[The card]({card})" if card.startswith("http") else f"The card is `{card}`"
     table = f"| metric | value |\n|---|---|\n{rows}"
-    return f"{link} shows the verdicts, slices and worst records.\n\n{table}"
+    return f"[The card]({card}) shows the verdicts, slices and worst records.\n\n{table}"

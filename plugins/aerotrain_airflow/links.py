@@ -3,9 +3,6 @@
 Airflow asks for them when the task has ended, in the task's own process.
 """
 
-from collections.abc import Mapping
-from functools import lru_cache
-from mimetypes import guess_type
 from typing import Any
 from urllib.parse import quote
 
@@ -16,19 +13,16 @@ from airflow.sdk.execution_time.xcom import XCom
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.gate import CARD
 from aerotrain.contract.job import prefix_of
+from aerotrain.contract.names import path_segment
 from aerotrain.data.dataset import PAGE
-from aerotrain_airflow.credentials import store_environment
 from aerotrain_airflow.description import place_of
 from aerotrain_airflow.settings import Settings
 
 #: The XCom with the id of the run whose result was taken over.
 REUSED_FROM = "reused_from"
 
-_CONSOLE = "https://s3.console.aws.amazon.com/s3/buckets"
-
-#: How long a signed address is valid.
-_SIGNED_SECONDS = 7 * 24 * 3600
-_TEXT = "text/plain"
+#: Where Airflow's API server has the application of the run page.
+PREFIX = "/aerotrain"
 
 
 class StoreLink(BaseOperatorLink):
@@ -37,7 +31,7 @@ class StoreLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         settings = Settings.read()
         url = self.url_of(operator, ti_key, settings)
-        return browsable(url, _variables(settings)) if url else ""
+        return browsable(url, ti_key.dag_id, settings) if url else ""
 
     def url_of(self, operator: Any, ti: Any, settings: Settings) -> str:
         """The URL in the store; empty if this task has no such object."""
@@ -99,46 +93,23 @@ class EarlierRunLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         run = XCom.get_value(key=REUSED_FROM, ti_key=ti_key)
-        base = conf.get("api", "base_url", fallback="/").rstrip("/")
-        return f"{base}/dags/{quote(ti_key.dag_id)}/runs/{quote(run, safe='')}" if run else ""
+        if not run:
+            return ""
+        return f"{base_url()}/dags/{quote(ti_key.dag_id)}/runs/{quote(run, safe='')}"
 
 
-def browsable(url: str, variables: Mapping[str, str]) -> str:
-    """The address at which a browser finds ``url`` of a store.
+def browsable(url: str, dag_id: str, settings: Settings) -> str:
+    """The address at which a browser finds ``url``.
 
-    ``variables`` are those by which clients use the store. At a server of one's own, an object gets
-    a signed address, because a browser has no key. All who see the task can open it, for the
-    seven days that S3 allows at most. Without a server it is AWS's console, which has a login.
-    Browsers do not follow a link from a page to a ``file://`` URL, but copy it.
+    Airflow's API server shows what is in the store of the DAG's pipeline, to those who may read the
+    task instances of the DAG (``run_page/store_files.py``). Any other URL is returned as it is.
     """
-    scheme, _, path = url.partition("://")
-    if scheme != "s3":
+    pipeline = f"{settings.store}/{path_segment(dag_id)}/"
+    if not url.startswith(pipeline):
         return url
-    if endpoint := variables.get("AWS_ENDPOINT_URL"):
-        address = f"{endpoint.rstrip('/')}/{quote(path)}"
-        return address if path.endswith("/") else _signed(address, variables)
-    bucket, _, key = path.partition("/")
-    return f"{_CONSOLE}/{bucket}?prefix={quote(key, safe='')}"
+    return f"{base_url()}{PREFIX}/files/{quote(dag_id)}/{quote(url.removeprefix(pipeline))}"
 
 
-def _signed(address: str, variables: Mapping[str, str]) -> str:
-    """The address with a signature in its query, of AWS Signature Version 4."""
-    from botocore.auth import S3SigV4QueryAuth  # only where it is used, as in credentials.py
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-
-    key = Credentials(
-        variables["AWS_ACCESS_KEY_ID"],
-        variables["AWS_SECRET_ACCESS_KEY"],
-        variables.get("AWS_SESSION_TOKEN"),
-    )
-    kind, _ = guess_type(address)  # otherwise the browser stores it
-    request = AWSRequest("GET", f"{address}?response-content-type={quote(kind or _TEXT, safe='')}")
-    region = variables.get("AWS_REGION", "us-east-1")
-    S3SigV4QueryAuth(key, "s3", region, expires=_SIGNED_SECONDS).add_auth(request)
-    return str(request.url)
-
-
-@lru_cache
-def _variables(settings: Settings) -> Mapping[str, str]:
-    return store_environment(settings)
+def base_url() -> str:
+    """The address of Airflow's UI without a slash at its end; empty if it is not set."""
+    return str(conf.get("api", "base_url", fallback="")).rstrip("/")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from aerotrain.contract import curves
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.gate import CARD, CARD_DATA, SERVING
 from aerotrain.contract.job import Job
@@ -23,8 +24,8 @@ from aerotrain.store import MANIFEST, MissingError
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
-#: What Airflow's UI links to, in the output of a task.
-_LINKED = (RUN_LOG, CARD, CARD_DATA, "metrics.json")
+#: What Airflow's UI shows of the output of a task.
+_LINKED = (curves.KEY, RUN_LOG, CARD, CARD_DATA, "metrics.json")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _reads_served(job: Job) -> bool:
 def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | None:
     """The result of an earlier job with this key, if its output is still there.
 
-    What the UI links to is copied to the output of ``job``.
+    What the UI shows is copied to the output of ``job``.
     """
     try:
         content: Mapping[str, Any] = json.loads(store_of(job.store, settings).get(_place(key)))

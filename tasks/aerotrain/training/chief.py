@@ -16,7 +16,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.distribution import ChiefDecisions, wait_for_all
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import FiniteValues, Hook, UserCallbacks
+from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
@@ -26,6 +26,7 @@ from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import KEY, ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
+from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 
 
@@ -99,7 +100,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     )
     watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
     executions = loop.Executions(context, step_runner, watchdog)
-    hooks = _hooks(context)
+    hooks = _hooks(context, step_runner)
     saving = Checkpointing(
         context,
         checkpoints,
@@ -141,16 +142,16 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     return restored
 
 
-def _hooks(context: TrainingContext) -> list[Hook]:
+def _hooks(context: TrainingContext, step_runner: StepRunner) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
     code = context.pipeline.code
     code.reads.check(code.name, context.arguments.hparams)
-    hooks: list[Hook] = [FiniteValues(context)]
+    hooks: list[Hook] = [FiniteValues(context), Ready(context)]
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:
             hooks.append(ValidationHook(context))
     if context.is_chief:
-        hooks.append(Report(context))
+        hooks.append(Report(context, step_runner.seconds_of_compute))
     return [*hooks, callbacks]

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from aerotrain.contract.curves import EVALUATIONS
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
+from aerotrain.training.background.status_writer import StatusWriter
 from aerotrain.training.checkpoints.checkpoints import checkpoint_store, restore_weights
-from aerotrain.training.checkpoints.retention import EVALUATIONS, Name, complete_checkpoints
+from aerotrain.training.checkpoints.retention import Name, complete_checkpoints
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
@@ -36,7 +38,9 @@ def follow(replica: Replica) -> None:
     dataset = load_dataset(arguments.data)
     code = UserCode.load(arguments.model, arguments.data)
     store = open_store(replica.job.prefix)
-    with errors_translated(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch):
+    explaining = errors_translated(code, dataset, arguments.data, VALIDATION_SPLIT, replica.scratch)
+    with explaining, StatusWriter.of(replica) as status_writer:
+        status_writer.ready()
         validation = Validation(arguments, dataset, replica.scratch)
         evaluator = Evaluator(store, validation, replica.scratch)
         for name in checkpoints_to_come(store):
@@ -77,7 +81,8 @@ class Evaluator:
         for file in self._events.files():
             self._store.upload(file, f"{_EVENTS}/{file.name}")
         # Last, because this object marks the evaluation as complete.
-        self._store.put(key, json.dumps({"step": name.step, "metrics": metrics}).encode())
+        document = {"step": name.step, "at": round(time.time(), 1), "metrics": metrics}
+        self._store.put(key, json.dumps(document).encode())
         values = " ".join(f"{name}={value:.4f}" for name, value in metrics.items())
         print(f"the checkpoint of step {name.step}: {values}", flush=True)
 

@@ -15,6 +15,7 @@ from aerotrain.contract.replicas import Role
 from aerotrain.contract.training import TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
+from aerotrain.training.background.status_writer import StatusWriter
 from aerotrain.training.input.service import dispatcher, input_server
 from aerotrain.training.input.shard_cache import ShardCache
 from aerotrain.training.input.shards import TRAIN_SPLIT, share, split_of
@@ -28,6 +29,11 @@ def serve(replica: Replica) -> None:
         FinalError: there are fewer shards than readers.
         TemporaryError: the port is taken, or the store is unavailable.
     """
+    with StatusWriter.of(replica) as status_writer:
+        _serve(replica, status_writer)
+
+
+def _serve(replica: Replica, status_writer: StatusWriter) -> None:
     role, cluster = replica.name.role, replica.cluster
     cache = _supply_of_own(replica) if role is replica.job.reader else None
     address = cluster[role][replica.name.index]
@@ -45,6 +51,7 @@ def serve(replica: Replica) -> None:
             f"{replica.name} could not serve at {address} ({why}); the port may be taken: try again"
         ) from error
     print(f"{replica.name} serves", flush=True)
+    status_writer.ready()
     if cache is None:
         server.join()
     else:

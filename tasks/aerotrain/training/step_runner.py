@@ -64,6 +64,9 @@ class StepRunner(Protocol):
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be saved."""
 
+    def seconds_of_compute(self) -> float | None:
+        """The mean time of the last steps without the wait for their input; None if unknown."""
+
 
 class LocalStepRunner:
     """Runs steps in this process, up to ``per_execution`` of them in one execution."""
@@ -103,6 +106,9 @@ class LocalStepRunner:
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
+
+    def seconds_of_compute(self) -> float | None:
+        return tensorflow2.seconds_between_elements(self._batches)
 
 
 class CoordinatorStepRunner:
@@ -170,6 +176,10 @@ class CoordinatorStepRunner:
 
     def wait_until_idle(self) -> None:
         self._coordinator.join()
+
+    def seconds_of_compute(self) -> float | None:
+        """None: the input is in the workers."""
+        return None
 
 
 def _here(number: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Background services of a training: the uploader, the event writer, and the watchdog."""
+"""Background services of a training: uploader, watchdog, and the writers of events and status."""
 
 import math
 import os
@@ -17,6 +17,7 @@ from aerotrain.lease import Lease
 from aerotrain.replica import Replica, began
 from aerotrain.store import Store, open_store
 from aerotrain.training.background.event_writer import EventWriter, NullEventWriter
+from aerotrain.training.background.status_writer import StatusWriter
 from aerotrain.training.background.uploader import Uploader
 from aerotrain.training.background.watchdog import Watchdog
 from aerotrain.training.checkpoints.retention import highest_token
@@ -40,6 +41,7 @@ class BackgroundServices:
     lease: Lease
     uploader: Uploader
     event_writer: EventWriter
+    status_writer: StatusWriter
 
     @classmethod
     @contextmanager
@@ -61,10 +63,17 @@ class BackgroundServices:
             event_writer = kind(store, uploader, lease.put, restarts=replica.restarts)
             event_writer.note(EventType.START, at=began())
             event_writer.note(EventType.IMPORT, at=began() + imported, seconds=imported)
-            try:
-                yield cls(store=store, lease=lease, uploader=uploader, event_writer=event_writer)
-            finally:
-                uploader.wait(_LAST_SECONDS)
+            with StatusWriter.of(replica) as status_writer:
+                try:
+                    yield cls(
+                        store=store,
+                        lease=lease,
+                        uploader=uploader,
+                        event_writer=event_writer,
+                        status_writer=status_writer,
+                    )
+                finally:
+                    uploader.wait(_LAST_SECONDS)
 
     def deliver(self, key: str, content: bytes) -> None:
         """Write an object, and return when it and all earlier uploads are in the store.

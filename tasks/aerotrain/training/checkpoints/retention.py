@@ -5,13 +5,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
+from aerotrain.contract.curves import EVALUATIONS
 from aerotrain.contract.errors import FinalError
 from aerotrain.store import MANIFEST, Manifest, MissingError, Store
 
 FOLDER = "checkpoints"
-
-#: One document per checkpoint that an evaluator has measured: ``evaluations/0000000120.json``.
-EVALUATIONS = "evaluations"
 
 
 class Name(NamedTuple):

@@ -1,4 +1,4 @@
-"""The interface of hooks, the state of the loop that they share, and two of them."""
+"""The interface of hooks, the state of the loop that they share, and three of them."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -90,6 +90,16 @@ class Hook:
     def to_save(self, state: TrainState) -> SavedState:
         """What a checkpoint keeps of this hook: it is passed to ``on_start`` of a later process."""
         return SavedState()
+
+
+class Ready(Hook):
+    """Reports that this replica trains, after its first execution."""
+
+    def __init__(self, context: TrainingContext) -> None:
+        self._status = context.services.status_writer
+
+    def on_execution(self, state: TrainState) -> None:
+        self._status.ready()
 
 
 class FiniteValues(Hook):

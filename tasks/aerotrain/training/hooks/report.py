@@ -1,4 +1,4 @@
-"""The report of a running training: log lines, and event files for TensorBoard."""
+"""The report of a running training: log lines, curves, and event files for TensorBoard."""
 
 import time
 from collections import deque
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import counted
 from aerotrain.contract.status import Progress
+from aerotrain.training.background.curve_writer import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.context import TrainingContext
@@ -43,20 +44,33 @@ class Pace:
 
 
 class Report(Hook):
-    """Prints progress, and writes TensorBoard's event files.
+    """Prints progress, and writes the curves and TensorBoard's event files.
 
     A line is printed after the first execution, which shows that TensorFlow has traced and
     compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each epoch has a
     line, but after a thousand only one each second, the best, whose weights are saved, and the
     last. The curves of TensorBoard have a point for each second, and for each epoch.
+    ``seconds_of_compute`` is the step runner's.
     """
 
     def __init__(
-        self, context: TrainingContext, clock: Callable[[], float] = time.monotonic
+        self,
+        context: TrainingContext,
+        seconds_of_compute: Callable[[], float | None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
+        self._seconds_of_compute = seconds_of_compute
         self._clock = clock
         self._events = EventFiles(context.replica.scratch / _FOLDER)
+        services = context.services
+        self._curves = CurveWriter(
+            services.store,
+            services.uploader,
+            services.lease.put,
+            steps=context.schedule.steps,
+            data=context.arguments.data,
+        )
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
         self._begun = False
@@ -82,10 +96,13 @@ class Report(Hook):
         values = {"loss": loss}
         if pace is not None:
             values["examples_per_second"] = pace
+            if (compute := self._seconds_of_compute()) is not None:
+                values["input_wait"] = input_wait(compute, schedule.batch_size / pace)
         if (optimizer := self._context.model.optimizer) is not None:
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
         self._events.write(state.step, values)
+        self._curves.add(state.step, values, at_once=is_first_or_last)
 
     def _progress(self, step: int, loss: float, pace: float | None) -> Progress:
         schedule = self._context.schedule
@@ -115,10 +132,12 @@ class Report(Hook):
             )
         step = (state.epoch + 1) * schedule.steps_per_epoch
         self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
+        self._curves.add_epoch(state.epoch, step, state.metrics)
 
     def on_end(self, state: TrainState) -> None:
         if self._skipped:
             print(self._skipped, flush=True)
+        self._curves.publish()
 
     def _warn_of_large_batch(self) -> None:
         schedule = self._context.schedule
@@ -135,6 +154,15 @@ class Report(Hook):
     def on_save(self, state: TrainState) -> None:
         self._events.flush()
         self._context.services.upload(_FOLDER, self._events.files())
+
+
+def input_wait(compute: float, step: float) -> float:
+    """The share of a step of ``step`` seconds in which it waited for input.
+
+    ``compute`` is how long it computes, in seconds. Both are means over different steps, so their
+    ratio may exceed 1 a little.
+    """
+    return max(0.0, 1.0 - compute / step)
 
 
 def main_loss(metrics: Mapping[str, float]) -> float:

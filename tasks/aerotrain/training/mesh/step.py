@@ -11,7 +11,7 @@ from tensorflow.experimental import dtensor
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import BATCH_AXIS, TrainArguments
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.internals import keras3
+from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.mesh.layouts import host, replicated
 from aerotrain.training.mesh.mesh import Mesh
 from aerotrain.training.model.checks import check_divisible
@@ -142,6 +142,9 @@ class MeshStepRunner:
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
+
+    def seconds_of_compute(self) -> float | None:
+        return tensorflow2.seconds_between_elements(self._batches)
 
 
 def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int) -> MeshStepRunner:

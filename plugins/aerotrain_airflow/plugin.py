@@ -1,0 +1,39 @@
+"""What Airflow loads of this package as a plugin: the run page.
+
+https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deployment/plugins.html
+"""
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from aerotrain_airflow.links import PREFIX
+
+_VIEW = {
+    "name": "Training",
+    "href": f"{PREFIX}/runs/{{DAG_ID}}/{{RUN_ID}}",
+    "icon": f"{PREFIX}/static/icon.svg",
+    "icon_dark_mode": f"{PREFIX}/static/icon-dark.svg",
+}
+
+
+class AerotrainPlugin(AirflowPlugin):
+    """The views of a run and of a task, and the application that serves them."""
+
+    name = "aerotrain"
+    external_views = [  # noqa: RUF012 -- Airflow reads it so
+        {**_VIEW, "destination": "dag_run", "url_route": "training"},
+        {
+            **_VIEW,
+            "href": f"{_VIEW['href']}?task={{TASK_ID}}",
+            "destination": "task_instance",
+            "url_route": "task-training",
+        },
+    ]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # it reads an instance
+        """The application. Only the API server reads this, so only it imports FastAPI."""
+        from aerotrain_airflow.run_page.app import app
+
+        return [{"app": app, "url_prefix": PREFIX, "name": "aerotrain"}]

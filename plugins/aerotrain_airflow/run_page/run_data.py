@@ -1,0 +1,265 @@
+"""The data of the run page: what the store has of a run, as JSON values.
+
+``static/run.js`` shows them. They come from objects that replicas write while a training runs, so
+they are there for any backend, and while Airflow's tasks are deferred.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aerotrain.contract import curves
+from aerotrain.contract.curves import Curves, Point
+from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
+from aerotrain.contract.gate import CARD
+from aerotrain.contract.names import path_segment
+from aerotrain.contract.replica_status import FOLDER as STATUS_FOLDER
+from aerotrain.contract.replica_status import GONE_AFTER, ReplicaStatus
+from aerotrain.data.dataset import PAGE
+from aerotrain.serving.versions import FOLDER as VERSIONS
+from aerotrain.store import MissingError, Store
+from aerotrain.store.protocol import StoredObject
+from aerotrain_airflow.goodput import Goodput, goodput_of, merged
+from aerotrain_airflow.run_page.reading import content_of
+from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of
+
+_METRICS = "metrics.json"
+_LOSS = "loss"
+
+#: The most evaluations that are read. Each is an object of its own.
+_MOST_EVALUATIONS = 200
+
+
+def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, Any]:
+    """All that the page shows of a run. ``store`` is that of the pipeline, ``now`` the time.
+
+    Raises:
+        StoreUnavailable, StoreRefused: by the answer of the store.
+    """
+    run = store.child(_folder(run_id))
+    found = _by_task(run.list())
+    trainings = [_Training(run, task, objects) for task, objects in found.items() if objects.trains]
+    return {
+        "version": 1,
+        "dag_id": dag_id,
+        "run_id": run_id,
+        "now": now,
+        "trainings": [each.data(now) for each in trainings],
+        "files": [*_files(store, dag_id, run_id, found, trainings)],
+    }
+
+
+def curve_data(store: Store, run_id: str) -> dict[str, Any]:
+    """The curves of a run, for comparison with those of another."""
+    run = store.child(_folder(run_id))
+    found = _by_task(run.list())
+    trainings = [_Training(run, task, objects) for task, objects in found.items() if objects.trains]
+    return {"run_id": run_id, "trainings": [each.curve_data() for each in trainings]}
+
+
+def trend_data(store: Store, run_id: str, at: float) -> list[dict[str, Any]]:
+    """The goodput of the trainings of a run, and the metrics of their evaluation."""
+    run = store.child(_folder(run_id))
+    found = _by_task(run.list())
+    metrics: dict[str, Any] = {}
+    for objects in found.values():
+        if (evaluated := objects.files.get(_METRICS)) is not None:
+            metrics |= json.loads(content_of(run, evaluated)).get("metrics", {})
+    rows = []
+    for task, objects in found.items():
+        if objects.trains:
+            goodput = _Training(run, task, objects).goodput()
+            row = {"run_id": run_id, "at": at, "task": task, "metrics": _finite(metrics)}
+            rows.append({**row, **_short(goodput)})
+    return rows
+
+
+def _folder(run_id: str) -> str:
+    return f"runs/{path_segment(run_id)}"
+
+
+def _short(goodput: Goodput | None) -> dict[str, Any]:
+    values = goodput.to_dict() if goodput else {}
+    return {name: values.get(name) for name in ("goodput", "wall_seconds", "lost_seconds")}
+
+
+@dataclass(frozen=True)
+class _TaskObjects:
+    """The objects of a task that the page reads, by their key in the task's folder."""
+
+    files: dict[str, StoredObject] = field(default_factory=dict)
+    statuses: dict[str, StoredObject] = field(default_factory=dict)
+    evaluations: list[StoredObject] = field(default_factory=list)
+
+    @property
+    def trains(self) -> bool:
+        return CHIEF_LOG in self.files or bool(self.statuses)
+
+
+_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, _METRICS)
+
+
+def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:
+    """The objects of each task of a run; mapped tasks have a folder each, as ``train/3``."""
+    found: dict[str, _TaskObjects] = defaultdict(_TaskObjects)
+    for each in listed:
+        folder, _, name = each.key.rpartition("/")
+        task, _, last = folder.rpartition("/")
+        if name in _READ and folder:
+            found[folder].files[name] = each
+        elif last == STATUS_FOLDER and name.endswith(".json"):
+            found[task].statuses[name.removesuffix(".json")] = each
+        elif last == curves.EVALUATIONS:
+            found[task].evaluations.append(each)
+    return found
+
+
+class _Training:
+    """A training of a run, from its objects in the store of the run."""
+
+    def __init__(self, run: Store, task: str, objects: _TaskObjects) -> None:
+        self._run = run
+        self._objects = objects
+        self.task = task
+        self.curves = Curves.from_bytes(self._content(curves.KEY))
+
+    def data(self, now: float) -> dict[str, Any]:
+        events, statuses = self._events(), dict(self._statuses())
+        last_seen = max((each.processes[-1].seen for each in statuses.values()), default=0.0)
+        ended = any(each.event is EventType.END for each in events[-3:])
+        running = not ended and now - last_seen < GONE_AFTER
+        goodput = goodput_of(events) if events else None
+        marks = at_steps(marks_of(events), [(each.at, each.step) for each in self.curves.points])
+        lanes = lanes_of(statuses, events, now, ended=ended)
+        return {
+            **self.curve_data(),
+            "steps": self.curves.steps or None,
+            "running": running,
+            "marks": [vars(each) for each in marks],
+            "lanes": [
+                {"replica": name, "spans": [_span(each) for each in spans]}
+                for name, spans in lanes.items()
+            ],
+            "replicas": [
+                {"replica": name, **_process(statuses[name])}
+                for name in lanes
+                if statuses[name].processes
+            ],
+            "goodput": goodput.to_dict() if goodput else None,
+        }
+
+    def curve_data(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "curves": _columns(self.curves.during.points),
+            "epochs": _columns([*self.curves.of_epochs.points, *self._evaluations()]),
+        }
+
+    def _evaluations(self) -> Iterator[Point]:
+        """The metrics that an evaluator has measured, of the last checkpoints."""
+        for found in self._objects.evaluations[-_MOST_EVALUATIONS:]:
+            with suppress(MissingError, ValueError, KeyError):
+                measured = json.loads(content_of(self._run, found))
+                metrics = {f"val_{name}": each for name, each in measured["metrics"].items()}
+                yield Point(at=measured["at"], step=measured["step"], metrics=metrics)
+
+    def goodput(self) -> Goodput | None:
+        events = self._events()
+        return goodput_of(events) if events else None
+
+    def _events(self) -> list[Event]:
+        """The events of earlier attempts with those of the group, and the chief's own so far."""
+        log = json.loads(self._content(RUN_LOG) or b"{}").get("events", [])
+        whole = read(json.dumps(each) for each in log)
+        return merged({*whole, *read(self._content(CHIEF_LOG).decode().splitlines())})
+
+    def _statuses(self) -> Iterator[tuple[str, ReplicaStatus]]:
+        for replica, found in self._objects.statuses.items():
+            try:
+                status = ReplicaStatus.from_json(content_of(self._run, found))
+            except (MissingError, ValueError):
+                continue
+            if status.processes:
+                yield replica, status
+
+    def _content(self, key: str) -> bytes:
+        """The content of an object; empty if there is none."""
+        found = self._objects.files.get(key)
+        try:
+            return content_of(self._run, found) if found else b""
+        except MissingError:
+            return b""
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {"from": span.begin, "to": span.end, "state": span.state.value, "text": span.text}
+
+
+def _process(status: ReplicaStatus) -> dict[str, Any]:
+    """The last process of a replica."""
+    last = status.processes[-1]
+    return {
+        "seen": last.seen,
+        "memory": last.memory,
+        "peak": max(each.peak for each in status.processes),
+        "limit": last.limit,
+        "host": last.host,
+        "processes": len(status.processes),
+    }
+
+
+def _columns(points: Sequence[Point]) -> dict[str, Any]:
+    """Points as columns of equal length, with null where a point lacks a value.
+
+    Where points stand for several, ``loss_min`` and ``loss_max`` are the extremes of the loss.
+    """
+    values: dict[str, list[float | None]] = {}
+    for row, point in enumerate(points):
+        extremes = {
+            f"{_LOSS}_{name}": metrics[_LOSS]
+            for name, metrics in (("min", point.lowest), ("max", point.highest))
+            if _LOSS in metrics
+        }
+        for name, value in _finite({**point.metrics, **extremes}).items():
+            values.setdefault(name, [None] * len(points))[row] = value
+    return {
+        "at": [each.at for each in points],
+        "step": [each.step for each in points],
+        "values": values,
+    }
+
+
+def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The values that JSON can represent."""
+    return {name: float(each) for name, each in metrics.items() if math.isfinite(each)}
+
+
+def _files(
+    store: Store,
+    dag_id: str,
+    run_id: str,
+    found: Mapping[str, _TaskObjects],
+    trainings: Sequence[_Training],
+) -> Iterator[dict[str, str]]:
+    """What else there is of a run, with addresses relative to those of the page's application."""
+    files = f"files/{dag_id}"
+    for task, objects in found.items():
+        if CARD in objects.files:
+            yield _file("Model card", task, f"{files}/{_folder(run_id)}/{task}/{CARD}")
+    for training in trainings:
+        task, data = training.task, training.curves.data
+        if data.startswith(f"{store.url}/"):
+            page = f"{data.removeprefix(store.url + '/')}/{PAGE}"
+            yield _file("Statistics of the data", task, f"{files}/{page}")
+        if RUN_LOG in found[task].files:
+            yield _file("Event log", task, f"{files}/{_folder(run_id)}/{task}/{RUN_LOG}")
+    yield _file("Output", "", f"{files}/{_folder(run_id)}/")
+    yield _file("Versions", "", f"{files}/{VERSIONS}/")
+
+
+def _file(title: str, task: str, href: str) -> dict[str, str]:
+    return {"title": title, "task": task, "href": href}

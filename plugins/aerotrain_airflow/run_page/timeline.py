@@ -1,0 +1,160 @@
+"""The timeline of a training: what each replica did when, and what happened at which step.
+
+All times are of ``time.time()``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.replica_status import GONE_AFTER, ProcessStatus, ReplicaStatus
+
+#: The most marks of checkpoints, evenly chosen, and of all other events, the newest.
+_MOST_CHECKPOINTS, _MOST_OTHERS = 200, 400
+
+
+class SpanState(StrEnum):
+    """What a replica does for some time."""
+
+    WAITING = "waiting"  # to be scheduled
+    STARTING = "starting"  # imports, connects, restores
+    TRAINING = "training"  # trains, or serves those that do
+    LOST = "lost"  # its process is gone, and the next one has not begun
+
+
+@dataclass(frozen=True)
+class Span:
+    """A state of a replica from ``begin`` to ``end``, which is None while it lasts."""
+
+    begin: float
+    end: float | None
+    state: SpanState
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An event of a training: ``kind`` is restart, failure, preemption, checkpoint or end."""
+
+    at: float
+    step: int | None
+    kind: str
+    text: str
+
+
+def spans_of(
+    replica: str, status: ReplicaStatus, events: Sequence[Event], now: float, *, ended: bool
+) -> list[Span]:
+    """The states of a replica, from the reports of its processes and the event log.
+
+    ``ended`` is whether the training has ended.
+    """
+    spans = [
+        Span(each.at - each.seconds, each.at, SpanState.WAITING)
+        for each in events
+        if each.event is EventType.QUEUE and each.replica == replica
+    ]
+    failures = [
+        each for each in events if each.event is EventType.DETECT and each.replica == replica
+    ]
+    following = [*status.processes[1:], None]
+    for process, successor in zip(status.processes, following, strict=True):
+        if successor is not None:
+            spans += _of_process(process, process.seen)
+            begin, end = process.seen, successor.began
+            spans.append(Span(begin, max(begin, end), SpanState.LOST, _why(failures, begin, end)))
+        elif ended:
+            spans += _of_process(process, process.seen)
+        elif now - process.seen > GONE_AFTER:
+            spans += _of_process(process, process.seen)
+            spans.append(Span(process.seen, None, SpanState.LOST))
+        else:
+            spans += _of_process(process, None)
+    return spans
+
+
+def _of_process(process: ProcessStatus, end: float | None) -> list[Span]:
+    """The states of one process, whose last one lasts until ``end``."""
+    if process.ready is None:
+        return [Span(process.began, end, SpanState.STARTING)]
+    return [
+        Span(process.began, process.ready, SpanState.STARTING),
+        Span(process.ready, end, SpanState.TRAINING),
+    ]
+
+
+def _why(failures: Iterable[Event], begin: float, end: float) -> str:
+    """The reason that the event log gives for a loss in that time."""
+    # The last report of a process that failed may be as old as the time between two.
+    reasons = [each.because or each.kind for each in failures if begin <= each.at <= end + 1]
+    return reasons[-1] if reasons else ""
+
+
+def marks_of(events: Sequence[Event]) -> list[Mark]:
+    """What happened in a training, in the order of time."""
+    has_restarts = any(each.event is EventType.RESTART for each in events)
+    checkpoints: list[Mark] = []
+    others: list[Mark] = []
+    started = False
+    for each in events:
+        mark = _mark(each)
+        if each.event is EventType.START and each.replica == "chief":
+            # Until the launcher's events are in the log, the chief's own starts show its restarts.
+            if started and not has_restarts:
+                others.append(Mark(each.at, None, "restart", "the chief has started again"))
+            started = True
+        elif mark is not None:
+            (checkpoints if mark.kind == "checkpoint" else others).append(mark)
+    every = -(-len(checkpoints) // _MOST_CHECKPOINTS) or 1
+    kept = [*checkpoints[::-1][::every], *others[-_MOST_OTHERS:]]
+    return sorted(kept, key=lambda mark: mark.at)
+
+
+def _mark(event: Event) -> Mark | None:
+    reason = f": {event.because}" if event.because else ""
+    who = event.replica or "the group"
+    match event.event:
+        case EventType.RESTART:
+            return Mark(event.at, event.step, "restart", f"{who} is restarted{reason}")
+        case EventType.DETECT:
+            why = reason or (f": {event.kind}" if event.kind else "")
+            return Mark(event.at, event.step, "failure", f"{who} failed{why}")
+        case EventType.PREEMPTED:
+            return Mark(event.at, event.step, "preemption", f"{who} was preempted{reason}")
+        case EventType.SAVE_STALL:
+            text = f"checkpoint of step {event.step}, training waited {event.seconds:.2g} s"
+            return Mark(event.at, event.step, "checkpoint", text)
+        case EventType.END if event.step is not None:
+            return Mark(event.at, event.step, "end", f"training ended after step {event.step}")
+        case _:
+            return None
+
+
+def at_steps(marks: Iterable[Mark], points: Sequence[tuple[float, int]]) -> list[Mark]:
+    """The marks, those without a step at the one of the last point before them.
+
+    ``points`` are times and steps, in the order of time.
+    """
+    found, position = [], 0
+    for mark in marks:
+        while position < len(points) and points[position][0] <= mark.at:
+            position += 1
+        before = points[position - 1][1] if position else 0
+        found.append(mark if mark.step is not None else replace(mark, step=before))
+    return found
+
+
+def lanes_of(
+    statuses: Mapping[str, ReplicaStatus], events: Sequence[Event], now: float, *, ended: bool
+) -> dict[str, list[Span]]:
+    """The states of all replicas by name: the chief first, then by role and number."""
+    return {
+        name: spans_of(name, statuses[name], events, now, ended=ended)
+        for name in sorted(statuses, key=_order)
+    }
+
+
+def _order(replica: str) -> tuple[bool, str, int]:
+    role, _, number = replica.partition("-")
+    return role != "chief", role, int(number) if number.isdigit() else 0

@@ -1,0 +1,102 @@
+"""The curves of a training: points in a limited number, without losing an extreme."""
+
+import json
+import math
+
+import pytest
+
+from aerotrain.contract.curves import MOST_POINTS, Curves, Point
+from aerotrain.store import open_store
+from aerotrain.training.background.curve_writer import CurveWriter
+
+
+def point(step, loss=0.5, **others):
+    return Point(at=1000.0 + step, step=step, metrics={"loss": loss}, **others)
+
+
+def curves_of(losses):
+    curves = Curves(len(losses), "file:///data")
+    for step, loss in enumerate(losses):
+        curves.add(point(step, loss))
+    return curves
+
+
+def test_a_million_points_become_some_hundred_that_have_the_extremes_and_the_last_value():
+    losses = [0.5] * 1_000_000
+    losses[123_456], losses[777_777] = 9.0, 0.1
+    found = curves_of(losses).during.points
+    assert MOST_POINTS // 2 <= len(found) <= MOST_POINTS
+    assert max(each.highest["loss"] for each in found) == 9.0
+    assert min(each.lowest["loss"] for each in found) == 0.1
+    assert found[-1].step == 999_999
+    assert sum(each.merged for each in found) == 1_000_000
+
+
+def test_points_stand_for_equally_many_measured_ones():
+    widths = {each.merged for each in curves_of([0.5] * 5000).during.points[:-1]}
+    assert len(widths) == 1
+
+
+@pytest.mark.parametrize("count", [1, MOST_POINTS, 7 * MOST_POINTS + 3])
+def test_curves_are_read_as_they_were_written(count):
+    curves = curves_of([0.25] * count)
+    curves.add(Point(at=9e9, step=count, metrics={"accuracy": 0.5}, epoch=0))
+    read = Curves.from_bytes(curves.to_bytes())
+    assert (read.points, read.steps, read.data) == (curves.points, count, "file:///data")
+
+
+def test_values_that_are_not_finite_are_left_out_because_json_has_none():
+    curves = curves_of([math.nan, 1.0, math.inf] * MOST_POINTS)
+    lines = curves.to_bytes().decode().splitlines()
+    values = [json.loads(each, parse_constant=pytest.fail) for each in lines[1:]]
+    assert {each["highest"]["loss"] for each in values} == {1.0}
+
+
+def test_a_line_that_was_cut_off_is_skipped():
+    content = curves_of([0.5, 0.4]).to_bytes()
+    assert [each.step for each in Curves.from_bytes(content[:-20]).points] == [0]
+    assert Curves.from_bytes(b"").points == []
+
+
+class Immediately:
+    """An uploader that runs each upload in the caller's thread."""
+
+    def send(self, _name, upload):
+        upload()
+
+
+def writer(store, times):
+    return CurveWriter(
+        store,
+        Immediately(),
+        store.put,
+        steps=100,
+        data="file:///data",
+        clock=lambda: times[0],
+        now=lambda: times[0],
+    )
+
+
+def test_a_restarted_chief_adds_to_the_curves_of_the_process_before_it(tmp_path):
+    store, times = open_store(tmp_path.as_uri()), [0.0]
+    for first in (0, 40):
+        curves = writer(store, times)
+        curves.add(first, {"loss": 1.0}, at_once=True)
+        times[0] += 6.0
+        curves.add(first + 10, {"loss": 0.9})
+    found = Curves.from_bytes(store.get("progress.jsonl"))
+    assert [each.step for each in found.points] == [0, 10, 40, 50]
+
+
+def test_points_are_some_seconds_apart_and_every_epoch_has_one(tmp_path):
+    store, times = open_store(tmp_path.as_uri()), [0.0]
+    curves = writer(store, times)
+    for step in range(100):
+        times[0] += 0.25
+        curves.add(step, {"loss": 1.0})
+        if step % 20 == 19:
+            curves.add_epoch(step // 20, step + 1, {"loss": 0.5})
+    curves.publish()
+    found = Curves.from_bytes(store.get("progress.jsonl"))
+    assert [each.step for each in found.during.points] == [19, 39, 59, 79, 99]
+    assert [each.epoch for each in found.of_epochs.points] == [0, 1, 2, 3, 4]

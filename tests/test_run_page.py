@@ -1,0 +1,218 @@
+"""The data of the run page: lanes, marks, curves and files, from the objects of a run."""
+
+import json
+import threading
+
+import pytest
+
+from aerotrain.contract.curves import Curves, Point
+from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.replica_status import GONE_AFTER, ProcessStatus, ReplicaStatus, key_of
+from aerotrain.store import StoreUnavailable, open_store
+from aerotrain_airflow.run_page.reading import Answers
+from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
+from aerotrain_airflow.run_page.store_files import file_of, list_page
+from aerotrain_airflow.run_page.timeline import at_steps, marks_of, spans_of
+
+NOW = 1000.0
+
+
+def process(began, ready=None, seen=0.0):
+    return ProcessStatus(began=began, ready=ready, seen=seen, memory=100, peak=200)
+
+
+def spans(*processes, events=(), ended=False, replica="worker-0"):
+    found = spans_of(replica, ReplicaStatus(processes), list(events), NOW, ended=ended)
+    return [(each.state.value, each.begin, each.end) for each in found]
+
+
+def test_a_replica_starts_and_then_trains():
+    assert spans(process(900, seen=NOW)) == [("starting", 900, None)]
+    assert spans(process(900, 950, NOW)) == [("starting", 900, 950), ("training", 950, None)]
+
+
+def test_a_replica_that_was_lost_comes_back():
+    assert spans(process(800, 810, 900), process(920, 930, NOW)) == [
+        ("starting", 800, 810),
+        ("training", 810, 900),
+        ("lost", 900, 920),
+        ("starting", 920, 930),
+        ("training", 930, None),
+    ]
+
+
+def test_a_replica_that_does_not_report_is_lost_unless_the_training_has_ended():
+    silent = process(800, 810, NOW - GONE_AFTER - 1)
+    assert spans(silent)[-1] == ("lost", silent.seen, None)
+    assert spans(silent, ended=True)[-1] == ("training", 810, silent.seen)
+
+
+def test_the_wait_to_be_scheduled_is_shown_and_a_loss_has_the_reason_of_the_event_log():
+    queued = Event(event=EventType.QUEUE, at=800, seconds=50, replica="worker-0")
+    failed = Event(event=EventType.DETECT, at=905, replica="worker-0", because="signal 9")
+    events = [queued, failed]
+    status = ReplicaStatus((process(800, 810, 900), process(920, 930, NOW)))
+    found = spans_of("worker-0", status, events, NOW, ended=False)
+    assert (found[0].state.value, found[0].begin, found[0].end) == ("waiting", 750, 800)
+    assert [each.text for each in found if each.text] == ["signal 9"]
+
+
+def chief(event, at, **others):
+    return Event(event=event, at=at, replica="chief", **others)
+
+
+def test_restarts_of_the_chief_are_marked_before_the_launcher_has_written_its_events():
+    started = [chief(EventType.START, 1), chief(EventType.START, 50)]
+    assert [(each.kind, each.at) for each in marks_of(started)] == [("restart", 50)]
+    restart = Event(event=EventType.RESTART, at=49, replica="chief", because="signal 9")
+    [mark] = marks_of([started[0], restart, started[1]])
+    assert (mark.at, mark.text) == (49, "chief is restarted: signal 9")
+
+
+def test_of_many_checkpoints_some_are_marked_and_the_last_one_always():
+    events = [chief(EventType.SAVE_STALL, at, step=at, seconds=0.1) for at in range(5000)]
+    events.append(chief(EventType.PREEMPTED, 2500.5, step=2500))
+    found = marks_of(events)
+    assert len(found) <= 201
+    assert found[-1].step == 4999
+    assert [each.step for each in found if each.kind == "preemption"] == [2500]
+
+
+def test_a_mark_without_a_step_is_at_the_last_point_before_it():
+    marks = marks_of([Event(event=EventType.RESTART, at=at, replica="ps-0") for at in (5, 15, 25)])
+    assert [each.step for each in at_steps(marks, [(10, 100), (20, 200)])] == [0, 100, 200]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The store of a pipeline with a run whose chief was killed once."""
+    store = open_store((tmp_path / "flats").as_uri())
+    curves = Curves(300, f"{store.url}/datasets/abc")
+    for step in range(0, 300, 100):
+        curves.add(Point(at=900.0 + step / 10, step=step, metrics={"loss": 1.0, "rate": 0.1}))
+    curves.add(Point(at=925.0, step=150, epoch=0, metrics={"val_loss": 0.5}))
+    train = store.child("runs/one/train")
+    train.put("progress.jsonl", curves.to_bytes())
+    events = [
+        chief(EventType.START, 890.0),
+        chief(EventType.RESTORE, 895.0),
+        chief(EventType.TRAIN, 920.0, step=200, seconds=25.0),
+    ]
+    train.put("events-chief.jsonl", "\n".join(each.to_json() for each in events).encode())
+    train.put(key_of("chief"), ReplicaStatus((process(890, 900, NOW),)).to_json())
+    train.put(key_of("worker-10"), ReplicaStatus((process(890, 900, NOW),)).to_json())
+    train.put(key_of("worker-9"), ReplicaStatus((process(890, 900, NOW),)).to_json())
+    evaluate = store.child("runs/one/evaluate")
+    evaluate.put("card.html", b"<p>card</p>")
+    evaluate.put("metrics.json", json.dumps({"metrics": {"accuracy": 0.9}}).encode())
+    return store
+
+
+def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
+    data = run_data(store, "flats", "one", NOW)
+    [training] = data["trainings"]
+    assert (training["task"], training["steps"], training["running"]) == ("train", 300, True)
+    assert training["curves"]["step"] == [0, 100, 200]
+    assert training["curves"]["values"]["loss"] == [1.0, 1.0, 1.0]
+    assert training["epochs"]["values"] == {"val_loss": [0.5]}
+    assert [each["replica"] for each in training["lanes"]] == ["chief", "worker-9", "worker-10"]
+    assert training["replicas"][0]["memory"] == 100
+    assert training["goodput"]["steps"] == 200
+    assert {each["title"]: each["href"] for each in data["files"]} == {
+        "Model card": "files/flats/runs/one/evaluate/card.html",
+        "Statistics of the data": "files/flats/datasets/abc/statistics.html",
+        "Output": "files/flats/runs/one/",
+        "Versions": "files/flats/serving/",
+    }
+    json.dumps(data, allow_nan=False)
+
+
+def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
+    curves = Curves(2000, "")
+    for step in range(2000):
+        curves.add(Point(at=float(step), step=step, metrics={"loss": step % 7, "rate": 0.1}))
+    store.put("runs/one/train/progress.jsonl", curves.to_bytes())
+    [training] = curve_data(store, "one")["trainings"]
+    values = training["curves"]["values"]
+    assert set(values) == {"loss", "loss_min", "loss_max", "rate"}
+    assert (min(values["loss_min"]), max(values["loss_max"])) == (0, 6)
+
+
+def test_what_an_evaluator_measures_is_next_to_the_metrics_of_epochs(store):
+    measured = {"step": 200, "at": 930.0, "metrics": {"loss": 0.4}}
+    store.put("runs/one/train/evaluations/0001-0000000200.json", json.dumps(measured).encode())
+    [training] = curve_data(store, "one")["trainings"]
+    assert training["epochs"] == {
+        "at": [925.0, 930.0],
+        "step": [150, 200],
+        "values": {"val_loss": [0.5, 0.4]},
+    }
+
+
+def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
+    end = {"event": "end", "at": 990.0, "step": 300, "replica": "chief"}
+    store.put("runs/one/train/events.json", json.dumps({"events": [end]}).encode())
+    data = run_data(store, "flats", "one", NOW)
+    assert data["trainings"][0]["running"] is False
+    assert "Event log" in [each["title"] for each in data["files"]]
+    assert data["trainings"][0]["marks"][-1]["kind"] == "end"
+
+
+def test_a_run_that_has_written_nothing_has_no_training(store):
+    assert run_data(store, "flats", "manual__2026-01-01T00:00:00+00:00", NOW)["trainings"] == []
+
+
+def test_runs_are_compared_by_curves_goodput_and_metrics(store):
+    [training] = curve_data(store, "one")["trainings"]
+    assert set(training) == {"task", "curves", "epochs"}
+    [row] = trend_data(store, "one", 890.0)
+    assert (row["task"], row["metrics"]) == ("train", {"accuracy": 0.9})
+    assert 0 < row["goodput"] <= 1
+
+
+def test_what_does_not_fit_a_status_or_a_curve_is_left_out(store):
+    store.put("runs/one/train/replicas/ps-0.json", b"[]")
+    [training] = run_data(store, "flats", "one", NOW)["trainings"]
+    assert "ps-0" not in [each["replica"] for each in training["lanes"]]
+
+
+def test_a_store_that_fails_leaves_the_last_answer_with_the_reason():
+    times = [0.0]
+    answers = Answers(lambda: times[0])
+    assert answers.get("run", lambda: 1).value == 1
+    times[0] = 10.0
+
+    def fails():
+        raise StoreUnavailable("connection refused")
+
+    answer = answers.get("run", fails)
+    assert (answer.value, answer.at, answer.error) == (1, 0.0, "connection refused")
+    with pytest.raises(StoreUnavailable):
+        answers.get("another", fails)
+
+
+def test_a_slow_store_is_asked_once_and_its_answer_is_kept_when_it_comes():
+    release, asked, times = threading.Event(), [], [0.0]
+    answers = Answers(lambda: times[0])
+
+    def slow():
+        asked.append(1)
+        release.wait(60)
+        return 2
+
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            answers.get("run", slow, patience=0.01)
+    release.set()
+    assert answers.get("run", slow, patience=60).value == 2
+    assert asked == [1]
+
+
+def test_files_are_shown_by_their_type_and_folders_as_lists(store):
+    assert file_of(store, "runs/one/evaluate/card.html").kind == "text/html; charset=utf-8"
+    assert file_of(store, "runs/one/train/progress.jsonl").kind.startswith("text/plain")
+    page = list_page(store, "runs/one/")
+    assert 'href="train/"' in page
+    assert 'href="evaluate/"' in page
+    store.put("runs/one/<b>/x", b"")
+    assert "<b>/" not in list_page(store, "runs/one/")
