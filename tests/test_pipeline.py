@@ -130,7 +130,7 @@ def test_the_page_of_a_run_shows_its_training_and_its_files_after_a_login(
         assert "accuracy" in training["epochs"]["values"]
         assert training["running"] is False
         assert training["goodput"]["goodput"] > 0
-        for each in data["files"]:
+        for each in (each for each in data["files"] if "href" in each):
             assert pipeline.api.plugin(f"/aerotrain/{each['href']}").is_success, each
     first = pipeline.api.plugin(f"/aerotrain/data/digits/{quote(runs[0])}").json()
     lanes = [each["replica"] for each in first["trainings"][0]["lanes"]]

@@ -118,12 +118,15 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
     assert [each["replica"] for each in training["lanes"]] == ["chief", "worker-9", "worker-10"]
     assert training["replicas"][0]["memory"] == 100
     assert training["goodput"]["steps"] == 200
-    assert {each["title"]: each["href"] for each in data["files"]} == {
+    assert {each["title"]: each["href"] for each in data["files"] if "href" in each} == {
         "Model card": "files/flats/runs/one/evaluate/card.html",
         "Statistics of the data": "files/flats/datasets/abc/statistics.html",
         "Output": "files/flats/runs/one/",
         "Versions": "files/flats/serving/",
     }
+    folder = f"{store.url}/runs/one/train/tensorboard"
+    [command] = [each["command"] for each in data["files"] if "command" in each]
+    assert command == f"tensorboard --load_fast=false --logdir {folder}"
     json.dumps(data, allow_nan=False)
 
 

@@ -146,8 +146,17 @@ def _store_at(dag_id: str, _period: int) -> Store:
     return store_of(f"{settings.store}/{path_segment(dag_id)}", settings)
 
 
+class _StaticFiles(StaticFiles):
+    """Files that a browser asks for each time whether they have changed: names have no version."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
 #: The schema and its pages are off, because Airflow would show them without a login.
 app = FastAPI(title="aerotrain", docs_url=None, redoc_url=None, openapi_url=None)
 app.include_router(_guarded)
 # The same for every user, so without a login.
-app.mount("/static", StaticFiles(directory=_STATIC))
+app.mount("/static", _StaticFiles(directory=_STATIC))

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any
 
 from aerotrain.contract import curves
@@ -255,6 +256,9 @@ def _files(
         if data.startswith(f"{store.url}/"):
             page = f"{data.removeprefix(store.url + '/')}/{PAGE}"
             yield _file("Statistics of the data", task, f"{files}/{page}")
+        folder = f"{store.url}/{_folder(run_id)}/{task}/tensorboard"
+        command = f"tensorboard --load_fast=false --logdir {quote(folder)}"
+        yield {"title": "TensorBoard", "task": task, "command": command}
         if RUN_LOG in found[task].files:
             yield _file("Event log", task, f"{files}/{_folder(run_id)}/{task}/{RUN_LOG}")
     yield _file("Output", "", f"{files}/{_folder(run_id)}/")
