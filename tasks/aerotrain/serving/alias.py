@@ -53,10 +53,14 @@ class Alias:
     history: tuple[Change, ...]
 
     @property
-    def until(self) -> str | None:
-        """The time until which the data of the served version are, if that is known."""
-        known = [each.until for each in self.history if each.version == self.version]
-        return next((each for each in reversed(known) if each), None)
+    def until(self) -> str:
+        """The time until which the data of the served version are.
+
+        Where no run says one, it is that of the latest promotion: the data are not newer.
+        """
+        changes = [each for each in reversed(self.history) if each.version == self.version]
+        known = (each.until for each in changes if each.until)
+        return next(known, changes[0].at)
 
     def to_json(self) -> str:
         history = [asdict(each) for each in self.history]
@@ -158,8 +162,8 @@ def promote(
 
 
 def _check_order(alias: Alias, version: int, until: datetime | None) -> None:
-    served = None if alias.until is None else datetime.fromisoformat(alias.until)
-    if until is not None and served is not None and until != served:
+    served = datetime.fromisoformat(alias.until)
+    if until is not None and until != served:
         if until < served:
             raise OlderError(
                 f"version {version} is of data until {until.isoformat()}, and version "
