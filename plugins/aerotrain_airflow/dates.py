@@ -74,17 +74,18 @@ class FoldersOfRun:
         Raises:
             SpecError: the run has neither new files nor a date.
         """
+        table = self.table.rstrip("/")
         events = [event for each in context["triggering_asset_events"].values() for event in each]
         payloads = [event.extra.get("payload") for event in events]
         new = {
             folder
             for payload in payloads
-            if isinstance(payload, dict) and payload.get("url") == self.table
+            if isinstance(payload, dict) and payload.get("url") == table
             for folder in payload["folders"]
         }
         if not new:
             new = {context["task"].render_template(self.folder, context)}
-        return [f"{self.table}/{folder}/" if folder else f"{self.table}/" for folder in sorted(new)]
+        return [f"{table}/{folder}/" if folder else f"{table}/" for folder in sorted(new)]
 
     def __str__(self) -> str:
         return f"{self.table}/{self.folder}/"
