@@ -46,6 +46,7 @@ EXAMPLE = {
     schedule=AssetOrTimeSchedule(timetable=NIGHTLY, assets=[NEW]),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    max_active_runs=1,  # each starts from the model of the one before; a backfill has its own limit
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(hours=2),

@@ -11,7 +11,7 @@ from aerotrain.contract.errors import SpecError
 from aerotrain.store import Store, open_store
 from aerotrain_airflow import watched
 from aerotrain_airflow.new_files import NewFiles
-from aerotrain_airflow.watched import CLAIM_SECONDS, WatchedPrefix
+from aerotrain_airflow.watched import CLAIM_SECONDS, PATIENCE, WatchedPrefix
 
 
 class Watcher:
@@ -64,6 +64,18 @@ def test_a_file_that_is_written_waits_and_so_does_a_folder_without_its_marker(
     assert (watcher.looks(), marked.looks()) == (["dt=1/a"], None)
     (growing.parent / "_SUCCESS").touch()
     assert marked.looks() == ["dt=1/a"]
+
+
+def test_files_that_land_one_after_another_are_one_event_unless_they_never_end(
+    tmp_path: Path,
+) -> None:
+    watcher = Watcher(tmp_path.as_uri())
+    seen = []
+    for second in range(0, int(PATIENCE) + 100, 100):
+        open_store(tmp_path.as_uri()).put(f"table/{second}", b"1")
+        seen.append(watcher.looks(second))
+    assert seen == [None, None, None, ["0", "100", "200"]]
+    assert watcher.looks(second) == ["300"]
 
 
 def test_of_two_watchers_one_reports_a_file_and_the_other_one_if_it_has_ended(

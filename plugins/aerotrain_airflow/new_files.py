@@ -30,7 +30,8 @@ class NewFiles(BaseEventTrigger):
             reads it with the credential of the store of all pipelines.
         marker: the name of a file, such as ``_SUCCESS``, that a folder has once it is complete.
             Files of other folders wait.
-        poll: seconds between two listings. A file is reported if it is the same in two of them.
+        poll: seconds between two listings. Files are reported once two listings have the same new
+            files; where files land all the time, after five minutes.
 
     Files whose name or folder begins with ``_`` or a dot do not count, nor do deletions. An event
     has the ``url``, the ``count`` of files, the first 100 ``files`` and all ``folders``, relative

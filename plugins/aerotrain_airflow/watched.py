@@ -26,6 +26,9 @@ FOLDER = "watched"
 #: stores an event within about two seconds.
 CLAIM_SECONDS = 60.0
 
+#: Seconds for which complete files wait at most for others that still land, to be in one event.
+PATIENCE = 300.0
+
 #: The most folders of one event; files of further ones are in the next event.
 MOST_FOLDERS = 1000
 
@@ -105,19 +108,27 @@ class WatchedPrefix:
         self._key = f"{FOLDER}/{name}.json"
         self._before: Mapping[str, str] = {}
         self._reported = Reported()
+        self._since: float | None = None  # when the first file was seen that is not reported
 
     def claimed(self, source: Store, store: Store, now: float) -> Batch | None:
-        """Claim the files of ``source`` that are new and did not change since the last call.
+        """Claim the new files of ``source``, once none has changed or landed since the last call.
 
-        What was reported is in ``store``. Returns None if there are no such files.
+        Those that are complete wait up to ``PATIENCE`` for others. What was reported is in
+        ``store``. Returns None if there is nothing to report; ``now`` is in seconds since 1970.
 
         Raises:
             AerotrainError: a store is unavailable, denies access, or does not exist.
         """
         listed = {each.key: each.etag for each in source.list()}
-        ready = self._ready(listed)
+        counted = self._counted(listed)
+        ready = {key: tag for key, tag in counted.items() if self._before.get(key) == tag}
         self._before = listed
-        if not _new(ready, self._reported):
+        new = _new(counted, self._reported)
+        if not new:
+            self._since = None
+            return None
+        self._since = now if self._since is None else self._since
+        if new.keys() - ready.keys() and now < self._since + PATIENCE:
             return None
         own: Claim | None = None
 
@@ -133,6 +144,7 @@ class WatchedPrefix:
         self._swap(store, swapped)
         if own is None:
             return None
+        self._since = None
         return Batch(claim=own.name, files=own.files, present=frozenset(listed))
 
     def confirm(self, store: Store, batch: Batch) -> None:
@@ -151,14 +163,13 @@ class WatchedPrefix:
 
         self._swap(store, swapped)
 
-    def _ready(self, listed: Mapping[str, str]) -> dict[str, str]:
-        """The files that are data, and are complete as far as that is visible."""
+    def _counted(self, listed: Mapping[str, str]) -> dict[str, str]:
+        """The files that are data, of folders that have their marker."""
         complete = {_folder(key) for key in listed if key.rpartition("/")[2] == self._marker}
         return {
             key: tag
             for key, tag in listed.items()
-            if self._before.get(key) == tag
-            and not HIDDEN.search(key)
+            if not HIDDEN.search(key)
             and key.rpartition("/")[2]  # not the empty object that stands for a folder in S3
             and (self._marker is None or _folder(key) in complete)
         }
