@@ -57,7 +57,7 @@ EXAMPLE = {
 )
 def flats_daily() -> None:
     folders = FoldersOfRun(TABLE, "dt={{ ds }}")
-    days = prepare({"kind": "parquet", "url": folders}, key=["flat"])
+    days = prepare({"kind": "parquet", "url": folders}, key=["dt", "flat"])
     model = train("flats", days, start_from="serving")
     metrics = evaluate(model, days, gate=[no_worse("accuracy", by=0.05)], first_run="accept")
     version = export(model, days)
