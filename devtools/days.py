@@ -32,10 +32,10 @@ def main() -> None:
 
 def write_day(url: str, day: date) -> None:
     """Write the flats of one day to the table at ``url``."""
-    table = pq.read_table(TABLE)  # type: ignore[no-untyped-call]
+    table = pq.read_table(TABLE)
     rows = sorted(Random(str(day)).sample(range(table.num_rows), FLATS))
     content = BytesIO()
-    pq.write_table(table.take(rows), content)  # type: ignore[no-untyped-call]
+    pq.write_table(table.take(rows), content)
     open_store(url).put(f"dt={day}/flats.parquet", content.getvalue())
 
 

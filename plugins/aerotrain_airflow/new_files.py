@@ -43,7 +43,7 @@ class NewFiles(BaseEventTrigger):
     """
 
     def __init__(self, url: str, *, marker: str | None = None, poll: float = 10.0) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         if not url.startswith(("s3://", "file:///")):
             raise SpecError(f"{url!r} names no prefix; write s3://bucket/prefix or file:///folder")
         if poll <= 0:
@@ -67,7 +67,7 @@ class NewFiles(BaseEventTrigger):
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
         async for payload in shared_stream:
-            yield TriggerEvent(payload)
+            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     def run(self) -> NoReturn:
         """Not called: the triggerer reads the shared stream."""
