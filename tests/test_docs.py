@@ -44,7 +44,7 @@ FOLDERS = sorted(path.name for path in ROOT.glob("[!.]*") if path.is_dir())
 IMPORTED_FROM = (ROOT, ROOT / "tasks", ROOT / "plugins", ROOT / "tests")
 
 #: Folders of the store, which the documentation writes like those of the code.
-IN_STORE = {"quarantine/"}
+IN_STORE = {"quarantine/", "watched/"}
 
 #: Files that the commands of the tutorial write.
 WRITTEN = {"dags/churn.py", "dags/models/churn.py", "tests/test_churn.py"}

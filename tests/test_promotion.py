@@ -1,6 +1,6 @@
 """The steps by which Airflow promotes a version of a pipeline, and rolls back."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +35,7 @@ def context() -> Any:
         triggering_user_name="ann",
         data_interval_end=None,
         logical_date=None,
+        run_after=datetime(2026, 11, 24, tzinfo=UTC),
     )
     return {
         "ti": SimpleNamespace(dag_id="flats"),
@@ -81,10 +82,31 @@ def test_a_run_of_an_earlier_date_leaves_what_is_served_by_a_run_of_a_later_one(
     assert promoted(1, 21).endswith("/1")  # exported before it, of later data
     assert promoted(3, 19, older=True).endswith("/3")
     with pytest.raises(AirflowFailException, match="version 2 is older than version 3"):
-        promoted(2, None)
+        PromoteOperator(task_id="promote", version=2, pipeline="flats").execute(context)
     context["dag_run"].data_interval_end = datetime(2026, 11, 18, tzinfo=UTC)
     with pytest.raises(AirflowSkipException, match="until 2026-11-18"):
         promoted(2, 30)
+
+
+def test_a_backfill_leaves_what_a_run_without_a_date_or_a_person_has_promoted(
+    versions: Store, context: Any
+) -> None:
+    def promoted(version: int | str, **run: Any) -> str:
+        vars(context["dag_run"]).update({"logical_date": None, **run})
+        return PromoteOperator(task_id="promote", version=version, pipeline="flats").execute(
+            context
+        )
+
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    promoted(f"{versions.url}/1")
+    with pytest.raises(AirflowSkipException, match=r"version 1, which is served, until 2026-11-24"):
+        promoted(f"{versions.url}/2", logical_date=datetime(2026, 11, 23, tzinfo=UTC))
+    with pytest.raises(AirflowSkipException, match=r"until 2026-11-23T23:59"):
+        promoted(f"{versions.url}/2", run_after=datetime(2026, 11, 23, 23, 59, tzinfo=UTC))
+    promoted(2)
+    with pytest.raises(AirflowSkipException, match="version 2, which is served"):
+        promoted(f"{versions.url}/3", logical_date=yesterday)
+    assert promoted(f"{versions.url}/3", logical_date=yesterday + timedelta(days=2)).endswith("/3")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.observability import stats
+from jinja2 import Environment
 
 from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
@@ -17,6 +18,7 @@ from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
 from aerotrain_airflow.backends.launcher import Launcher, choose_launcher
 from aerotrain_airflow.controller.decision import Ended
 from aerotrain_airflow.credentials import store_of
+from aerotrain_airflow.dates import date_required
 from aerotrain_airflow.description import (
     check_run,
     describe,
@@ -107,6 +109,33 @@ class JobOperator(BaseOperator):
         self._running: tuple[Launcher[Any], str] | None = None
         self._killed = False
         self._try: TaskTry | None = None
+
+    def render_template_fields(
+        self, context: Context, jinja_env: Environment | None = None
+    ) -> None:
+        """Render the fields, which Airflow does before ``execute``.
+
+        Raises:
+            AirflowFailException: a template needs a date, and the run has none.
+        """
+        with translated():
+            super().render_template_fields(context, jinja_env)
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Render a value of a field, or values in it.
+
+        Raises:
+            SpecError: a template needs a date, and the run has none.
+        """
+        env = jinja_env or self.get_template_env()
+        with date_required(content, context, env):
+            return super().render_template(content, context, env, seen_oids)
 
     def execute(self, context: Context) -> Any:
         """Run the job, and return the value that its chief returned."""

@@ -31,9 +31,11 @@ class PromoteOperator(BaseOperator):
         older: whether a version may be older than the served one.
 
     All of these are templated. A version that this run exported is of the data until the end of the
-    run's data interval, or its logical date. If that is before the date of the served version, as
-    in a backfill, the task is skipped. An event of each asset in ``outlets`` has the version, its
-    URL and the metrics, so that other DAGs can start when a model is served.
+    run's data interval, its logical date or, of a run without a date, the time from which it could
+    run. If that is before the date of the served version, as in a backfill, the task is skipped. A
+    version that a person promoted has the date of its promotion. An event of each asset in
+    ``outlets`` has the version, its URL and the metrics, so that other DAGs can start when a model
+    is served.
 
     Raises:
         AirflowFailException: the version is not complete, or older than the served one.
@@ -121,10 +123,11 @@ def versions_of(pipeline: str | None, context: Context, settings: Settings) -> s
     return f"{settings.store}/{path_segment(dag)}/{FOLDER}"
 
 
-def data_until(context: Context) -> datetime | None:
-    """The time until which the data of a run are; None for a run without a date."""
+def data_until(context: Context) -> datetime:
+    """The time until which the data of a run are."""
     run: Any = context["dag_run"]
-    return run.data_interval_end or run.logical_date
+    until: datetime = run.data_interval_end or run.logical_date or run.run_after
+    return until
 
 
 def changed_by(context: Context) -> str:

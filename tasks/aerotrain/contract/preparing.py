@@ -1,5 +1,6 @@
 """The arguments of the steps of ``prepare``."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,6 +17,9 @@ from aerotrain.contract.options import (
 
 #: The greatest least number of shards. A data set has more of them if ``shard_bytes`` asks for it.
 MOST_SHARDS = 10_000
+
+#: The keys of a folder that are no data: with a name that begins with ``_`` or a dot.
+HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
 
 #: The column that is the label unless another one is named.
 LABEL = "label"

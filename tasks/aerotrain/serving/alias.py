@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.serving.versions import FOLDER, newest_version
-from aerotrain.store import MANIFEST, ChangedError, ExistsError, MissingError, Store, open_store
+from aerotrain.store import MANIFEST, MissingError, Store, open_store
+from aerotrain.store.swap import read_version, swap
 
 #: The key of the alias in the folder of versions, which TensorFlow Serving does not read.
 KEY = "aliases/serving.json"
@@ -52,10 +53,14 @@ class Alias:
     history: tuple[Change, ...]
 
     @property
-    def until(self) -> str | None:
-        """The time until which the data of the served version are, if that is known."""
-        known = [each.until for each in self.history if each.version == self.version]
-        return next((each for each in reversed(known) if each), None)
+    def until(self) -> str:
+        """The time until which the data of the served version are.
+
+        Where no run says one, it is that of the latest promotion: the data are not newer.
+        """
+        changes = [each for each in reversed(self.history) if each.version == self.version]
+        known = (each.until for each in changes if each.until)
+        return next(known, changes[0].at)
 
     def to_json(self) -> str:
         history = [asdict(each) for each in self.history]
@@ -86,7 +91,7 @@ class Alias:
 
 def alias_of(store: Store) -> Alias | None:
     """The alias in a folder of versions; None if nothing was promoted yet."""
-    return _read(store)[0]
+    return _parsed(store, read_version(store, KEY)[0])
 
 
 def served_number(store: Store) -> int | None:
@@ -157,8 +162,8 @@ def promote(
 
 
 def _check_order(alias: Alias, version: int, until: datetime | None) -> None:
-    served = None if alias.until is None else datetime.fromisoformat(alias.until)
-    if until is not None and served is not None and until != served:
+    served = datetime.fromisoformat(alias.until)
+    if until is not None and until != served:
         if until < served:
             raise OlderError(
                 f"version {version} is of data until {until.isoformat()}, and version "
@@ -207,37 +212,26 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
 
 
 def _change(store: Store, changed: Callable[[Alias | None], Change | None]) -> Alias:
-    """Apply a change to the alias as it is, again if another one was faster."""
-    while True:
-        alias, tag = _read(store)
-        change = changed(alias)
+    """Apply a change to the alias as it is; ``changed`` returns None to leave it so."""
+    result: Alias | None = None
+
+    def swapped(content: bytes | None) -> bytes | None:
+        nonlocal result
+        result = _parsed(store, content)
+        change = changed(result)
         if change is None:
-            assert alias is not None
-            return alias
-        history = () if alias is None else alias.history
-        new = Alias(version=change.version, history=(*history, change))
-        try:
-            if tag is None:
-                store.put(KEY, new.to_json().encode(), if_absent=True)
-            else:
-                store.put(KEY, new.to_json().encode(), if_match=tag)
-        except (ChangedError, ExistsError):
-            continue
-        return new
+            return None
+        history = () if result is None else result.history
+        result = Alias(version=change.version, history=(*history, change))
+        return result.to_json().encode()
+
+    swap(store, KEY, swapped)
+    assert result is not None  # only an alias that exists is left as it is
+    return result
 
 
-def _read(store: Store) -> tuple[Alias | None, str | None]:
-    """The alias and the tag of its object."""
-    url = f"{store.url}/{KEY}"
-    while True:
-        try:
-            found = store.stat(KEY)
-            content = store.get_range(KEY, 0, found.size, found.etag)
-        except MissingError:
-            return None, None
-        except ChangedError:
-            continue
-        return Alias.from_json(content, url), found.etag
+def _parsed(store: Store, content: bytes | None) -> Alias | None:
+    return None if content is None else Alias.from_json(content, f"{store.url}/{KEY}")
 
 
 def _now() -> str:

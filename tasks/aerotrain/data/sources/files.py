@@ -16,9 +16,10 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 
 from aerotrain.contract.errors import SpecError
+from aerotrain.contract.preparing import HIDDEN
 from aerotrain.data.hashing import short_hash
 from aerotrain.data.sources.declared import Declared
-from aerotrain.data.sources.globs import DOT_FILE, HIDDEN, expression, split_at_wildcard
+from aerotrain.data.sources.globs import DOT_FILE, expression, split_at_wildcard
 from aerotrain.data.sources.hive import partitions_of
 from aerotrain.data.sources.protocol import Fragment, SourceError, check_options
 from aerotrain.store import MissingError, Store, StoredObject, StoreRefused, open_store

@@ -7,10 +7,9 @@ import re
 
 _WILDCARD = re.compile(r"[*?\[]")
 
-#: Hidden names: those that begin with a dot, and in a folder those that begin with ``_``, too.
+#: Names that are hidden also where a pattern matches them.
 # Not "..", which no key may hold: reading it raises an error.
 DOT_FILE = re.compile(r"(^|/)\.(?!\.)")
-HIDDEN = re.compile(r"(^|/)(_|\.(?!\.))")
 
 
 def split_at_wildcard(url: str) -> tuple[str, str]:

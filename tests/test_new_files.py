@@ -1,0 +1,165 @@
+"""The watcher of a prefix: which files it reports, and what it does while a store is away."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
+
+from aerotrain.contract.errors import SpecError
+from aerotrain.store import Store, open_store
+from aerotrain_airflow import watched
+from aerotrain_airflow.new_files import NewFiles
+from aerotrain_airflow.watched import CLAIM_SECONDS, PATIENCE, WatchedPrefix
+
+
+class Watcher:
+    """A watcher of the table in a store, which looks when a test says so."""
+
+    def __init__(self, url: str, marker: str | None = None) -> None:
+        self.store = open_store(url)
+        self.table = self.store.child("table")
+        self.prefix = WatchedPrefix(self.table.url, marker=marker)
+
+    def looks(self, now: float = 0, confirms: bool = True) -> list[str] | None:
+        """The files that a look reports."""
+        batch = self.prefix.claimed(self.table, self.store, now)
+        if batch is None:
+            return None
+        if confirms:
+            self.prefix.confirm(self.store, batch)
+        return sorted(batch.files)
+
+
+@pytest.fixture
+def table(store_url: str) -> Store:
+    return open_store(store_url).child("table")
+
+
+def test_each_file_is_reported_once_also_after_a_restart(table: Store, store_url: str) -> None:
+    watcher = Watcher(store_url)
+    assert watcher.looks() is None  # the prefix does not exist
+    for name in ("dt=1/a", "dt=1/_SUCCESS", "dt=2/b", "_tmp/c", "dt=2/.d"):
+        table.put(name, b"1")
+    assert [watcher.looks() for _ in range(3)] == [None, ["dt=1/a", "dt=2/b"], None]
+    table.put("dt=1/a", b"other content")
+    table.put("dt=3/e", b"1")
+    table.delete("dt=2/b")
+    again = Watcher(store_url)
+    assert [again.looks() for _ in range(3)] == [None, ["dt=1/a", "dt=3/e"], None]
+    table.put("dt=2/b", b"1")
+    assert [again.looks() for _ in range(3)] == [None, ["dt=2/b"], None]
+
+
+def test_a_file_that_is_written_waits_and_so_does_a_folder_without_its_marker(
+    tmp_path: Path,
+) -> None:
+    watcher, marked = Watcher(tmp_path.as_uri()), Watcher(tmp_path.as_uri(), marker="_SUCCESS")
+    growing = tmp_path / "table" / "dt=1" / "a"
+    growing.parent.mkdir(parents=True)
+    for size in range(1, 4):
+        growing.write_bytes(b"x" * size)
+        assert (watcher.looks(), marked.looks()) == (None, None)
+    assert (watcher.looks(), marked.looks()) == (["dt=1/a"], None)
+    (growing.parent / "_SUCCESS").touch()
+    assert marked.looks() == ["dt=1/a"]
+
+
+def test_files_that_land_one_after_another_are_one_event_unless_they_never_end(
+    tmp_path: Path,
+) -> None:
+    watcher = Watcher(tmp_path.as_uri())
+    seen = []
+    for second in range(0, int(PATIENCE) + 100, 100):
+        open_store(tmp_path.as_uri()).put(f"table/{second}", b"1")
+        seen.append(watcher.looks(second))
+    assert seen == [None, None, None, ["0", "100", "200"]]
+    assert watcher.looks(second) == ["300"]
+
+
+def test_of_two_watchers_one_reports_a_file_and_the_other_one_if_it_has_ended(
+    table: Store, store_url: str
+) -> None:
+    table.put("dt=1/a", b"1")
+    one, other = Watcher(store_url), Watcher(store_url)
+    assert (one.looks(), other.looks()) == (None, None)
+    assert one.looks(confirms=False) == ["dt=1/a"]
+    assert [other.looks(now) for now in (1, CLAIM_SECONDS - 1)] == [None, None]
+    assert [other.looks(CLAIM_SECONDS + each) for each in (1, 2)] == [["dt=1/a"], None]
+    assert one.looks(CLAIM_SECONDS + 3) is None
+
+
+def test_an_event_names_all_folders_and_further_ones_are_in_the_next_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "MOST_FOLDERS", 2)
+    monkeypatch.setattr(watched, "MOST_NAMES", 3)
+    store = open_store(tmp_path.as_uri())
+    for name in ("1/a", "1/b", "2/c", "2/d", "3/e"):
+        store.put(f"table/{name}", b"1")
+    table = store.child("table")
+    prefix = WatchedPrefix(table.url)
+    assert prefix.claimed(table, store, 0) is None
+    events = []
+    while batch := prefix.claimed(table, store, 0):
+        prefix.confirm(store, batch)
+        events.append(batch.payload("file:///table"))
+    assert events == [
+        {"url": "file:///table", "count": 4, "files": ["1/a", "1/b", "2/c"], "folders": ["1", "2"]},
+        {"url": "file:///table", "count": 1, "files": ["3/e"], "folders": ["3"]},
+    ]
+
+
+def test_a_trigger_waits_for_its_store_and_reports_again_what_airflow_did_not_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AEROTRAIN__STORE", tmp_path.as_uri())
+    monkeypatch.setattr(watched, "CLAIM_SECONDS", 0.1)
+    open_store(tmp_path.as_uri()).put("table/dt=1/a", b"1")
+    in_the_way = tmp_path / "watched"  # a file in the place of a folder
+    in_the_way.touch()
+    trigger = NewFiles(f"{tmp_path.as_uri()}/table/", poll=0.02)
+    said = ""
+
+    async def warned() -> None:
+        nonlocal said
+        while "new files cannot be seen now" not in said:
+            await asyncio.sleep(0.02)
+            said += capfd.readouterr().out
+        in_the_way.unlink()
+
+    async def events(*outcomes: AdvanceOutcome) -> list[Any]:
+        producer = NewFiles.create_shared_stream_producer(trigger.serialize()[1])
+        stream = producer.open_stream()
+        found = []
+        async with asyncio.timeout(20):
+            warning = asyncio.create_task(warned())
+            for outcome in outcomes:
+                payload, batch = await anext(stream)
+                found.append(payload["folders"])
+                await producer.advance([AdvanceItem(batch, outcome)])
+            await warning
+        return found
+
+    lost, stored = AdvanceOutcome(acked=0, failed=1), AdvanceOutcome(acked=1, failed=0)
+    assert asyncio.run(events(lost, stored)) == [["dt=1"], ["dt=1"]]
+    again = Watcher(tmp_path.as_uri())
+    assert [again.looks(), again.looks()] == [None, None]
+    said += capfd.readouterr().out
+    assert said.count("new files cannot be seen now") == 1
+    assert said.count("are seen again") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"url": "incoming/flats"}, "names no prefix; write s3://bucket/prefix"),
+        ({"url": "s3://bucket/a", "poll": 0}, "poll is 0; write a number of seconds above 0"),
+    ],
+)
+def test_a_watcher_that_cannot_work_is_refused_by_its_dag_file(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        NewFiles(**arguments)
