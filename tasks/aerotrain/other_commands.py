@@ -149,6 +149,18 @@ def _serve(given: Namespace) -> None:
         ) from error
 
 
+def _add_retention(parser: ArgumentParser) -> None:
+    from aerotrain.retention.command import add_arguments
+
+    add_arguments(parser)
+
+
+def _retention(given: Namespace) -> None:
+    from aerotrain.retention.command import run
+
+    run(given)
+
+
 OTHERS: Mapping[str, Other] = {
     "new": Other(
         _add_new,
@@ -183,6 +195,14 @@ OTHERS: Mapping[str, Other] = {
         "serve models on this machine, for development",
         "Serve the models of a store on this machine, for development, with TensorFlow Serving's "
         "REST API.\n\nIt follows what is promoted.",
+    ),
+    "retention": Other(
+        _add_retention,
+        _retention,
+        "remove what is old from a store",
+        "Remove old runs, versions, data sets, predictions and others from a store, by a policy."
+        "\n\nWithout --delete, it only lists them. What a kept version or run was made of is kept, "
+        "too.",
     ),
     "rollback": Other(
         _add_change,
