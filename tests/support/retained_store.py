@@ -153,11 +153,12 @@ class Pipelines:
         return url.removeprefix(f"{self.store.url}/")
 
     def _publish(self, store: Store, prefix: str, about: Mapping[str, Any]) -> None:
-        with TemporaryDirectory() as folder:
-            (Path(folder) / "variables").mkdir()
-            (Path(folder) / "variables" / "variables.index").write_bytes(b"index")
-            (Path(folder) / "saved_model.pb").write_bytes(b"graph")
-            publish(store, Path(folder), prefix, about)
+        saved = self.folder.with_name("saved")
+        if not saved.exists():
+            (saved / "variables").mkdir(parents=True)
+            (saved / "variables" / "variables.index").write_bytes(b"index")
+            (saved / "saved_model.pb").write_bytes(b"graph")
+        publish(store, saved, prefix, about)
 
     def _age(self, store: Store, days: float, key: str | None = None) -> None:
         top = self.folder / unquote(store.url).removeprefix(unquote(self.store.url)).lstrip("/")

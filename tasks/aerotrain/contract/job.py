@@ -225,7 +225,14 @@ class Job:
         return {
             "module": self.module,
             "strategy": self.strategy,
-            "replicas": {each.role: each.count for each in self.replicas},
+            "replicas": [
+                {
+                    "role": each.role,
+                    "count": each.count,
+                    "resources": {"gpu": each.resources.gpu, "tpu": each.resources.tpu},
+                }
+                for each in self.replicas
+            ],
             "arguments": self.arguments,
             "code": self.code,
             "made_from": self.made_from,
