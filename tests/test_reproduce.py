@@ -1,7 +1,6 @@
 """Reproduction: what a version was made of is named, trained again to equal bits, and compared."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,8 +10,9 @@ import pytest
 from aerotrain.cli import main
 from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.plan import make_plan
+from aerotrain.standalone import prepare
 from aerotrain.store import open_store
-from support.training_fixtures import start_python
+from support.training_fixtures import start
 
 MODULE = """
 import keras
@@ -31,15 +31,15 @@ def build_model(hparams):
 
 
 def aerotrain(folder: Path, *words: str) -> str:
-    with start_python(["-m", "aerotrain", *words], folder) as process:
-        said: str = process.communicate(timeout=240)[0]
+    with start([sys.executable, "-m", "aerotrain", *words], folder) as process:
+        said = process.communicate(timeout=240)[0]
     assert process.returncode == 0, said
     return said
 
 
 @pytest.mark.process
 def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, code = tmp_path / "table.csv", tmp_path / "models"
     rows = [f"{number},{number % 7 / 7},{number % 2}" for number in range(300)]
@@ -48,9 +48,8 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
     (code / "line.py").write_text(MODULE)
     place = (tmp_path / "store/line").as_uri()
     where = ["--code", str(code), "--store", place, "--run", "first"]
-    source = json.dumps({"kind": "csv", "url": table.as_uri()})
-    aerotrain(tmp_path, "prepare", source, *where, "--key", '["id"]')
-    data = json.loads((tmp_path / "store/line/runs/first/prepare/result.json").read_text())["value"]
+    source = {"kind": "csv", "url": table.as_uri()}
+    data = prepare(place, tmp_path / "scratch", source, key=["id"])
     options = ["--model", "line", "--data", data, "--epochs", "2", "--seed", "5", "--deterministic"]
     hparams = ["--hparams", '{"units": 3}', "--learning-rate", "0.01"]
     aerotrain(tmp_path, "train", *where, *options, *hparams)
@@ -75,10 +74,9 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
     table.write_text("\n".join(["id,x,label", *rows, "300,0.5,1"]))
     (code / "line.py").write_text(MODULE + "\n")
     words = ["reproduce", f"{place}/serving/1", "--json"]
-    changed = subprocess.run(
-        [sys.executable, "-m", "aerotrain", *words], capture_output=True, text=True, check=True
-    )
-    document = json.loads(changed.stdout)
+    with pytest.raises(SystemExit):
+        main(words)
+    document = json.loads(capsys.readouterr().out)
     source_changed, code_changed = document["changes"]
     assert source_changed.startswith("the source has changed: 0 of its 1 partitions are as they")
     assert code_changed == f"the modules in {code} have changed"
