@@ -3,9 +3,12 @@
 import json
 from dataclasses import fields
 
-from aerotrain.contract.options import Option, Section
+from aerotrain.contract.options import Option, Section, options_of
+from aerotrain.contract.retention import RetentionPolicy
 from aerotrain_airflow.params import OPTIONS
 from aerotrain_airflow.settings import Settings
+
+_OF_RETENTION = ("Params of the DAG `retention`, and flags of `aerotrain retention`.", "")
 
 
 def page() -> str:
@@ -19,15 +22,17 @@ def page() -> str:
         "flags of the commands.",
         "`make docs` writes this page.",
     ]
+    declared = {**OPTIONS, **options_of(RetentionPolicy)}
     for section in Section:
         lines += [
             "",
             f"## {section}",
             "",
+            *(_OF_RETENTION if section is Section.RETENTION else ()),
             "| option | type | default | meaning |",
             "|---|---|---|---|",
         ]
-        for name, each in OPTIONS.items():
+        for name, each in declared.items():
             if each.option.section is section:
                 mark = "" if each.option.in_form else " †"
                 default = json.dumps(each.default, ensure_ascii=False)

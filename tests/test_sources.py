@@ -253,7 +253,7 @@ def test_files_are_read_by_name_where_listing_is_denied(
 def test_a_name_outside_its_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = [StoredObject("a/../../x.csv", 4, "etag")]  # which a bucket may contain
+    listed = [StoredObject("a/../../x.csv", 4, "etag", 0.0)]  # which a bucket may contain
     monkeypatch.setattr(LocalStore, "list", lambda _store, _prefix="": iter(listed))
     with pytest.raises(SpecError, match=r"'a/../../x.csv' is not a valid key"):
         read({"kind": "csv", "url": tmp_path.as_uri()})

@@ -13,6 +13,7 @@ from jinja2 import Environment
 from aerotrain.contract.errors import AerotrainError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.status import Result
+from aerotrain.job_record import record as record_job
 from aerotrain.store import MissingError
 from aerotrain_airflow.backends.base import LogLine, attempt_of, log_line
 from aerotrain_airflow.backends.launcher import Launcher, choose_launcher
@@ -143,10 +144,10 @@ class JobOperator(BaseOperator):
             settings = Settings.read(self.launcher)
             check_run(context)
             job = describe(self, self.job, self.arguments, context, settings)
-            job = without_unplaced_workers(job, settings)
+            job = with_code_published(without_unplaced_workers(job, settings), settings)
             key = None
             if self.reuse and not self.is_dry_run:
-                key = key_of(with_code_published(job, settings), settings)
+                key = key_of(job, settings)
                 if (earlier := earlier_result(key, job, settings)) is not None:
                     self.log.info(
                         "nothing is run: data, code, parameters and image are those of the run %s, "
@@ -156,6 +157,8 @@ class JobOperator(BaseOperator):
                     )
                     context["ti"].xcom_push(REUSED_FROM, earlier.run)
                     return self._returned(earlier.value)
+            if not self.is_dry_run:
+                record_job(store_of(job.prefix, settings), job)
             launcher, handle = self._start(job, context, settings)
             until = self._timeout(context)
             trigger = launcher.trigger(handle, until) if self.deferrable else None
@@ -179,9 +182,9 @@ class JobOperator(BaseOperator):
             return self._end(job, handle, ended, settings, reuse_key)
 
     def _start(self, job: Job, context: Context, settings: Settings) -> tuple[Launcher[Any], str]:
-        """Start the job's replicas; return the launcher and the job handle."""
+        """Start the replicas of a job whose code is published; return launcher and job handle."""
         launcher = choose_launcher(settings, _try_id(context))
-        plan = launcher.plan(with_code_published(job, settings), _try_id(context))
+        plan = launcher.plan(job, _try_id(context))
         if self.is_dry_run:
             self.log.info("would start\n%s", plan)
             raise AirflowSkipException("this was a dry run: nothing was started")

@@ -10,7 +10,7 @@ Airflow calls ``resolve`` on each such object in an operator's template fields.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from aerotrain.contract.job import Deadlines, Job, Restarts
 from aerotrain.contract.options import Declared, Kind, Section, option, options_of
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import Role
+from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
 from aerotrain_airflow.settings import LAUNCHERS
@@ -86,9 +87,9 @@ class RunOptions:
     )
 
 
-#: The section that Airflow's form shows open, and its name there. All others are closed, and only
-#: one is open at a time.
-_FIRST, _OPEN = Section.TRAINING, "Run Parameters"
+#: The sections that Airflow's form shows open, and their name there. All others are closed, and
+#: only one is open at a time.
+_FIRST, _OPEN = (Section.TRAINING, Section.RETENTION), "Run Parameters"
 
 #: The keyword of a param's schema for its default, which stays when a run's conf replaces the
 #: value. Airflow cannot read a schema with JSON Schema's own keyword, ``default``.
@@ -100,6 +101,9 @@ FORM = {name: each for name, each in OPTIONS.items() if each.option.in_form}
 
 #: The options that are also arguments of the training step, under the same names.
 TRAINING_STEP = tuple(name for name in options_of(TrainArguments) if name in FORM)
+
+#: Every option that a DAG may have as a param.
+_DECLARED = {**FORM, **options_of(RetentionPolicy)}
 
 #: The params of a DAG that only predicts.
 _PREDICTION = ("resources", "launcher", "dry_run")
@@ -117,22 +121,35 @@ def training_params(**defaults: Any) -> dict[str, Param]:
     return _params("a training pipeline", FORM, defaults)
 
 
+def retention_params(**defaults: Any) -> dict[str, Param]:
+    """The params of a DAG that removes what is old, with its own defaults of the policy.
+
+    Raises:
+        SpecError: a default is given for a param that does not exist, or is not accepted.
+    """
+    return _params("a DAG of retention", options_of(RetentionPolicy), defaults)
+
+
 def prediction_params(**defaults: Any) -> dict[str, Param]:
     """The params of a DAG that only predicts, with its own defaults.
 
     Raises:
         SpecError: a default is given for a param that does not exist, or is not accepted.
     """
-    return _params("a DAG of predictions", _PREDICTION, defaults)
+    declared = {name: FORM[name] for name in _PREDICTION}
+    return _params("a DAG of predictions", declared, defaults)
 
 
-def _params(title: str, names: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Param]:
+def _params(
+    title: str, declared: Mapping[str, Declared], defaults: Mapping[str, Any]
+) -> dict[str, Param]:
     for name in defaults:
-        if name not in names:
+        if name not in declared:
             raise SpecError(
-                f"{title} has no param {name!r}{nearest(name, names)}; it has {', '.join(names)}"
+                f"{title} has no param {name!r}{nearest(name, declared)}; it has "
+                f"{', '.join(declared)}"
             )
-    return {name: _param(FORM[name], defaults.get(name, FORM[name].default)) for name in names}
+    return {name: _param(each, defaults.get(name, each.default)) for name, each in declared.items()}
 
 
 def _param(declared: Declared, default: Any) -> Param:
@@ -157,7 +174,7 @@ def _param(declared: Declared, default: Any) -> Param:
         schema={
             "title": described.full_title,
             "description_md": described.full_help,
-            "section": _OPEN if described.section is _FIRST else described.section.value,
+            "section": _OPEN if described.section in _FIRST else described.section.value,
             _DEFAULT: default,
             **schema,
         },
@@ -181,8 +198,8 @@ class RunParam:
     name: str
 
     def resolve(self, context: Context) -> Any:
-        value = context["params"][self.name]
-        if value is None and self.name in FORM and not FORM[self.name].option.optional:
+        value, declared = context["params"][self.name], _DECLARED.get(self.name)
+        if value is None and declared is not None and not declared.option.optional:
             return context["dag"].params.get_param(self.name).schema[_DEFAULT]
         return value
 

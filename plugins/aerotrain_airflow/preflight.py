@@ -110,7 +110,7 @@ class PreflightOperator(JobOperator):
 
     def _run_check(self, job: Job, context: Context, settings: Settings) -> None:
         """Run the job to its end; raises its error."""
-        self._start(job, context, settings)
+        self._start(with_code_published(job, settings), context, settings)
         try:
             ended = self._watch(self._timeout(context), None)
             assert ended is not None  # it is watched to its end

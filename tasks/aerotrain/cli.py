@@ -12,7 +12,6 @@ The flags of a step are the fields of its arguments. ``other_commands`` has thos
 """
 
 import inspect
-import json
 import os
 import signal
 import sys
@@ -22,25 +21,25 @@ import traceback
 import uuid
 from argparse import (
     ArgumentParser,
-    ArgumentTypeError,
-    BooleanOptionalAction,
     Namespace,
     RawDescriptionHelpFormatter,
 )
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from aerotrain.contract.errors import AerotrainError, ExitCode, SpecError
 from aerotrain.contract.job import Deadlines, Job
-from aerotrain.contract.options import Arguments, Declared, Kind, options_of
+from aerotrain.contract.options import Arguments, options_of
 from aerotrain.contract.predicting import PredictArguments
 from aerotrain.contract.preparing import PlanArguments
 from aerotrain.contract.replicas import Role
 from aerotrain.contract.steps import EvaluateArguments, ExportArguments, check_of
 from aerotrain.contract.strategy import TrainingOptions
 from aerotrain.contract.training import TrainArguments
+from aerotrain.flags import add_fields, json_of
+from aerotrain.job_record import record
 from aerotrain.other_commands import OTHERS
 from aerotrain.replica import Replica, exit_code_of, ignore_full_disk, live
 from aerotrain.standalone import (
@@ -51,6 +50,7 @@ from aerotrain.standalone import (
     remove_at_exit,
     run_replicas,
 )
+from aerotrain.store import open_store
 
 _SOURCE = 'a module with list_parts and read_part, or JSON: {"kind": "csv", "url": "s3://…"}'
 
@@ -112,6 +112,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
             job = replace(job, store=(scratch / "store").as_uri())
         else:
             print(f"run {job.run}: the output goes to {job.prefix}", flush=True)
+            record(open_store(job.prefix), job)
         code = _run(job, given, scratch)
         if code == ExitCode.OK and given.command == "train":
             print(f"the trained model is {job.prefix}/model.json", flush=True)
@@ -280,7 +281,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
         if name == "check":
             added.add_argument("--source", type=_source, help=_SOURCE)
             added.add_argument("--data", default="", help="URL of a data set, instead of --source")
-        _add_fields(
+        add_fields(
             added, command.arguments, leave_out=("source", *(["data"] if name == "check" else []))
         )
     return parser.parse_args(words)
@@ -298,87 +299,11 @@ def _add_source_flags(parser: ArgumentParser) -> None:
 
 
 def _add_train_flags(parser: ArgumentParser) -> None:
-    _add_fields(parser, TrainingOptions, leave_out=())
+    add_fields(parser, TrainingOptions, leave_out=())
     parser.set_defaults(strategy="one_device")  # by hand, one process is the usual case
-    _add_fields(parser, Deadlines, leave_out=("start", "run"))
-
-
-def _add_fields(parser: ArgumentParser, owner: type, leave_out: Collection[str]) -> None:
-    """Add a flag for each field of the dataclass ``owner``."""
-    options = options_of(owner)
-    for each in fields(owner):
-        if each.name not in leave_out:
-            declared = options.get(each.name)
-            flag = _option_flag(declared) if declared else _field_flag(each)
-            parser.add_argument(f"--{each.name.replace('_', '-')}", **flag)
-
-
-def _field_flag(field: Field[Any]) -> dict[str, Any]:
-    """The argparse arguments of a field that is no option; its owner's docstring describes it."""
-    parsers: Mapping[Any, Callable[[str], Any]] = {
-        str: str,
-        int: int,
-        float: float,
-        str | None: str,
-        int | None: int,
-    }
-    parse = parsers.get(field.type, _json)
-    flag = {"type": parse, "metavar": "JSON" if parse is _json else parse.__name__.upper()}
-    if field.default_factory is not MISSING:
-        return {**flag, "default": field.default_factory()}
-    if field.default is not MISSING:
-        return {**flag, "default": field.default}
-    return {**flag, "required": True}
-
-
-def _option_flag(declared: Declared) -> dict[str, Any]:
-    """The argparse arguments of an option; the word ``auto`` means null."""
-    option = declared.option
-    words = option.full_help.replace("%", "%%").replace("**", "")
-    if option.optional:
-        words = words.replace("Empty:", "auto:")  # the form leaves the field empty
-    flag: dict[str, Any] = {"default": declared.default, "help": words}
-    if option.kind is Kind.BOOLEAN:
-        return {**flag, "action": BooleanOptionalAction}
-    if option.choices:
-        return {**flag, "choices": option.choices}
-    parse = _PARSERS[option.kind]
-    metavar = "JSON" if option.kind is Kind.OBJECT else option.kind.value.upper()
-    if not option.optional:
-        return {**flag, "type": parse, "metavar": metavar}
-    return {**flag, "type": _or_auto(parse, option.kind), "metavar": f"{metavar}|auto"}
-
-
-def _or_auto(parse: Callable[[str], Any], kind: Kind) -> Callable[[str], Any]:
-    """A parser of values of that kind, and of the word ``auto``, which is null."""
-
-    def value(text: str) -> Any:
-        if text == "auto":
-            return None
-        try:
-            return parse(text)
-        except ValueError:
-            raise ArgumentTypeError(f"{text!r} is no {kind}; or give auto") from None
-
-    return value
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    add_fields(parser, Deadlines, leave_out=("start", "run"))
 
 
 def _source(text: str) -> Any:
     """A source's description; a word without braces is the name of a user's module."""
-    return _json(text) if text.startswith("{") else {"kind": "python", "module": text}
-
-
-#: The parser of an option's value, by kind.
-_PARSERS: Mapping[Kind, Callable[[str], Any]] = {
-    Kind.INTEGER: int,
-    Kind.NUMBER: float,
-    Kind.STRING: str,
-    Kind.OBJECT: _json,
-}
+    return json_of(text) if text.startswith("{") else {"kind": "python", "module": text}

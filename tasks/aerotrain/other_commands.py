@@ -3,6 +3,7 @@
 What they run imports Arrow, which other commands and their help do without.
 """
 
+import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
@@ -149,6 +150,30 @@ def _serve(given: Namespace) -> None:
         ) from error
 
 
+def _add_reproduce(parser: ArgumentParser) -> None:
+    from aerotrain.reproduction.command import add_arguments
+
+    add_arguments(parser)
+
+
+def _reproduce(given: Namespace) -> None:
+    from aerotrain.reproduction.command import run
+
+    run(given, os.environ)
+
+
+def _add_retention(parser: ArgumentParser) -> None:
+    from aerotrain.retention.command import add_arguments
+
+    add_arguments(parser)
+
+
+def _retention(given: Namespace) -> None:
+    from aerotrain.retention.command import run
+
+    run(given)
+
+
 OTHERS: Mapping[str, Other] = {
     "new": Other(
         _add_new,
@@ -183,6 +208,21 @@ OTHERS: Mapping[str, Other] = {
         "serve models on this machine, for development",
         "Serve the models of a store on this machine, for development, with TensorFlow Serving's "
         "REST API.\n\nIt follows what is promoted.",
+    ),
+    "reproduce": Other(
+        _add_reproduce,
+        _reproduce,
+        "print what a version was made of, or make it again",
+        "Print what a version was made of, and what of that has changed since.\n\nWith --run, the "
+        "model is trained again on this machine, and the weights are compared.",
+    ),
+    "retention": Other(
+        _add_retention,
+        _retention,
+        "remove what is old from a store",
+        "Remove old runs, versions, data sets, predictions and others from a store, by a policy."
+        "\n\nWithout --delete, it only lists them. What a kept version or run was made of is kept, "
+        "too.",
     ),
     "rollback": Other(
         _add_change,

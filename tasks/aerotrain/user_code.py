@@ -9,18 +9,23 @@ import hashlib
 import importlib
 import io
 import tarfile
+import time
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 
 from aerotrain.contract.errors import FinalError, TemporaryError
-from aerotrain.store import Store, checked_key, open_store
+from aerotrain.store import MissingError, Store, checked_key, open_store
 
 #: Patterns of files that are not packed.
 _LEFT_OUT = ("__pycache__", ".*", "*.pyc")
 
 #: The most bytes of an archive, packed or not: data belong in a data set.
 LARGEST = 64 << 20
+
+#: Seconds after which an archive that is used again is written again, so that retention, which
+#: keeps all that was written within the last hour, does not remove it before its job is recorded.
+_WRITTEN_AGAIN_AFTER = 1800.0
 
 
 def pack(folder: Path) -> bytes:
@@ -89,10 +94,14 @@ def code_identity(code: str | None) -> str | None:
 
 
 def publish_code(store: Store, folder: Path) -> str:
-    """Upload the folder's archive, unless the store has it, and return its URL."""
+    """Upload the folder's archive, unless the store has a recent one, and return its URL."""
     packed = pack(folder)
     key = f"code/{hashlib.sha256(packed).hexdigest()}.tar.gz"
-    if not store.exists(key):
+    try:
+        is_recent = time.time() - store.stat(key).modified < _WRITTEN_AGAIN_AFTER
+    except MissingError:
+        is_recent = False
+    if not is_recent:
         store.put(key, packed)
     return f"{store.url}/{key}"
 

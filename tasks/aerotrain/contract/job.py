@@ -217,6 +217,27 @@ class Job:
         """The number of replicas of that role."""
         return sum(replica.count for replica in self.replicas if replica.role is role)
 
+    def recipe(self) -> dict[str, Any]:
+        """What of the job decides its result, as JSON for readers of its output.
+
+        It leaves out environments and pod templates, which may hold secrets.
+        """
+        return {
+            "module": self.module,
+            "strategy": self.strategy,
+            "replicas": [
+                {
+                    "role": each.role,
+                    "count": each.count,
+                    "resources": {"gpu": each.resources.gpu, "tpu": each.resources.tpu},
+                }
+                for each in self.replicas
+            ],
+            "arguments": self.arguments,
+            "code": self.code,
+            "made_from": self.made_from,
+        }
+
     def names(self) -> Iterator[ReplicaName]:
         """The names of all replicas, in the order of the description."""
         for replica in self.replicas:

@@ -26,6 +26,7 @@ class Section(StrEnum):
     RECOVERY = "Recovery"
     LAUNCHER = "Launcher"
     RARE = "Rarely needed"
+    RETENTION = "Retention"
 
 
 class Kind(StrEnum):

@@ -39,6 +39,7 @@ def run(replica: Replica) -> dict[str, Any]:
     plan, partitions = make_plan(model, arguments)
     store = open_store(replica.job.store).child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
+        store.put(PLAN, store.get(PLAN))  # retention sees that they are used
         print(
             f"already predicted: {store.url} has the predictions of this model for this very "
             "input, and the task partition is skipped"

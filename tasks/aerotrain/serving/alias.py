@@ -3,6 +3,10 @@
 It is one object, which is changed by compare-and-swap: of two changes at once, the second one is
 decided again on what the first one wrote. The history is kept. A pipeline without the object serves
 its newest version.
+
+A version that is promoted while retention removes it is either served or removed, never both. Each
+side first writes what it is about to do with the version, and then looks for the other's object: so
+at least one of them finds the other, and gives way.
 """
 
 import json
@@ -18,6 +22,9 @@ from aerotrain.store.swap import read_version, swap
 
 #: The key of the alias in the folder of versions, which TensorFlow Serving does not read.
 KEY = "aliases/serving.json"
+
+#: The folders of objects that are written before a version is served, and before it is removed.
+PROMOTIONS, REMOVALS = "aliases/promotions", "aliases/removals"
 
 FORMAT = 1
 
@@ -61,6 +68,22 @@ class Alias:
         changes = [each for each in reversed(self.history) if each.version == self.version]
         known = (each.until for each in changes if each.until)
         return next(known, changes[0].at)
+
+    def before(self, version: int) -> int | None:
+        """The version that was served before ``version`` was last promoted, or None."""
+        promoted = [
+            each for each in self.history if each.action == "promote" and each.version == version
+        ]
+        return promoted[-1].previous if promoted else None
+
+    def rollbacks(self, count: int) -> list[int]:
+        """The versions that the next ``count`` rollbacks would serve."""
+        found: list[int] = []
+        version = self.before(self.version)
+        while version is not None and len(found) < count:
+            found.append(version)
+            version = self.before(version)
+        return found
 
     def to_json(self) -> str:
         history = [asdict(each) for each in self.history]
@@ -135,18 +158,17 @@ def promote(
     Raises:
         OlderError: it is older than the served version, by the times until which their data are,
             or by their numbers where these are equal or unknown, and ``older`` does not allow that.
-        FinalError: the version is not complete.
+        FinalError: the version is not complete, or is just removed by retention.
     """
-    if not store.exists(f"{version}/{MANIFEST}"):
-        raise FinalError(
-            f"{store.url} has no complete version {version}; its newest is {newest_version(store)}"
-        )
+    _check_complete(store, version)
 
     def changed(alias: Alias | None) -> Change | None:
         if alias is not None and alias.version == version:
             return None
         if alias is not None and not older:
             _check_order(alias, version, until)
+        _announce(store, version)
+        _check_complete(store, version)
         return Change(
             action="promote",
             version=version,
@@ -159,6 +181,27 @@ def promote(
         )
 
     return _change(store, changed)
+
+
+def _check_complete(store: Store, version: int) -> None:
+    if not store.exists(f"{version}/{MANIFEST}"):
+        raise FinalError(
+            f"{store.url} has no complete version {version}; its newest is {newest_version(store)}"
+        )
+
+
+def _announce(store: Store, version: int) -> None:
+    """Announce that the version is about to be served, so that retention keeps it.
+
+    Raises:
+        FinalError: retention has begun to remove it.
+    """
+    store.put(f"{PROMOTIONS}/{version}.json", b"{}\n")
+    if store.exists(f"{REMOVALS}/{version}.json"):
+        raise FinalError(
+            f"version {version} of {store.url} is being removed, because it is older than "
+            "retention keeps: promote another one"
+        )
 
 
 def _check_order(alias: Alias, version: int, until: datetime | None) -> None:
@@ -180,23 +223,19 @@ def rollback(store: Store, *, by: str, reason: str = "") -> Alias:
     """Serve the version that was served before the present one was promoted.
 
     Raises:
-        FinalError: there is none, or it was deleted.
+        FinalError: there is none, or it was deleted or is just removed by retention.
     """
 
     def changed(alias: Alias | None) -> Change:
         if alias is None:
             raise FinalError(f"{store.url} serves its newest version: none was promoted yet")
-        promoted = [
-            each
-            for each in alias.history
-            if each.action == "promote" and each.version == alias.version
-        ]
-        before = promoted[-1].previous if promoted else None
+        before = alias.before(alias.version)
         if before is None:
             raise FinalError(
                 f"version {alias.version} of {store.url} is the first that was promoted: there is "
                 "none to roll back to"
             )
+        _announce(store, before)
         if not store.exists(f"{before}/{MANIFEST}"):
             raise FinalError(f"version {before} of {store.url} was deleted: promote another one")
         return Change(

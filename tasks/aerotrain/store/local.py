@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import IO
 
 from aerotrain.store.errors import ExistsError, changed, replaced, store_error
-from aerotrain.store.protocol import StoredObject, checked_key, checked_prefix
+from aerotrain.store.protocol import StoredObject, Unfinished, checked_key, checked_prefix
 
 #: The name prefix of a file until it is complete. Listings skip such files.
 PARTIAL = ".aerotrain-partial-"
+
+#: The name prefix of the file by which processes replace an object one after another.
+_LOCK = f"{PARTIAL}lock-"
 
 #: Tries to create a file in a folder that other processes remove each time when it is empty.
 _CREATIONS = 20
@@ -56,7 +59,7 @@ class LocalStore:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            return StoredObject(key, status.st_size, _tag(status))
+            return _stored(key, status)
 
     def copy(self, source: str, key: str) -> None:
         with self._explaining(source) as path:
@@ -91,7 +94,7 @@ class LocalStore:
         folder = checked_prefix(prefix)
         try:
             for key, status in _files_below(str(self.root / folder), folder):
-                yield StoredObject(key, status.st_size, _tag(status))
+                yield _stored(key, status)
         except OSError as error:
             raise store_error(error, f"{self.url}/{folder}") from error
 
@@ -110,7 +113,19 @@ class LocalStore:
     def delete(self, key: str) -> None:
         with self._explaining(key) as path:
             path.unlink(missing_ok=True)
+            with suppress(OSError):  # of a name that is too long there is none
+                _lock_of(path).unlink(missing_ok=True)
             _remove_empty(path.parent, self.root)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        try:
+            for key, status in _files_below(str(self.root), "", partial=True):
+                yield Unfinished(key, status.st_size, status.st_mtime)
+        except OSError as error:
+            raise store_error(error, self.url) from error
+
+    def abort(self, upload: Unfinished) -> None:
+        self.delete(upload.key)
 
     def child(self, prefix: str) -> "LocalStore":
         return LocalStore(self.root / checked_prefix(prefix))
@@ -125,10 +140,17 @@ class LocalStore:
             raise store_error(error, f"{self.url}/{key}") from error
 
 
-def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+def _stored(key: str, status: os.stat_result) -> StoredObject:
+    return StoredObject(key, status.st_size, _tag(status), status.st_mtime)
+
+
+def _files_below(
+    folder: str, prefix: str, *, partial: bool = False
+) -> Iterator[tuple[str, os.stat_result]]:
     """Every file below ``folder``, with keys that begin with ``prefix``, sorted by key.
 
-    Only the names in one folder and in its parents are in memory.
+    They are those of objects, or with ``partial`` those that no object has become. Only the names
+    in one folder and in its parents are in memory.
     """
     try:
         with os.scandir(folder) as found:
@@ -137,8 +159,8 @@ def _files_below(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result
         return  # it was just deleted, or never existed
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(entry.path, f"{prefix}{entry.name}/")
-        elif not entry.name.startswith(PARTIAL):
+            yield from _files_below(entry.path, f"{prefix}{entry.name}/", partial=partial)
+        elif entry.name.startswith(PARTIAL) == partial and not entry.name.startswith(_LOCK):
             with suppress(FileNotFoundError):  # it was just deleted
                 status = entry.stat()
                 if stat.S_ISREG(status.st_mode):
@@ -221,7 +243,7 @@ def _replace_version(partial: Path, path: Path, tag: str, url: str) -> None:
     """
     stem = f"{PARTIAL}next-{path.name}"
     own = path.with_name(f"{stem}.{uuid.uuid4().hex}")
-    with _in_turn(path.with_name(f"{PARTIAL}lock-{path.name}")):
+    with _in_turn(_lock_of(path)):
         try:
             partial.rename(own)
             for other in path.parent.iterdir():
@@ -235,6 +257,10 @@ def _replace_version(partial: Path, path: Path, tag: str, url: str) -> None:
         finally:
             own.unlink(missing_ok=True)
     raise replaced(url)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{_LOCK}{path.name}")
 
 
 @contextmanager

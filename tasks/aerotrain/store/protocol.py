@@ -10,11 +10,28 @@ from aerotrain.contract.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object of a listing: its key in that store, its size in bytes, its version tag."""
+    """One object of a listing: its key in that store, its size in bytes, its version tag.
+
+    ``modified`` is the time of its last write, in seconds since 1970 by the clock of the store.
+    """
 
     key: str
     size: int
     etag: str
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An upload without an end: its key, the bytes that it holds, and when it began.
+
+    ``upload`` is the id of a multipart upload; that of a folder is a file with this key.
+    """
+
+    key: str
+    size: int
+    modified: float
+    upload: str = ""
 
 
 class Store(Protocol):
@@ -84,6 +101,14 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Delete one object; a missing one is not an error."""
+        ...
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """The uploads that have not ended, of processes that run or were killed."""
+        ...
+
+    def abort(self, upload: Unfinished) -> None:
+        """Remove what an unfinished upload holds; one that has ended is not an error."""
         ...
 
     def child(self, prefix: str) -> "Store":

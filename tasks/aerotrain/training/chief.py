@@ -28,6 +28,7 @@ from aerotrain.training.model_manifest import KEY, ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
 from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
+from aerotrain.user_code import code_identity
 
 
 def train(replica: Replica) -> str:
@@ -114,18 +115,20 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     )
     with checkpoints.newest_named():
         state = loop.train(context, executions, [*hooks, saving], restored)
+    job = context.replica.job
     return ModelManifest(
         module=context.arguments.model,
-        code=context.replica.job.code,
+        code=job.code,
         hparams=context.arguments.all_hparams,
         data=context.arguments.data,
-        strategy=context.replica.job.strategy,
+        strategy=job.strategy,
         step=context.steps_done(),
         checkpoint=saving.url,
         metrics=state.metrics,
         dtype_policy=context.arguments.dtype_policy,
-        environment={**packages(), **context.replica.job.made_from},
+        environment={**packages(), **job.made_from},
         started_from=started_from(context),
+        recipe={**job.recipe(), "code_identity": code_identity(job.code)},
     )
 
 

@@ -21,17 +21,19 @@ from aerotrain.training.model.keras_adapter import KERAS
 #: The manifest's key in the store of the training that wrote it.
 KEY = "model.json"
 
-VERSION = 2
+#: The version that is written, and those that are read. Version 2 has no recipe.
+VERSION, _READABLE = 3, (2, 3)
 
 
 def packages() -> dict[str, str]:
-    """The versions of Python, TensorFlow and Keras, and a hash of those of all packages."""
+    """The versions of Python, TensorFlow, Keras and aerotrain, and a hash of all packages."""
     found = {each.metadata["Name"].lower(): each.version for each in distributions()}
     lines = "".join(f"{name}=={found[name]}\n" for name in sorted(found))
     return {
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
         "keras": found["keras" if KERAS.name == "keras" else "tf_keras"],
+        "aerotrain": found.get("aerotrain", "not installed"),
         "packages": f"{len(found)}, sha256 {hashlib.sha256(lines.encode()).hexdigest()}",
     }
 
@@ -44,7 +46,8 @@ class ModelManifest:
     URLs. ``metrics`` are those of the last epoch of training. ``dtype_policy`` is the policy of the
     training. ``environment`` says for people in which versions it ran: of Python, its packages, the
     image and the DAG bundle. ``started_from`` has the model of ``start_from``, and which
-    variables it gave values.
+    variables it gave values. ``recipe`` is what of its job decided the result, as ``Job.recipe``
+    has it, with a ``code_identity`` that changes with the code; version 2 had none.
     """
 
     module: str
@@ -58,6 +61,7 @@ class ModelManifest:
     dtype_policy: str = "float32"
     environment: Mapping[str, str] = field(default_factory=dict)
     started_from: Mapping[str, Any] | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
 
     def to_json(self) -> str:
@@ -69,11 +73,11 @@ class ModelManifest:
 
         Raises:
             MissingError: there is no manifest.
-            FinalError: it was written by another version of aerotrain.
+            FinalError: it was written by a version of aerotrain that is too old, or newer.
         """
         folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", KEY)
         values = json.loads(open_store(folder).get(key))
-        if values.get("version") != VERSION:
+        if values.get("version") not in _READABLE:
             raise FinalError(
                 f"{url} is written in version {values.get('version')}, this is version "
                 f"{VERSION}; use the aerotrain that trained the model, or train it again"

@@ -43,6 +43,7 @@ def run(replica: Replica) -> dict[str, Any]:
     root = open_store(replica.job.store)
     store = root.child(folder_of(plan.fingerprint))
     if store.exists(MANIFEST):
+        store.put(PLAN, store.get(PLAN))  # retention sees that it is used
         print(
             f"already finalized: {store.url} holds this very input, there is nothing to write, and "
             "the task partition is skipped"

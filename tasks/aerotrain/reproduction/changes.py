@@ -1,0 +1,116 @@
+"""What of the origin of a version is not there any more, or is another one: a sentence each."""
+
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from aerotrain.contract.errors import AerotrainError
+from aerotrain.contract.preparing import PlanArguments
+from aerotrain.data.prepare.layout import Plan
+from aerotrain.data.prepare.plan import make_plan
+from aerotrain.reproduction.origin import Origin
+from aerotrain.store import MANIFEST, open_store
+from aerotrain.training.model_manifest import ModelManifest, packages
+from aerotrain.user_code import code_identity, fetch_code
+
+
+def changes(origin: Origin) -> list[str]:
+    """What has changed since the version was made; an empty list if nothing has."""
+    return [
+        *_of_source(origin),
+        *_of_code(origin.trained),
+        *_of_starting_point(origin.trained),
+        *_of_environment(origin.trained),
+        *_of_options(origin),
+    ]
+
+
+def _of_source(origin: Origin) -> Iterator[str]:
+    if not open_store(origin.trained.data).exists(MANIFEST):
+        yield f"the data set {origin.trained.data} is gone"
+    if origin.plan is None:
+        return
+    try:
+        now = _planned_now(origin.plan.rules, origin.trained.code)
+    except Exception as error:  # noqa: BLE001 -- a source of the user's own raises anything
+        yield f"the source cannot be listed here, so it is not compared: {error}"
+        return
+    if now.fingerprint != origin.plan.fingerprint:
+        yield _difference(origin.plan, now)
+
+
+def _difference(was: Plan, now: Plan) -> str:
+    same, count = len(set(was.partitions) & set(now.partitions)), len(was.partitions)
+    said = f"the source has changed: {same} of its {count} partitions are as they were"
+    if len(now.partitions) != count:
+        said += f", and it has {len(now.partitions)} now"
+    if was.schema != now.schema:
+        said += "; its columns are other ones"
+    return f"{said}; its fingerprint was {was.fingerprint} and is {now.fingerprint}"
+
+
+def _planned_now(rules: PlanArguments, code: str | None) -> Plan:
+    """The plan of the source as it is now, by a process that may import the user's modules."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(_plan, rules, code).result()
+        except BrokenProcessPool as error:
+            raise RuntimeError("the process that listed it was ended") from error
+
+
+def _plan(rules: PlanArguments, code: str | None) -> Plan:
+    with tempfile.TemporaryDirectory() as folder:
+        if code is not None:
+            unpacked = str(fetch_code(code, Path(folder))) if "://" in code else code
+            sys.path.insert(0, unpacked)
+        return make_plan(rules)[0]
+
+
+def _of_code(trained: ModelManifest) -> Iterator[str]:
+    was = trained.recipe.get("code_identity")
+    if trained.code is None:
+        return
+    if "://" in trained.code:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                fetch_code(trained.code, Path(folder))
+            except AerotrainError as error:
+                yield f"the code archive cannot be used: {error}"
+    elif not Path(trained.code).is_dir():
+        yield f"the folder of the code, {trained.code}, is not on this machine"
+    elif was is None:
+        yield f"the code is the folder {trained.code}, which may have changed"
+    elif code_identity(trained.code) != was:
+        yield f"the modules in {trained.code} have changed"
+
+
+def _of_starting_point(trained: ModelManifest) -> Iterator[str]:
+    checkpoint = (trained.started_from or {}).get("checkpoint")
+    if checkpoint is not None and not open_store(checkpoint).exists(MANIFEST):
+        yield f"the checkpoint {checkpoint} from which it started is gone"
+
+
+def _of_environment(trained: ModelManifest) -> Iterator[str]:
+    now = packages()
+    for name, was in trained.environment.items():
+        if name in now and now[name] != was:
+            yield f"{name} was {was} and is {now[name]}"
+        elif name == "image":
+            yield f"it was trained in the image {was}, and this is another environment"
+
+
+def _of_options(origin: Origin) -> Iterator[str]:
+    if not origin.trained.recipe:
+        yield (
+            "an earlier version of aerotrain trained it, which recorded no options beyond hparams: "
+            "others are taken to be the defaults"
+        )
+    if not origin.arguments.get("deterministic"):
+        yield (
+            "the option deterministic was not set, so that another training of the same may differ "
+            "in the last bits"
+        )
