@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerotrain.contract.event_log import RUN_LOG
-from aerotrain.contract.gate import CARD, CARD_DATA, SERVING
+from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.serving.alias import served_number
@@ -24,7 +24,7 @@ from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
 #: What Airflow's UI links to, in the output of a task.
-_LINKED = (RUN_LOG, CARD, CARD_DATA, "metrics.json")
+_LINKED = (RUN_LOG, CARD, CARD_DATA, METRICS)
 
 
 @dataclass(frozen=True)

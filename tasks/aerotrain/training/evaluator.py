@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.training import MODEL, TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
@@ -20,7 +20,6 @@ from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model_manifest import KEY
 
 _EVENTS = "tensorboard/validation"
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -103,6 +102,6 @@ def checkpoints_to_come(store: Store) -> Iterator[Name]:
 
 def _manifest(store: Store) -> bytes | None:
     try:
-        return store.get(KEY)
+        return store.get(MODEL)
     except MissingError:
         return None

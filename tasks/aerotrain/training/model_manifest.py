@@ -13,13 +13,11 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.training import MODEL
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-
-#: The manifest's key in the store of the training that wrote it.
-KEY = "model.json"
 
 VERSION = 2
 
@@ -71,7 +69,7 @@ class ModelManifest:
             MissingError: there is no manifest.
             FinalError: it was written by another version of aerotrain.
         """
-        folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", KEY)
+        folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", MODEL)
         values = json.loads(open_store(folder).get(key))
         if values.get("version") != VERSION:
             raise FinalError(
