@@ -16,7 +16,7 @@ from openlineage.client.facet_v2 import JobFacet, source_code_location_job
 from openlineage.client.naming.dataset import S3, DatasetNaming, LocalFileSystem
 
 from aerotrain.contract.gate import METRICS, SERVING
-from aerotrain.data.dataset import PLAN, Dataset, as_numbers, statistics_in
+from aerotrain.data.dataset import PLAN, as_numbers, statistics_in
 from aerotrain.serving.alias import KEY as ALIAS
 from aerotrain.serving.alias import alias_of
 from aerotrain.store import MANIFEST
@@ -34,13 +34,15 @@ from aerotrain_airflow.lineage_facets import (
 from aerotrain_airflow.outputs import TaskOutput, folder_of_model
 from aerotrain_airflow.settings import Settings
 
+Lineage = OperatorLineage[Any, Any]
+
 #: The data sets that a task has read, and those that it has written.
 Edges = tuple[list[InputDataset], list[OutputDataset]]
 
 
-def lineage_of_job(task: Any, ti: Any, *, failed: bool = False) -> OperatorLineage:
+def lineage_of_job(task: Any, ti: Any, *, failed: bool = False) -> Lineage:
     """What a task that runs a job has read and, unless it failed, what it has written."""
-    find = _EDGES.get(task.job["module"])
+    find = _EDGES.get(task.job.get("module"))
     if find is None or task.is_dry_run:
         return OperatorLineage(job_facets=code_location(task, ti))
     inputs, outputs = find(TaskOutput(task, ti, Settings.read()))
@@ -49,7 +51,7 @@ def lineage_of_job(task: Any, ti: Any, *, failed: bool = False) -> OperatorLinea
     )
 
 
-def lineage_of_alias(task: BaseOperator, ti: Any) -> OperatorLineage:
+def lineage_of_alias(task: BaseOperator, ti: Any) -> Lineage:
     """The version that ``task`` has made the served one, and the alias that names it."""
     output = TaskOutput(task, ti, Settings.read())
     served = output.returned()
@@ -78,10 +80,10 @@ def name_of(url: str) -> tuple[str, str]:
 
 def code_location(task: BaseOperator, ti: Any) -> dict[str, JobFacet]:
     """Where the DAG file is on the web; nothing if its bundle has no version or no such page."""
-    bundle = getattr(ti, "bundle_instance", None)
-    template = bundle.view_url_template() if bundle is not None and bundle.version else None
-    dag = task.get_dag()
-    if not template or dag is None:
+    bundle, dag = getattr(ti, "bundle_instance", None), task.get_dag()
+    if bundle is None or dag is None or not bundle.version:
+        return {}
+    if (template := bundle.view_url_template()) is None:
         return {}
     url = template.format(version=bundle.version, subdir=getattr(bundle, "subdir", ""))
     facet = source_code_location_job.SourceCodeLocationJobFacet(
@@ -101,9 +103,8 @@ def _partition_of_data(output: TaskOutput) -> Edges:
 
 def _finalized_data(output: TaskOutput) -> Edges:
     url = output.arguments["dataset"]
-    store = output.store(url)
-    data = Dataset.from_json(store.get(MANIFEST))
-    facets = data_facets(data) | quality_facet(data, statistics_in(store))
+    data = output.dataset(url)
+    facets = data_facets(data) | quality_facet(data, statistics_in(output.store(url)))
     written = OutputDataset(*name_of(url), facets=facets, outputFacets={**written_facet(data)})
     return _sources(data.source), [written]
 
@@ -205,7 +206,7 @@ def _read_model(output: TaskOutput) -> InputDataset:
 def _read_data(output: TaskOutput) -> InputDataset:
     """The data set that is an argument of the task."""
     url = output.arguments["data"]
-    data = Dataset.from_json(output.store(url).get(MANIFEST))
+    data = output.dataset(url)
     return InputDataset(*name_of(url), facets=data_facets(data), inputFacets=read_facet(data))
 
 

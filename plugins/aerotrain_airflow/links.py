@@ -99,8 +99,13 @@ class EarlierRunLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         run = XCom.get_value(key=REUSED_FROM, ti_key=ti_key)
-        base = conf.get("api", "base_url", fallback="/").rstrip("/")
-        return f"{base}/dags/{quote(ti_key.dag_id)}/runs/{quote(run, safe='')}" if run else ""
+        return address_of_run(ti_key.dag_id, run) if run else ""
+
+
+def address_of_run(dag_id: str, run_id: str) -> str:
+    """The address of a DAG run in Airflow's UI."""
+    base = conf.get("api", "base_url", fallback="/").rstrip("/")
+    return f"{base}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
 
 
 def browsable(url: str, variables: Mapping[str, str]) -> str:

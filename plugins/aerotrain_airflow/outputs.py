@@ -12,7 +12,8 @@ from typing import Any
 
 from aerotrain.contract.job import prefix_of
 from aerotrain.contract.training import MODEL
-from aerotrain.store import MissingError, Store
+from aerotrain.data.dataset import Dataset
+from aerotrain.store import MANIFEST, MissingError, Store
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.description import place_of
 from aerotrain_airflow.settings import Settings
@@ -61,6 +62,10 @@ class TaskOutput:
     def model(self, url: str) -> dict[str, Any]:
         """The manifest of a trained model, by the URL of it or of its folder; empty without one."""
         return self.document(f"{folder_of_model(url)}/{MODEL}")
+
+    def dataset(self, url: str) -> Dataset:
+        """The data set in the folder ``url``. Raises ``MissingError`` if there is none."""
+        return Dataset.from_json(self.store(url).get(MANIFEST))
 
 
 def folder_of_model(url: str) -> str:
