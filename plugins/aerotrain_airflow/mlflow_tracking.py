@@ -1,25 +1,27 @@
 """Records trainings, evaluations and versions in MLflow, if the setting ``mlflow`` has its URI.
 
 A listener does it when a task has ended and Airflow has its state, so no task waits for MLflow.
-What is recorded is a value (``mlflow_records.py``), which another process writes within limited
-time (``mlflow_writer.py``). If MLflow fails, the task's log has one warning.
+What is recorded is a value (``mlflow_records.py``), which another process writes
+(``mlflow_writer.py``). The task's process waits for it for a limited time. If it has failed by
+then, or has not ended, the task's log has one warning.
 """
 
 import re
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 import structlog
 from airflow.listeners import hookimpl
 
 from aerotrain.contract.errors import FinalError
-from aerotrain_airflow.mlflow_writer import Record
+from aerotrain_airflow.mlflow_writer import LONGEST, Record
 from aerotrain_airflow.settings import Settings
 
-#: Seconds in which a task must be written. Most of it is for the import of MLflow on a busy
-#: machine: a server that does not answer costs 4 s. Airflow ends a task 20 s after its success.
-_SECONDS = 15.0
+#: Seconds for which a task's process waits: two for MLflow's import, four for a server that does
+#: not answer. Other listeners need time too: Airflow ends the process 20 s after a success.
+_SECONDS = 8.0
 
 _LOG = structlog.get_logger(__name__)
 
@@ -62,17 +64,27 @@ def record(ti: Any, *, skipped: bool = False) -> None:
 
 
 def _write(uri: str, record: Record) -> None:
-    """Write a record to the server. Raises an error whose last line says why it failed."""
-    try:
-        done = subprocess.run(
+    """Let a process write a record; raises an error whose last line says why it failed.
+
+    It has a session of its own, so that it can go on when the task's process has ended.
+    """
+    with tempfile.TemporaryFile("w+") as document:
+        document.write(f"{uri}\n{record.to_json()}")
+        document.seek(0)
+        process = subprocess.Popen(
             [sys.executable, "-m", "aerotrain_airflow.mlflow_writer"],
-            input=f"{uri}\n{record.to_json()}",
-            capture_output=True,
+            stdin=document,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=_SECONDS,
-            check=False,
+            start_new_session=True,
         )
+    try:
+        _, said = process.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        raise TimeoutError(f"it was not written within {_SECONDS:g} s") from None
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+        raise TimeoutError(
+            f"it was not written within {_SECONDS:g} s; the process {process.pid} tries on for "
+            f"{LONGEST} s in all"
+        ) from None
+    if process.returncode:
+        raise RuntimeError(said or f"its process ended with {process.returncode}")

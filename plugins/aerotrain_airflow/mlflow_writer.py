@@ -1,12 +1,13 @@
 """A process that writes a record to MLflow: ``python -m aerotrain_airflow.mlflow_writer``.
 
 It reads a line with the tracking URI, and the record as JSON. It is a process of its own, so that
-its caller can end it whatever the server does. Nothing is added twice: the run of a DAG run is
-found again by a tag, a version by its URL, and values that MLflow has are left.
+its caller need not wait for the server or for the import. Nothing is added twice: the run of a DAG
+run is found again by a tag, a version by its URL, and values that MLflow has are left.
 """
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,9 @@ ALIAS = "serving"
 
 #: The most values of metrics in one request: MLflow's limit.
 _AT_ONCE = 1000
+
+#: Seconds after which the process ends, whatever it waits for.
+LONGEST = 60
 
 #: Defaults of the variables by which MLflow limits a request, and is kept from reporting its use.
 _DEFAULTS = {
@@ -198,6 +202,7 @@ def _version_of(client: Any, model: str, url: str, run: Any) -> str:
 
 def main() -> None:
     """Write the record in the standard input to the server that its first line names."""
+    signal.alarm(LONGEST)
     uri = sys.stdin.readline().strip()
     record = Record.from_json(sys.stdin.read())
     os.environ |= {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
