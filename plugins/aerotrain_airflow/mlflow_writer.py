@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: The tag by which the run of a DAG run is found again.
-RUN_TAG = "aerotrain.run"
+RUN_TAG = "aerotrain_run"
 
 #: MLflow's words for the state of a run.
 RUNNING, FINISHED, FAILED = "RUNNING", "FINISHED", "FAILED"
@@ -100,7 +100,7 @@ def _found_run(client: Any, record: Record) -> Any:
         return None
     runs = client.search_runs(
         [experiment.experiment_id],
-        f"tags.`{RUN_TAG}` = '{record.key}'",
+        f"tags.{RUN_TAG} = '{record.key}'",
         order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
     )
     return runs[0] if runs else None
@@ -194,7 +194,7 @@ def _version_of(client: Any, model: str, url: str, run: Any) -> str:
         model,
         url,
         None if run is None else run.info.run_id,
-        tags={"aerotrain.version": url.rpartition("/")[2]},
+        tags={"aerotrain_version": url.rpartition("/")[2]},
         await_creation_for=0,
     )
     return str(created.version)
