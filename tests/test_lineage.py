@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from openlineage.client.serde import Serde
 
+from aerotrain.store import open_store
 from aerotrain_airflow.lineage import name_of
 from support.ended_tasks import EndedRun, EndedTask
 
@@ -96,9 +97,13 @@ def test_predictions_have_their_columns_and_counts(run: EndedRun) -> None:
 
 
 def test_a_task_that_failed_or_started_nothing_has_written_nothing(run: EndedRun) -> None:
-    ti: Any = run.tasks()["train"]
-    failed = ti.task.get_openlineage_facets_on_failure(EndedTask(ti.task))
-    assert (len(failed.inputs), failed.outputs) == (1, [])
+    tasks: Any = run.tasks()
+    for folder in (run.data, run.predictions):
+        open_store(folder).delete("manifest.json")
+    for name in ("partition", "finalize", "predict.finalize"):
+        failed = tasks[name].task.get_openlineage_facets_on_failure(EndedTask(tasks[name].task))
+        assert (failed.inputs[0].name, failed.outputs) == ("flats", [])
+    ti = tasks["train"]
     ti.task.is_dry_run = True
     shown = completed(ti)
     assert (shown["inputs"], shown["outputs"]) == ([], [])

@@ -103,6 +103,8 @@ def _partition_of_data(output: TaskOutput) -> Edges:
 
 def _finalized_data(output: TaskOutput) -> Edges:
     url = output.arguments["dataset"]
+    if not output.store(url).exists(MANIFEST):
+        return _partition_of_data(output)  # it failed
     data = output.dataset(url)
     facets = data_facets(data) | quality_facet(data, statistics_in(output.store(url)))
     written = OutputDataset(*name_of(url), facets=facets, outputFacets={**written_facet(data)})
@@ -162,7 +164,8 @@ def _partition_of_predictions(output: TaskOutput) -> Edges:
 
 def _finalized_predictions(output: TaskOutput) -> Edges:
     url = output.arguments["predictions"]
-    found = output.document(f"{url}/{MANIFEST}")
+    if not (found := output.document(f"{url}/{MANIFEST}")):
+        return _partition_of_predictions(output)  # it failed
     files = found["files"]
     written = Written(found["records"], sum(each["bytes"] for each in files), len(files))
     facets = schema_facet(found["columns"]) | version_facet(url.rpartition("/")[2])
