@@ -66,6 +66,7 @@ def test_a_data_set_has_its_schema_its_fingerprint_and_its_statistics(run: Ended
     assert (quality["rowCount"], quality["bytes"], quality["fileCount"]) == (100, 10000, 3)
     area = quality["columnMetrics"]["area"]
     assert (area["nullCount"], area["distinctCount"], area["min"]) == (3, 90, 20.0)
+    assert area["quantiles"] == {"0.0": 20.0, "0.25": 40.0, "0.5": 70.0}
     assert "max" not in area  # JSON has no infinity
     counts = written["outputFacets"]["outputStatistics"]
     assert (counts["rowCount"], counts["size"], counts["fileCount"]) == (100, 10000, 3)

@@ -34,8 +34,9 @@ DATA = Dataset(
         "test": Split(shards=(shard("test-0", 10),)),
     },
 )
+QUANTILES = {"0.0": 20.0, "0.01": 21.0, "0.25": 40.0, "0.5": 70.0}
 STATISTICS = {
-    "area": {"missing": 3, "distinct": 90, "min": 20.0, "max": "Infinity", "mean": 70.0},
+    "area": {"missing": 3, "distinct": 90, "min": 20.0, "max": "Infinity", "quantiles": QUANTILES},
     "pixels": {"missing": 0, "distinct": 100},
 }
 MODEL = {
