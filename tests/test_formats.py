@@ -8,8 +8,8 @@ import pytest
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import Dataset
-from aerotrain.data.prepare.layout import PLAN, Plan
+from aerotrain.data.dataset import PLAN, Dataset
+from aerotrain.data.prepare.layout import Plan
 from aerotrain.store import open_store
 from aerotrain.store.manifest import Manifest, StoredFile
 

@@ -5,10 +5,11 @@ import json
 import logging
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from airflow.sdk import Variable, conf
+from airflow.sdk import Variable
+
+from aerotrain_airflow.links import address_of_run
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,8 +33,7 @@ async def report_late(context: Mapping[str, Any], webhook: str | None = None) ->
         OSError: the URL did not accept the message.
     """
     run = context["dag_run"]
-    base = conf.get("api", "base_url", fallback="").rstrip("/")
-    link = f"{base}/dags/{quote(run['dag_id'])}/runs/{quote(run['dag_run_id'], safe='')}"
+    link = address_of_run(run["dag_id"], run["dag_run_id"])
     text = (
         f"the run {run['dag_run_id']} of {run['dag_id']} is {run['state']} and has missed its "
         f"deadline, {context['deadline']['deadline_time']}: {link}"

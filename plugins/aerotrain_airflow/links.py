@@ -93,9 +93,12 @@ class EarlierRunLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         run = XCom.get_value(key=REUSED_FROM, ti_key=ti_key)
-        if not run:
-            return ""
-        return f"{base_url()}/dags/{quote(ti_key.dag_id)}/runs/{quote(run, safe='')}"
+        return address_of_run(ti_key.dag_id, run) if run else ""
+
+
+def address_of_run(dag_id: str, run_id: str) -> str:
+    """The address of a DAG run in Airflow's UI."""
+    return f"{base_url()}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
 
 
 def browsable(url: str, dag_id: str, settings: Settings) -> str:

@@ -303,6 +303,18 @@ class JobOperator(BaseOperator):
         self._killed = True
         self._stop()
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What the task has read and written, as OpenLineage's provider asks for it."""
+        from aerotrain_airflow.lineage import lineage_of_job  # it needs the extra
+
+        return lineage_of_job(self, task_instance)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """What the task has read."""
+        from aerotrain_airflow.lineage import lineage_of_job
+
+        return lineage_of_job(self, task_instance, failed=True)
+
     def _stop(self) -> None:
         if self._running is not None:
             launcher, handle = self._running

@@ -1,4 +1,4 @@
-"""What Airflow loads of this package as a plugin: the run page.
+"""What Airflow loads of this package as a plugin: the run page, and the listener for MLflow.
 
 https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deployment/plugins.html
 """
@@ -8,6 +8,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from aerotrain_airflow.links import PREFIX
+from aerotrain_airflow.mlflow_tracking import MlflowListener
 
 _VIEW = {
     "name": "Training",
@@ -18,7 +19,7 @@ _VIEW = {
 
 
 class AerotrainPlugin(AirflowPlugin):
-    """The views of a run and of a task, and the application that serves them."""
+    """The views of a run and of a task, the application that serves them, and the listener."""
 
     name = "aerotrain"
     external_views = [  # noqa: RUF012 -- Airflow reads it so
@@ -30,6 +31,8 @@ class AerotrainPlugin(AirflowPlugin):
             "url_route": "task-training",
         },
     ]
+
+    listeners = [MlflowListener()]  # noqa: RUF012 -- as above
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]  # it reads an instance

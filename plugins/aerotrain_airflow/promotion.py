@@ -90,6 +90,12 @@ class PromoteOperator(BaseOperator):
                 raise AirflowSkipException(f"skipped: {error}") from None
         return _served(self, context, url, alias)
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """The version that is served now, as OpenLineage's provider asks for it."""
+        from aerotrain_airflow.lineage import lineage_of_alias  # it needs the extra
+
+        return lineage_of_alias(self, task_instance)
+
 
 class RollbackOperator(BaseOperator):
     """Serve the version that was served before the present one was promoted.
@@ -115,6 +121,12 @@ class RollbackOperator(BaseOperator):
             store = store_of(url, settings)
             alias = rollback(store, by=changed_by(context), reason=self.reason or "")
         return _served(self, context, url, alias)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """The version that is served now, as OpenLineage's provider asks for it."""
+        from aerotrain_airflow.lineage import lineage_of_alias  # it needs the extra
+
+        return lineage_of_alias(self, task_instance)
 
 
 def versions_of(pipeline: str | None, context: Context, settings: Settings) -> str:

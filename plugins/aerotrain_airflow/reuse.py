@@ -15,7 +15,7 @@ from typing import Any
 
 from aerotrain.contract import curves
 from aerotrain.contract.event_log import RUN_LOG
-from aerotrain.contract.gate import CARD, CARD_DATA, SERVING
+from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.serving.alias import served_number
@@ -25,7 +25,7 @@ from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
 #: What Airflow's UI shows of the output of a task.
-_LINKED = (curves.KEY, RUN_LOG, CARD, CARD_DATA, "metrics.json")
+_LINKED = (curves.KEY, RUN_LOG, CARD, CARD_DATA, METRICS)
 
 
 @dataclass(frozen=True)

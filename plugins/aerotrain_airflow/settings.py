@@ -48,6 +48,10 @@ class Settings:
         "Other launchers that a run may choose by its param `launcher`, separated by commas. "
         "With `process`, all who may trigger a run choose that its code runs on Airflow's worker."
     )
+    mlflow: str = _setting(
+        "The tracking URI of an MLflow server, such as http://mlflow:5000, where trainings and "
+        "versions are recorded. It needs the extra mlflow. Default: none."
+    )
     scratch: Path = _setting(  # noqa: RUF009 -- it returns a field
         "process: the folder of replica groups. Default: scratch next to the DAGs folder.",
         lambda home: str(home / "scratch"),

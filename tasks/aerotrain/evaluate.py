@@ -8,7 +8,7 @@ from typing import Any
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.formats import Format
-from aerotrain.contract.gate import CARD, CARD_DATA, SERVING, Choice, Kind, Rule
+from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING, Choice, Kind, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
     Dataset,
@@ -42,8 +42,8 @@ from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import numbers
 
-#: The metrics' key in the store of the evaluation, and the version of its format.
-KEY, VERSION = "metrics.json", 2
+#: The version of the format of the metrics.
+VERSION = 2
 
 #: Where this key has a value in the result, the task is skipped, and the value says why.
 SKIPPED = "skipped"
@@ -87,12 +87,12 @@ def run(replica: Replica) -> dict[str, Any]:
         "passed": not failures,
         "candidate": candidate_of(replica, arguments, model, trained),
     }
-    url = f"{replica.job.prefix}/{KEY}"
+    url = f"{replica.job.prefix}/{METRICS}"
     store = open_store(replica.job.prefix)
     whole = {**document, "outputs": seen.outputs, "worst": seen.worst}
     store.put(CARD_DATA, json_text(whole).encode())
     store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
-    store.put(KEY, json_text(document).encode())
+    store.put(METRICS, json_text(document).encode())
     for each in warnings:
         print(f"warning: {each}", flush=True)
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 from aerotrain.contract import curves
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.event_log import CHIEF_LOG, RUN_LOG, Event, EventType, read
-from aerotrain.contract.gate import CARD
+from aerotrain.contract.gate import CARD, METRICS
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.replica_status import FOLDER as STATUS_FOLDER
 from aerotrain.contract.replica_status import GONE_AFTER, ReplicaStatus
@@ -28,7 +28,6 @@ from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of
 
-_METRICS = "metrics.json"
 _LOSS = "loss"
 
 #: The most evaluations that are read. Each is an object of its own.
@@ -68,7 +67,7 @@ def trend_data(store: Store, run_id: str, at: float) -> list[dict[str, Any]]:
     found = _by_task(run.list())
     metrics: dict[str, Any] = {}
     for objects in found.values():
-        if (evaluated := objects.files.get(_METRICS)) is not None:
+        if (evaluated := objects.files.get(METRICS)) is not None:
             metrics |= json.loads(content_of(run, evaluated)).get("metrics", {})
     rows = []
     for task, objects in found.items():
@@ -101,7 +100,7 @@ class _TaskObjects:
         return CHIEF_LOG in self.files or bool(self.statuses)
 
 
-_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, _METRICS)
+_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, METRICS)
 
 
 def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:

@@ -35,8 +35,8 @@ LEVEL = 0.05
 #: Metrics that are shares.
 _SHARE = re.compile(r"(^|_)(accuracy|auc|precision|recall|f1_score|mean_io_u)$")
 
-#: The keys of an evaluation's page in its store, and of what it shows.
-CARD, CARD_DATA = "card.html", "card.json"
+#: The keys of what an evaluation writes: its page, what that shows, and the metrics.
+CARD, CARD_DATA, METRICS = "card.html", "card.json", "metrics.json"
 
 #: The name of the version that a pipeline serves.
 SERVING = "serving"

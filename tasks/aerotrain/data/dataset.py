@@ -7,9 +7,12 @@ from math import isfinite
 from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.store import MANIFEST, MissingError, open_store
+from aerotrain.store import MANIFEST, MissingError, Store, open_store
 
 VERSION = 1
+
+#: The plan of a data set, which is written first.
+PLAN = "plan.json"
 
 #: The files of a data set's statistics.
 STATISTICS = "statistics.json"
@@ -189,8 +192,13 @@ def load_statistics(url: str) -> dict[str, dict[str, Any]]:
     ``quantiles`` too. ``vocabulary`` holds the values of a categorical column with their counts,
     most frequent first. ``names`` are the words of a column of numbers of words, such as classes.
     """
+    return statistics_in(open_store(url))
+
+
+def statistics_in(store: Store) -> dict[str, dict[str, Any]]:
+    """The summary of each column of the data set in ``store``, as ``load_statistics`` returns."""
     try:
-        data: dict[str, dict[str, Any]] = json.loads(open_store(url).get(STATISTICS))
+        data: dict[str, dict[str, Any]] = json.loads(store.get(STATISTICS))
     except MissingError:
         return {}
     for column in data.values():

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.predicting import PredictArguments
-from aerotrain.data.dataset import Schema, schema_from_dict, schema_to_dict
-from aerotrain.data.prepare.layout import PLAN
+from aerotrain.data.dataset import PLAN, Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
 

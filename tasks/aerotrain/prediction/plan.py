@@ -9,10 +9,10 @@ from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.contract.gate import SERVING
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.predicting import PredictArguments
-from aerotrain.data.dataset import Feature, Schema, schema_to_dict
+from aerotrain.data.dataset import PLAN, Feature, Schema, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.cast import cast_to_schema
-from aerotrain.data.prepare.layout import PLAN, PlannedPartition, fragments_key
+from aerotrain.data.prepare.layout import PlannedPartition, fragments_key
 from aerotrain.data.prepare.plan import adjacent, divided
 from aerotrain.data.sources import Batch, DeclaredSource, Fragment, open_source
 from aerotrain.prediction.columns import output_schema

@@ -4,7 +4,7 @@ It builds the parts of the training, runs the loop, and writes the manifest of t
 """
 
 from aerotrain.contract.event_log import EventType
-from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.training import MODEL, TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.training import loop
@@ -24,7 +24,7 @@ from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model_manifest import KEY, ModelManifest, packages
+from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
 from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
@@ -55,9 +55,9 @@ def train(replica: Replica) -> str:
         context = _context(replica, pipeline, services, engine)
         trained = _train(context, engine)
         if replica.is_chief:
-            services.deliver(KEY, trained.to_json().encode())
+            services.deliver(MODEL, trained.to_json().encode())
         wait_for_all(context.distribution)
-    return f"{replica.job.prefix}/{KEY}"
+    return f"{replica.job.prefix}/{MODEL}"
 
 
 def _input_pipeline(replica: Replica) -> InputPipeline:

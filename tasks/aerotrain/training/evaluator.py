@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aerotrain.contract.curves import EVALUATIONS
-from aerotrain.contract.training import TrainArguments
+from aerotrain.contract.training import MODEL, TrainArguments
 from aerotrain.data.dataset import load_dataset
 from aerotrain.replica import Replica
 from aerotrain.store import CorruptError, MissingError, Store, open_store
@@ -22,7 +22,6 @@ from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.report import EventFiles
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT, Validation
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model_manifest import KEY
 
 _EVENTS = "tensorboard/validation"
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -108,6 +107,6 @@ def checkpoints_to_come(store: Store) -> Iterator[Name]:
 
 def _manifest(store: Store) -> bytes | None:
     try:
-        return store.get(KEY)
+        return store.get(MODEL)
     except MissingError:
         return None

@@ -13,13 +13,11 @@ import keras
 import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
+from aerotrain.contract.training import MODEL
 from aerotrain.store import open_store
 from aerotrain.training.checkpoints.checkpoints import restore_weights
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
-
-#: The manifest's key in the store of the training that wrote it.
-KEY = "model.json"
 
 #: The version that is written, and those that are read. Version 2 has no recipe.
 VERSION, _READABLE = 3, (2, 3)
@@ -75,7 +73,7 @@ class ModelManifest:
             MissingError: there is no manifest.
             FinalError: it was written by a version of aerotrain that is too old, or newer.
         """
-        folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", KEY)
+        folder, _, key = url.rpartition("/") if url.endswith(".json") else (url, "", MODEL)
         values = json.loads(open_store(folder).get(key))
         if values.get("version") not in _READABLE:
             raise FinalError(

@@ -14,12 +14,12 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.gate import SERVING
 from aerotrain.contract.job import Job, prefix_of
 from aerotrain.contract.names import path_segment
+from aerotrain.contract.training import MODEL
 from aerotrain.serving.alias import served_version
 from aerotrain.store import MANIFEST, CorruptError, Manifest, MissingError, Store, open_store
 from aerotrain.training.checkpoints.checkpoints import Checkpoints
 from aerotrain.training.checkpoints.transfer import Transfer, Variables, some
 from aerotrain.training.context import TrainingContext
-from aerotrain.training.model_manifest import KEY as MODEL
 from aerotrain.training.model_manifest import ModelManifest
 
 #: The key of the record in the store of the training.

@@ -17,14 +17,12 @@ from typing import Any, Self
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import PlanArguments
-from aerotrain.data.dataset import VERSION, Schema, Split, schema_from_dict, schema_to_dict
+from aerotrain.data.dataset import PLAN, VERSION, Schema, Split, schema_from_dict, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of
 from aerotrain.data.prepare.inferred import Facts
 from aerotrain.data.sources import Rejected
 from aerotrain.store import MissingError, Store
 from aerotrain.store.requests import each_of
-
-PLAN = "plan.json"
 
 
 def folder_of(fingerprint: str) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 from aerotrain.contract.errors import FinalError, SpecError, counted, nearest
 from aerotrain.contract.names import path_segment
 from aerotrain.contract.preparing import LABEL, PlanArguments
-from aerotrain.data.dataset import VERSION, Feature, Schema, load_statistics, schema_to_dict
+from aerotrain.data.dataset import PLAN, VERSION, Feature, Schema, load_statistics, schema_to_dict
 from aerotrain.data.hashing import fingerprint_of, short_hash
 from aerotrain.data.prepare.inferred import as_text, inferred
 from aerotrain.data.prepare.layout import (
-    PLAN,
     Plan,
     PlannedPartition,
     content_rules,

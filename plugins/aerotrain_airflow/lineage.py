@@ -1,0 +1,218 @@
+"""The lineage of a task for OpenLineage: source, data set, model, version and predictions.
+
+The operators import this module when the provider asks them for lineage, after the task has ended;
+it needs the extra ``openlineage``. The provider limits the time, and writes one line into the
+task's log if an error is raised. Names are those of https://openlineage.io/docs/spec/naming.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from airflow.providers.openlineage.extractors import OperatorLineage
+from airflow.sdk import BaseOperator
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import JobFacet, source_code_location_job
+from openlineage.client.naming.dataset import S3, DatasetNaming, LocalFileSystem
+
+from aerotrain.contract.gate import METRICS, SERVING
+from aerotrain.data.dataset import PLAN, as_numbers, statistics_in
+from aerotrain.serving.alias import KEY as ALIAS
+from aerotrain.serving.alias import alias_of
+from aerotrain.store import MANIFEST
+from aerotrain_airflow.lineage_facets import (
+    Written,
+    data_facets,
+    model_facets,
+    quality_facet,
+    read_facet,
+    schema_facet,
+    trained_facets,
+    version_facet,
+    written_facet,
+)
+from aerotrain_airflow.outputs import TaskOutput, folder_of_model
+from aerotrain_airflow.settings import Settings
+
+Lineage = OperatorLineage[Any, Any]
+
+#: The data sets that a task has read, and those that it has written.
+Edges = tuple[list[InputDataset], list[OutputDataset]]
+
+
+def lineage_of_job(task: Any, ti: Any, *, failed: bool = False) -> Lineage:
+    """What a task that runs a job has read and, unless it failed, what it has written."""
+    find = _EDGES.get(task.job.get("module"))
+    if find is None or task.is_dry_run:
+        return OperatorLineage(job_facets=code_location(task, ti))
+    inputs, outputs = find(TaskOutput(task, ti, Settings.read()))
+    return OperatorLineage(
+        inputs=inputs, outputs=[] if failed else outputs, job_facets=code_location(task, ti)
+    )
+
+
+def lineage_of_alias(task: BaseOperator, ti: Any) -> Lineage:
+    """The version that ``task`` has made the served one, and the alias that names it."""
+    output = TaskOutput(task, ti, Settings.read())
+    served = output.returned()
+    if served is None:  # the task was skipped
+        return OperatorLineage(job_facets=code_location(task, ti))
+    folder, _, number = served.rpartition("/")
+    alias = alias_of(output.store(folder))
+    facets = model_facets(alias.history[-1].metrics if alias else {}) | version_facet(number)
+    return OperatorLineage(
+        inputs=[InputDataset(*name_of(served), facets=version_facet(number))],
+        outputs=[OutputDataset(*name_of(f"{folder}/{ALIAS}"), facets=facets)],
+        job_facets=code_location(task, ti),
+    )
+
+
+def name_of(url: str) -> tuple[str, str]:
+    """The namespace and the name of what is at ``url``."""
+    scheme, _, path = url.rstrip("/").partition("://")
+    if scheme == "s3":
+        bucket, _, key = path.partition("/")
+        naming: DatasetNaming = S3(bucket, key or "/")
+    else:
+        naming = LocalFileSystem(unquote(path))
+    return naming.get_namespace(), naming.get_name()
+
+
+def code_location(task: BaseOperator, ti: Any) -> dict[str, JobFacet]:
+    """Where the DAG file is on the web; nothing if its bundle has no version or no such page."""
+    bundle, dag = getattr(ti, "bundle_instance", None), task.get_dag()
+    if bundle is None or dag is None or not bundle.version:
+        return {}
+    if (template := bundle.view_url_template()) is None:
+        return {}
+    url = template.format(version=bundle.version, subdir=getattr(bundle, "subdir", ""))
+    facet = source_code_location_job.SourceCodeLocationJobFacet(
+        type="git", url=url, path=dag.relative_fileloc, version=bundle.version
+    )
+    return {"sourceCodeLocation": facet}
+
+
+def _planned_data(output: TaskOutput) -> Edges:
+    return _sources(output.arguments["source"]), _written(output.returned("dataset"))
+
+
+def _partition_of_data(output: TaskOutput) -> Edges:
+    url = output.arguments["dataset"]
+    return _sources(output.document(f"{url}/{PLAN}")["source"]), _written(url)
+
+
+def _finalized_data(output: TaskOutput) -> Edges:
+    url = output.arguments["dataset"]
+    if not output.store(url).exists(MANIFEST):
+        return _partition_of_data(output)  # it failed
+    data = output.dataset(url)
+    facets = data_facets(data) | quality_facet(data, statistics_in(output.store(url)))
+    written = OutputDataset(*name_of(url), facets=facets, outputFacets={**written_facet(data)})
+    return _sources(data.source), [written]
+
+
+def _training(output: TaskOutput) -> Edges:
+    inputs = [_read_data(output)]
+    if (url := output.returned()) is None:
+        return inputs, []
+    folder, manifest = folder_of_model(url), output.model(url)
+    started = (manifest.get("started_from") or {}).get("model")
+    inputs += [_read(folder_of_model(started))] if started else []
+    return inputs, [OutputDataset(*name_of(folder), facets=trained_facets(manifest))]
+
+
+def _evaluation(output: TaskOutput) -> Edges:
+    url = f"{output.prefix}/{METRICS}"
+    found = output.document(url)
+    inputs = [_read_model(output), _read_data(output)]
+    if baseline := found.get("baseline"):
+        inputs.append(_read(baseline["url"]))
+    facets = model_facets(as_numbers(found.get("metrics", {})))
+    return inputs, [OutputDataset(*name_of(url), facets=facets)] if found else []
+
+
+def _export(output: TaskOutput) -> Edges:
+    inputs = [_read_model(output), _read_data(output)]
+    if (url := output.returned()) is None:
+        return inputs, []
+    manifest = output.model(output.arguments["model"])
+    facets = model_facets(manifest.get("metrics", {}), manifest)
+    facets |= version_facet(url.rpartition("/")[2])
+    return inputs, [OutputDataset(*name_of(url), facets=facets)]
+
+
+def _serving_check(output: TaskOutput) -> Edges:
+    return [_read(output.arguments["version"])], []
+
+
+def _planned_predictions(output: TaskOutput) -> Edges:
+    inputs = _sources(output.arguments["source"])
+    if (url := output.returned("predictions")) is None:
+        return inputs, []
+    version = output.document(f"{url}/{PLAN}")["model"]
+    inputs.append(_read(version))
+    if output.arguments["model"] == SERVING:
+        inputs.append(_read(f"{version.rpartition('/')[0]}/{ALIAS}"))
+    return inputs, _written(url)
+
+
+def _partition_of_predictions(output: TaskOutput) -> Edges:
+    url = output.arguments["predictions"]
+    plan = output.document(f"{url}/{PLAN}")
+    return [*_sources(plan["source"]), _read(plan["model"])], _written(url)
+
+
+def _finalized_predictions(output: TaskOutput) -> Edges:
+    url = output.arguments["predictions"]
+    if not (found := output.document(f"{url}/{MANIFEST}")):
+        return _partition_of_predictions(output)  # it failed
+    files = found["files"]
+    written = Written(found["records"], sum(each["bytes"] for each in files), len(files))
+    facets = schema_facet(found["columns"]) | version_facet(url.rpartition("/")[2])
+    dataset = OutputDataset(
+        *name_of(url), facets=facets, outputFacets={"outputStatistics": written}
+    )
+    return [*_sources(found["source"]), _read(found["model"])], [dataset]
+
+
+#: How to find what the jobs of each module have read and written.
+_EDGES: Mapping[str, Callable[[TaskOutput], Edges]] = {
+    "aerotrain.data.prepare.plan": _planned_data,
+    "aerotrain.data.prepare.partition": _partition_of_data,
+    "aerotrain.data.prepare.finalize": _finalized_data,
+    "aerotrain.train": _training,
+    "aerotrain.evaluate": _evaluation,
+    "aerotrain.export": _export,
+    "aerotrain.serve_check": _serving_check,
+    "aerotrain.prediction.plan": _planned_predictions,
+    "aerotrain.prediction.partition": _partition_of_predictions,
+    "aerotrain.prediction.finalize": _finalized_predictions,
+}
+
+
+def _sources(source: Mapping[str, Any]) -> list[InputDataset]:
+    """What a source of ``prepare`` or ``predict`` reads: files, or a module of the user's."""
+    if "module" in source:
+        return [InputDataset("python", source["module"])]
+    urls = source["url"]
+    return [_read(url) for url in ([urls] if isinstance(urls, str) else urls)]
+
+
+def _read(url: str) -> InputDataset:
+    return InputDataset(*name_of(url))
+
+
+def _read_model(output: TaskOutput) -> InputDataset:
+    return _read(folder_of_model(output.arguments["model"]))
+
+
+def _read_data(output: TaskOutput) -> InputDataset:
+    """The data set that is an argument of the task."""
+    url = output.arguments["data"]
+    data = output.dataset(url)
+    return InputDataset(*name_of(url), facets=data_facets(data), inputFacets=read_facet(data))
+
+
+def _written(url: str | None) -> list[OutputDataset]:
+    """A data set that a later task completes, and describes; none if the task did not get there."""
+    return [] if url is None else [OutputDataset(*name_of(url))]
