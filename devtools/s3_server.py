@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ class S3Server:
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket, unless it exists already."""
-        client = self._client()
+        client = self._client
         if name not in [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]:
             client.create_bucket(Bucket=name)
 
@@ -74,7 +75,7 @@ class S3Server:
 
         ``stop`` needs the last condition: weed hangs on a signal that it gets during its start.
         """
-        client, bucket = self._client(), "is-it-up"
+        client, bucket = self._client, "is-it-up"
         try:
             self.make_bucket(bucket)
             client.put_object(Bucket=bucket, Key="question", Body=b"?")
@@ -97,6 +98,7 @@ class S3Server:
                 with suppress(OSError):  # the process belongs to another user
                     left.unlink(missing_ok=True)
 
+    @cached_property
     def _client(self) -> "S3Client":
         return boto3.client(
             "s3",

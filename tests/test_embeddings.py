@@ -19,14 +19,6 @@ def test_two_replicas_train_an_embedding_as_fit_does(said, name):
     assert said[name] == "the same as fit"
 
 
-def test_two_replicas_train_an_embedding_of_tf_keras_as_its_fit_does(tmp_path):
-    pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
-    names = ["clipped by norm", "a table used twice"]
-    legacy = {"TF_USE_LEGACY_KERAS": "1"}
-    said = said_of_shared_steps("support.embedding_models", names, tmp_path, legacy)
-    assert said == dict.fromkeys(names, "the same as fit")
-
-
 def test_a_step_with_more_slices_than_a_message_holds_ends_with_a_sentence(tmp_path):
     import tensorflow as tf
 

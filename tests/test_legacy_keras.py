@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from aerotrain.contract.replicas import ReplicaSpec, Role
-from support.training_fixtures import CHIEF, start, start_python, steps_of_replicas
+from support.training_fixtures import (
+    CHIEF,
+    said_of_shared_steps,
+    start,
+    start_python,
+    steps_of_replicas,
+)
 
 pytestmark = pytest.mark.process
 
@@ -64,6 +70,23 @@ def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(digits
             np.testing.assert_allclose(
                 replica[name], alone[name], rtol=1e-4, atol=1e-5, err_msg=name
             )
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("support.embedding_models", ["clipped by norm", "a table used twice"]),
+        (
+            "support.metric_models",
+            ["metrics of each output", "metrics of the model's own call"],
+        ),
+    ],
+)
+def test_two_replicas_train_embeddings_and_compute_metrics_as_fit_of_tf_keras_does(
+    module, names, tmp_path
+):
+    said = said_of_shared_steps(module, names, tmp_path)
+    assert said == dict.fromkeys(names, "the same as fit")
 
 
 PIPELINE = """

@@ -265,11 +265,3 @@ def said(tmp_path_factory):
 @pytest.mark.parametrize("name", metric_models.MODELS)
 def test_two_replicas_compute_the_same_metrics_as_fit(said, name):
     assert said[name] == "the same as fit"
-
-
-def test_two_replicas_of_tf_keras_compute_the_same_metrics_as_its_fit(tmp_path):
-    pytest.importorskip("tf_keras", reason="the extra 'legacy' is not installed")
-    names = ["metrics of each output", "metrics of the model's own call"]
-    legacy = {"TF_USE_LEGACY_KERAS": "1"}
-    said = said_of_shared_steps("support.metric_models", names, tmp_path, legacy)
-    assert said == dict.fromkeys(names, "the same as fit")

@@ -1,7 +1,9 @@
 """Training: the losses of ``fit``, exact steps, every rejection, and real clusters."""
 
+import hashlib
 import json
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import keras
@@ -23,7 +25,7 @@ from aerotrain.training.input.batches import batch_spec, parse
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.code import UserCode
-from aerotrain.training.model_manifest import ModelManifest
+from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.step_runner import LocalStepRunner, shares
 from aerotrain.training.steps.step import TrainStep
 from aerotrain.training.strategies import ENGINES
@@ -221,6 +223,14 @@ def first_refused(digits):
             if refuses(parse([record], dataset.schema)["image"][0].numpy().astype(int)):
                 return f"record {index} (from 0) of {shard.file}"
     raise AssertionError("no scan has a dark first column")
+
+
+def test_a_model_knows_the_versions_of_all_packages_that_it_was_trained_with():
+    versions = {each.metadata["Name"].lower(): each.version for each in distributions()}
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+    known = f"{len(versions)}, sha256 {hashlib.sha256(lines.encode()).hexdigest()}"
+    assert packages()["packages"] == known
+    assert packages()["keras"] == keras.__version__
 
 
 @pytest.mark.parametrize("model", ["refusing", "raising"])

@@ -232,12 +232,10 @@ def steps_of_replicas(
     ]
 
 
-def said_of_shared_steps(
-    module: str, names: Iterable[str], folder: Path, environment: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def said_of_shared_steps(module: str, names: Iterable[str], folder: Path) -> dict[str, str]:
     """What ``shared_steps.py`` prints about each of the models of those names in ``module``."""
     script = str(Path(__file__).parent / "shared_steps.py")
-    with start_python([script, module, *names], folder, environment) as process:
+    with start_python([script, module, *names], folder) as process:
         output = process.communicate(timeout=1500)[0]
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"model"')]
     assert [line["model"] for line in lines] == list(names), output
