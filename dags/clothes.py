@@ -26,7 +26,7 @@ def clothes() -> None:
     model = train("clothes", images)
     gate = [
         at_least("accuracy", RunParam("threshold")),
-        no_worse("accuracy", slices=["label"]),
+        no_worse("accuracy", slices=["label"], least=50),
     ]
     evaluate(model, images, gate=gate, first_run="accept") >> export(model, images)
 

@@ -1,18 +1,33 @@
 """The small pipelines in dags/, each from its source to an exported model, in this process."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 
 from aerotrain import evaluate, export
 from aerotrain import train as training
+from aerotrain.evaluation.verdicts import PASS
 from aerotrain.standalone import prepare
+from aerotrain.store import open_store
 from support.training_fixtures import DIGITS, Pipeline
 
 pytestmark = pytest.mark.process
 
 DATA = DIGITS.parent / "data"
+
+
+@pytest.fixture(scope="module")
+def bag() -> DagBag:
+    return DagBag(str(DIGITS.parent))
+
+
+def comparisons(bag: DagBag, dag: str) -> list[dict[str, Any]]:
+    """The rules of a DAG's gate that compare with the version that is served."""
+    job: Any = bag.dags[dag].get_task("evaluate")
+    return [each for each in job.job["arguments"]["gate"] if each["kind"] == "no_worse"]
 
 
 @pytest.mark.usefixtures("models")
@@ -30,7 +45,8 @@ DATA = DIGITS.parent / "data"
         ),
     ],
 )
-def test_a_pipeline_exports_a_model_that_is_good_enough(
+def test_a_pipeline_exports_a_model_that_is_good_enough_and_can_judge_its_slices(
+    bag: DagBag,
     tmp_path: Path,
     module: str,
     source: dict[str, Any],
@@ -46,4 +62,13 @@ def test_a_pipeline_exports_a_model_that_is_good_enough(
     passed = {"model": model, "data": data, "thresholds": {"accuracy": threshold}}
     evaluate.run(pipeline.replica("evaluate", "r", **passed))
     # Export compares the saved model with the trained one, including the statistics.
-    assert export.run(pipeline.replica("export", "r", model=model, data=data)).endswith("/1")
+    version = export.run(pipeline.replica("export", "r", model=model, data=data))
+    assert version.endswith("/1")
+    # Each slice of the gate is judged: it has enough records.
+    gate = {"gate": comparisons(bag, module), "baseline": version, "first_run": "refuse"}
+    again = pipeline.replica("evaluate", "again", model=model, data=data, **gate)
+    evaluate.run(again)
+    found = json.loads(open_store(again.job.prefix).get(evaluate.KEY))
+    assert {each["slice"]: each["verdict"] for each in found["verdicts"]} == {
+        each["slice"]: PASS for each in found["verdicts"]
+    }

@@ -467,6 +467,7 @@ def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
     page = card(document, "run <1>")
     assert "<script" not in page
     assert "country=&lt;script&gt;alert(1)&lt;/<wbr>script&gt;" in page
+    assert re.search(r"of the baseline: worse by 0\.\d{4} ", page), "a line ends within a number"
     assert 'run &lt;1&gt;: <span class="warn">refused</span>' in page
     assert page.count("<svg") == len(outcome.verdicts) == 6
     assert page.count('class="fail"') == len(outcome.failures)

@@ -44,6 +44,7 @@ from aerotrain.contract.status import Result
 from aerotrain.lease import Lease
 from aerotrain.store import open_store
 from aerotrain.store.errors import FULL
+from aerotrain.training import settle
 from aerotrain.user_code import fetch_code
 
 #: The heartbeat file in the scratch folder, unless the launcher names another.
@@ -239,6 +240,7 @@ _kept: list[BaseException] = []
 
 def _work(replica: Replica, run: Run | None) -> ExitCode:
     code = ""
+    settle(os.environ)  # before a module of ours or of the user imports TensorFlow or Keras
     try:
         if replica.job.code:
             code = _code_folder(replica.job.code, replica.scratch)

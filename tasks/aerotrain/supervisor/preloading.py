@@ -65,12 +65,11 @@ def _become_replica(environment: Mapping[str, str], command: Sequence[str]) -> N
     """Run ``python -m aerotrain.replica`` in this process, as a new interpreter would."""
     import numpy as np
 
-    from aerotrain import replica, training
+    from aerotrain import replica
 
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # an import has set it; TMPDIR is the replica's own
-    training.settle(os.environ)  # importing the package does this, but it is already imported
     module: ModuleType = replica
     sys.modules["__main__"] = module
     sys.argv = [str(replica.__file__), *command[3:]]

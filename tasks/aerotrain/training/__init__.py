@@ -1,7 +1,8 @@
 """Training of a compiled Keras model under one of TensorFlow's strategies.
 
 Importing any module of this package first sets what TensorFlow and Keras read as they are imported:
-the backend of Keras, and TensorFlow's log level.
+the backend of Keras, and TensorFlow's log level. A replica does so before it imports its step, as
+steps other than the training import TensorFlow first.
 """
 
 import os

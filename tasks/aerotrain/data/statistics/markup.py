@@ -75,9 +75,9 @@ _SHOWN = {number: 0x2400 + number for number in range(0x20) if chr(number) not i
 }
 
 
-#: Longer values may be broken, after the ends of their parts.
+#: Longer values may be broken, after the ends of their parts; numbers are not.
 _LINE = 24
-_PART = re.compile(r"(?:[/_.]|%20)(?=[^\s/.])")
+_PART = re.compile(r"(?:[/_]|%20|\.(?!\d))(?=[^\s/.])")
 
 
 def document(title: str, body: str, style: str = "") -> str:
