@@ -1,7 +1,10 @@
 """The files of ``deploy/`` for a platform team are consistent with Kubernetes and the launcher."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib.metadata import distribution, distributions
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -258,3 +261,15 @@ def _accesses(manifest: dict[str, Any]) -> Iterator[Access]:
                 resource, _, subresource = name.partition("/")
                 for verb in rule["verbs"]:
                     yield Access(verb, group, resource, subresource)
+
+
+def test_the_images_have_the_entry_points_by_which_airflow_finds_provider_and_plugin(
+    tmp_path: Path,
+) -> None:
+    root = Path(__file__).parent.parent
+    command = [sys.executable, root / "images" / "metadata", root / "pyproject.toml", tmp_path]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
+    [written] = distributions(name="aerotrain", path=[str(tmp_path)])
+    installed = distribution("aerotrain")
+    assert written.version == installed.version
+    assert set(written.entry_points) == set(installed.entry_points)

@@ -52,8 +52,19 @@ def test_airflow_alone_parses_the_example_dags_of_the_wheel(
     python = install("airflow")
     environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "True"}
     said = _run(python, "-c", PARSE, **environment)
-    dags = ["clothes", "digits", "flats", "flats_predictions", "retention", "reviews", "serving"]
-    assert said.splitlines()[-1] == str(dags)
+    assert said.splitlines()[-1] == str(
+        [
+            "clothes",
+            "digits",
+            "flats",
+            "flats_daily",
+            "flats_daily_predictions",
+            "flats_predictions",
+            "retention",
+            "reviews",
+            "serving",
+        ]
+    )
     assert not _has(python, "tensorflow")
 
 

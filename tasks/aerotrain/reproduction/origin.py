@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerotrain.contract.errors import FinalError
-from aerotrain.data.prepare.layout import PLAN, Plan
+from aerotrain.data.dataset import PLAN
+from aerotrain.data.prepare.layout import Plan
 from aerotrain.store import MANIFEST, Manifest, MissingError, open_store
 from aerotrain.training.model_manifest import ModelManifest
 
