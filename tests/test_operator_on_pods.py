@@ -112,6 +112,27 @@ def test_killing_a_deferred_task_ends_its_replica_group_and_not_that_of_a_later_
     launcher.stop(handle)
 
 
+async def killed_twice(trigger: JobTrigger) -> None:
+    """Kill the trigger, and cancel that as Airflow does about a second later."""
+    killing = asyncio.create_task(trigger.on_kill())
+    await asyncio.sleep(0)  # until it waits for its first request
+    killing.cancel()
+    await asyncio.wait([killing])
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+
+
+def test_a_replica_group_is_deleted_although_airflow_cancels_its_end(
+    namespace: str, double: KubernetesDouble
+) -> None:
+    settings = PodSettings(namespace=namespace, image="imagined:1")
+    launcher = Launcher(KubernetesBackend(settings, "kubernetes_default", "try-1"))
+    handle = launcher.start(launcher.plan(described("s3://bucket"), "try-1"))
+    trigger = JobTrigger(handle=handle, conn_id="kubernetes_default", holder="try-1")
+    asyncio.run(killed_twice(trigger))
+    double.wait_for(lambda: not double.all("pods", namespace))
+
+
 def test_a_trigger_that_an_earlier_version_has_stored_can_be_loaded() -> None:
     stored = {"address": "kubernetes://job", "conn_id": "here", "holder": "try-1", "until": None}
     _, arguments = JobTrigger(**stored).serialize()

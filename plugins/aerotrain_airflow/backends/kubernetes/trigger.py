@@ -27,6 +27,9 @@ _RETRY_END_FOR = 20.0
 #: fails it: https://github.com/apache/airflow/issues/72716
 FIRE_AFTER = 10.0
 
+#: Deletions that continue after their triggers were cancelled: a loop keeps no tasks alive.
+_ending: set[asyncio.Task[None]] = set()
+
 
 class JobTrigger(BaseTrigger):
     """Follow a group, write its lines to the task log, and fire once it has ended.
@@ -96,8 +99,16 @@ class JobTrigger(BaseTrigger):
         )
 
     async def on_kill(self) -> None:
-        """End the group: a user marked or cleared the task, or its run timed out."""
-        await self._backend(_RETRY_END_FOR).delete(self.handle)
+        """End the group: a user marked or cleared the task, or its run timed out.
+
+        Airflow 3.3 sends the cancellation again at each sync with its triggerer, about every
+        second, and so cancels this method too: ``cancelling_triggers`` in its
+        ``triggerer_job_runner``. The deletion continues.
+        """
+        ending = asyncio.create_task(self._backend(_RETRY_END_FOR).delete(self.handle))
+        _ending.add(ending)
+        ending.add_done_callback(_ending.discard)
+        await asyncio.shield(ending)
 
     def _backend(self, retry_for: float | None = None) -> KubernetesBackend:
         # Without an image: it only follows and ends existing groups.
