@@ -25,6 +25,7 @@ from aerotrain.evaluation.intervals import GROUPS, holm
 from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.evaluation.slices import slicing_of
+from aerotrain.evaluation.verdicts import unjudged
 
 pytestmark = pytest.mark.process
 
@@ -178,6 +179,14 @@ def test_a_slice_of_too_few_records_is_judged_as_the_rule_says(model, too_few, v
     outcome = judged(model, [rule], records(2000, wrong=0.3))
     assert [each.verdict for each in outcome.verdicts[1:]] == [verdict] * 3
     assert outcome.verdicts[0].verdict == "fail"
+
+
+def test_a_rule_that_was_applied_to_no_slice_gives_a_warning(model):
+    none = no_worse("accuracy", slices=["country"], least=10**6)
+    some = no_worse("mae", slices=["country"], least=50)
+    outcome = judged(model, [none, some], records(2000, wrong=0.0, worse_in=b"IT"))
+    [warning] = unjudged(outcome.verdicts)
+    assert warning.startswith(f"{none} was applied to no slice")
 
 
 def test_a_metric_that_has_no_value_in_a_slice_is_not_passed(model):
@@ -472,4 +481,6 @@ def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
     assert page.count("<svg") == len(outcome.verdicts) == 6
     assert page.count('class="fail"') == len(outcome.failures)
     assert page.count("too few records") == 2
+    compared = [each for each in outcome.verdicts if each.probability is not None]
+    assert all(f"<td>{each.probability:.3f}</td>" in page for each in compared)
     assert {"http:", "https:", "src="}.isdisjoint(re.findall("https?:|src=", page))

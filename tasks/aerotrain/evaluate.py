@@ -28,7 +28,7 @@ from aerotrain.evaluation.gate import (
 )
 from aerotrain.evaluation.records import Predictor
 from aerotrain.evaluation.slices import ALL
-from aerotrain.evaluation.verdicts import TOO_FEW, bounded
+from aerotrain.evaluation.verdicts import TOO_FEW, bounded, unjudged
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
 from aerotrain.serving.served import Served
@@ -64,7 +64,8 @@ def run(replica: Replica) -> dict[str, Any]:
     trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)
     outcome, seen = evaluate(replica, arguments, trained, baseline)
-    failures, warnings = [*not_finite(outcome.metrics), *outcome.failures], [*seen.warnings]
+    failures = [*not_finite(outcome.metrics), *outcome.failures]
+    warnings = [*unjudged(outcome.verdicts), *seen.warnings]
     if arguments.compares and baseline is None:
         first = "there is no exported version to compare with"
         if arguments.first_run == Choice.REFUSE:

@@ -82,13 +82,22 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
                 _number(each["value"]),
                 *([_number(each["baseline"])] if compared else []),
                 _interval(low, high),
+                *([_probability(each["probability"])] if compared else []),
                 f'<div class="{style}">{plot}</div>',
                 f"{each['records']:,}",
             ]
         )
-    compared_heads = ["baseline", "difference, interval"] if compared else ["interval"]
+    compared_heads = (
+        ["baseline", "difference, interval", "p, corrected"] if compared else ["interval"]
+    )
     heads = ["slice", "verdict", "value", *compared_heads, "", "records"]
     return f'<h2>{isolated(name, 200)}</h2><div class="table forest">{table(rows, heads)}</div>'
+
+
+def _probability(value: float | None) -> str:
+    """That of such a loss by chance, by which a comparison is judged: intervals of single slices
+    are not corrected for the number of slices."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _shown(verdict: Verdict) -> tuple[float, float, float]:

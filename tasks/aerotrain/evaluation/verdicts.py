@@ -1,7 +1,7 @@
 """The verdict of each rule in each slice."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,6 +41,20 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """The verdict as JSON."""
         return asdict(self)
+
+
+def unjudged(verdicts: Iterable[Verdict]) -> list[str]:
+    """A warning for each rule that was applied to none of its slices."""
+    by_rule: dict[str, list[str]] = {}
+    for each in verdicts:
+        if each.slice != ALL:
+            by_rule.setdefault(each.rule, []).append(each.verdict)
+    return [
+        f"{rule} was applied to no slice, because each has too few records: lower `least`, or "
+        "evaluate on more"
+        for rule, found in by_rule.items()
+        if set(found) == {TOO_FEW}
+    ]
 
 
 class Judge:
