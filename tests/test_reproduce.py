@@ -73,6 +73,7 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
 
     table.write_text("\n".join(["id,x,label", *rows, "300,0.5,1"]))
     (code / "line.py").write_text(MODULE + "\n")
+    capsys.readouterr()
     words = ["reproduce", f"{place}/serving/1", "--json"]
     with pytest.raises(SystemExit):
         main(words)
