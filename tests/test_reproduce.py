@@ -73,6 +73,7 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
 
     table.write_text("\n".join(["id,x,label", *rows, "300,0.5,1"]))
     (code / "line.py").write_text(MODULE + "\n")
+    capsys.readouterr()
     words = ["reproduce", f"{place}/serving/1", "--json"]
     with pytest.raises(SystemExit):
         main(words)
@@ -82,6 +83,14 @@ def test_a_version_is_trained_again_to_equal_bits_and_a_changed_source_is_named(
     assert code_changed == f"the modules in {code} have changed"
     assert document["training"]["hparams"]["units"] == 3
     assert document["training"]["replicas"] == {"chief": 1}
+
+
+@pytest.mark.process
+def test_weights_that_differ_are_counted_with_the_greatest_difference() -> None:
+    from aerotrain.reproduction.again import Comparison
+
+    said = str(Comparison(equal=3, differing={"dense/bias": 0.25, "dense/kernel": 0.5}))
+    assert said == "2 of 5 variables differ, by at most 0.5, in dense/kernel"
 
 
 @pytest.mark.parametrize(
