@@ -9,6 +9,7 @@ from airflow.dag_processing.dagbag import DagBag
 
 from aerotrain import evaluate, export
 from aerotrain import train as training
+from aerotrain.contract.gate import METRICS
 from aerotrain.evaluation.verdicts import PASS
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
@@ -68,7 +69,7 @@ def test_a_pipeline_exports_a_model_that_is_good_enough_and_can_judge_its_slices
     gate = {"gate": comparisons(bag, module), "baseline": version, "first_run": "refuse"}
     again = pipeline.replica("evaluate", "again", model=model, data=data, **gate)
     evaluate.run(again)
-    found = json.loads(open_store(again.job.prefix).get(evaluate.KEY))
+    found = json.loads(open_store(again.job.prefix).get(METRICS))
     assert {each["slice"]: each["verdict"] for each in found["verdicts"]} == {
         each["slice"]: PASS for each in found["verdicts"]
     }
