@@ -1,9 +1,9 @@
-// The table of replicas: memory, waiting for input, and when each last reported.
+// The table of replicas: memory, host, how often each was started, and when it last reported.
 
 import { byId, each, make, makeTable, setText } from "./elements.js";
 import { bytes, duration, percent } from "./words.js";
 
-const HEADS = ["replica", "memory", "now", "peak", "limit", "waiting for input", "seen"];
+const HEADS = ["replica", "memory", "now", "peak", "limit", "host", "starts", "seen"];
 const ALMOST_FULL = 0.9;
 
 export class Replicas {
@@ -19,10 +19,9 @@ export class Replicas {
       this.body,
       replicas,
       newRow,
-      (row, { replica, memory, peak, limit, input_wait: wait, seen, slowest }) => {
+      (row, { replica, memory, peak, limit, host, processes, seen }) => {
         const [name, bar, ...cells] = row.children;
         setText(name.firstElementChild, replica);
-        name.lastElementChild.hidden = !slowest;
         const [track] = bar.children;
         const [used, most] = track.children;
         const whole = limit ?? largest;
@@ -36,7 +35,8 @@ export class Replicas {
           bytes(memory),
           peakText,
           limit === null ? "none" : bytes(limit),
-          percent(wait),
+          host,
+          String(processes),
           ago,
         ];
         texts.forEach((text, index) => setText(cells[index], text));
@@ -48,12 +48,7 @@ export class Replicas {
 const share = (part) => `${Math.min(1, part) * 100}%`;
 
 function newRow() {
-  const name = make(
-    "th",
-    { scope: "row" },
-    make("bdi"),
-    make("span", { class: "badge", text: "slowest" }),
-  );
+  const name = make("th", { scope: "row" }, make("bdi"));
   const track = make(
     "div",
     { class: "memory", "aria-hidden": true },
@@ -65,6 +60,6 @@ function newRow() {
     {},
     name,
     make("td", { class: "bar" }, track),
-    ...Array.from({ length: 5 }, () => make("td")),
+    ...Array.from({ length: 6 }, () => make("td")),
   );
 }
