@@ -156,7 +156,8 @@ class _Training:
         return {
             "task": self.task,
             "curves": _columns(self.curves.during.points),
-            "epochs": _columns([*self.curves.of_epochs.points, *self._evaluations()]),
+            "epochs": _columns(self.curves.of_epochs.points),
+            "evaluations": _columns([*self._evaluations()]),
         }
 
     def _evaluations(self) -> Iterator[Point]:
@@ -215,14 +216,15 @@ def _process(status: ReplicaStatus) -> dict[str, Any]:
 def _columns(points: Sequence[Point]) -> dict[str, Any]:
     """Points as columns of equal length, with null where a point lacks a value.
 
-    Where points stand for several, ``loss_min`` and ``loss_max`` are the extremes of the loss.
+    Where points during epochs stand for several, ``loss_min`` and ``loss_max`` are the extremes of
+    the loss.
     """
     values: dict[str, list[float | None]] = {}
     for row, point in enumerate(points):
         extremes = {
             f"{_LOSS}_{name}": metrics[_LOSS]
             for name, metrics in (("min", point.lowest), ("max", point.highest))
-            if _LOSS in metrics
+            if _LOSS in metrics and point.epoch is None
         }
         for name, value in _finite({**point.metrics, **extremes}).items():
             values.setdefault(name, [None] * len(points))[row] = value
