@@ -176,6 +176,16 @@ def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
     assert data["trainings"][0]["marks"][-1]["kind"] == "end"
 
 
+def test_a_run_that_has_reused_a_training_shows_its_curves(store):
+    earlier, again = store.child("runs/one/train"), store.child("runs/two/train")
+    end = {"event": "end", "at": 990.0, "step": 300, "replica": "chief"}
+    again.put("progress.jsonl", earlier.get("progress.jsonl"))
+    again.put("events.json", json.dumps({"events": [end]}).encode())
+    [training] = run_data(store, "flats", "two", NOW)["trainings"]
+    assert training["curves"]["step"] == [0, 100, 200]
+    assert (training["running"], training["lanes"], training["replicas"]) == (False, [], [])
+
+
 def test_a_run_that_has_written_nothing_has_no_training(store):
     assert run_data(store, "flats", "manual__2026-01-01T00:00:00+00:00", NOW)["trainings"] == []
 

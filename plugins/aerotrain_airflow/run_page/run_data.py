@@ -97,7 +97,8 @@ class _TaskObjects:
 
     @property
     def trains(self) -> bool:
-        return CHIEF_LOG in self.files or bool(self.statuses)
+        # A training whose result was reused has the curves of the earlier one, and no replicas.
+        return bool({CHIEF_LOG, curves.KEY} & self.files.keys() or self.statuses)
 
 
 _READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, METRICS)
