@@ -139,6 +139,15 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
     json.dumps(data, allow_nan=False)
 
 
+def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
+    train = store.child("runs/one/train")
+    again = "\n".join([chief(EventType.START, 950.0).to_json(), ""])
+    train.put("events-chief.jsonl", train.get("events-chief.jsonl") + b"\n" + again.encode())
+    [training] = run_data(store, "flats", "one", NOW)["trainings"]
+    assert [each["kind"] for each in training["marks"]] == ["restart"]
+    assert training["goodput"]["restarts"] == 1
+
+
 def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
     curves = Curves(2000, "")
     for step in range(2000):

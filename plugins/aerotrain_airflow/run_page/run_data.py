@@ -26,7 +26,7 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.run_page.reading import content_of
-from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of
+from aerotrain_airflow.run_page.timeline import Mark, Span, at_steps, lanes_of, marks_of
 
 _LOSS = "loss"
 
@@ -150,7 +150,8 @@ class _Training:
                 for name in lanes
                 if statuses[name].processes
             ],
-            "goodput": goodput.to_dict() if goodput else None,
+            # The launcher's log, which has all restarts, is in the store only at the end.
+            "goodput": {**goodput.to_dict(), "restarts": _restarts(marks)} if goodput else None,
         }
 
     def curve_data(self) -> dict[str, Any]:
@@ -195,6 +196,11 @@ class _Training:
             return content_of(self._run, found) if found else b""
         except MissingError:
             return b""
+
+
+def _restarts(marks: Iterable[Mark]) -> int:
+    """How often replicas were restarted; those of the same time are one restart."""
+    return len({each.at for each in marks if each.kind == "restart"})
 
 
 def _span(span: Span) -> dict[str, Any]:
