@@ -12,7 +12,7 @@ from aerotrain.store import StoreUnavailable, open_store
 from aerotrain_airflow.run_page.reading import Answers
 from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
 from aerotrain_airflow.run_page.store_files import file_of, list_page
-from aerotrain_airflow.run_page.timeline import at_steps, marks_of, spans_of
+from aerotrain_airflow.run_page.timeline import at_steps, lanes_of, marks_of, spans_of
 
 NOW = 1000.0
 
@@ -22,7 +22,8 @@ def process(began, ready=None, seen=0.0):
 
 
 def spans(*processes, events=(), ended=False, replica="worker-0"):
-    found = spans_of(replica, ReplicaStatus(processes), list(events), NOW, ended=ended)
+    status, since = ReplicaStatus(processes), processes[0].began
+    found = spans_of(replica, status, list(events), NOW, since=since, ended=ended)
     return [(each.state.value, each.begin, each.end) for each in found]
 
 
@@ -47,13 +48,21 @@ def test_a_replica_that_does_not_report_is_lost_unless_the_training_has_ended():
     assert spans(silent, ended=True)[-1] == ("training", 810, silent.seen)
 
 
-def test_the_wait_to_be_scheduled_is_shown_and_a_loss_has_the_reason_of_the_event_log():
-    queued = Event(event=EventType.QUEUE, at=800, seconds=50, replica="worker-0")
+def test_a_replica_that_begins_after_others_has_waited():
+    statuses = {
+        "chief": ReplicaStatus((process(750, 760, NOW),)),
+        "ps-0": ReplicaStatus((process(800, 810, NOW),)),
+    }
+    lanes = lanes_of(statuses, [], NOW, ended=False)
+    assert [each.state for each in lanes["chief"]] == ["starting", "training"]
+    waiting = lanes["ps-0"][0]
+    assert (waiting.state, waiting.begin, waiting.end) == ("waiting", 750, 800)
+
+
+def test_a_loss_has_the_reason_of_the_event_log():
     failed = Event(event=EventType.DETECT, at=905, replica="worker-0", because="signal 9")
-    events = [queued, failed]
     status = ReplicaStatus((process(800, 810, 900), process(920, 930, NOW)))
-    found = spans_of("worker-0", status, events, NOW, ended=False)
-    assert (found[0].state.value, found[0].begin, found[0].end) == ("waiting", 750, 800)
+    found = spans_of("worker-0", status, [failed], NOW, since=800, ended=False)
     assert [each.text for each in found if each.text] == ["signal 9"]
 
 
@@ -130,6 +139,15 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
     json.dumps(data, allow_nan=False)
 
 
+def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
+    train = store.child("runs/one/train")
+    again = "\n".join([chief(EventType.START, 950.0).to_json(), ""])
+    train.put("events-chief.jsonl", train.get("events-chief.jsonl") + b"\n" + again.encode())
+    [training] = run_data(store, "flats", "one", NOW)["trainings"]
+    assert [each["kind"] for each in training["marks"]] == ["restart"]
+    assert training["goodput"]["restarts"] == 1
+
+
 def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
     curves = Curves(2000, "")
     for step in range(2000):
@@ -141,15 +159,21 @@ def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
     assert (min(values["loss_min"]), max(values["loss_max"])) == (0, 6)
 
 
-def test_what_an_evaluator_measures_is_next_to_the_metrics_of_epochs(store):
-    measured = {"step": 200, "at": 930.0, "metrics": {"loss": 0.4}}
-    store.put("runs/one/train/evaluations/0001-0000000200.json", json.dumps(measured).encode())
+def test_epochs_of_which_points_stand_for_several_have_no_band(store):
+    curves = Curves(2000, "")
+    for epoch in range(2000):
+        curves.add(Point(at=float(epoch), step=epoch, epoch=epoch, metrics={"loss": epoch % 7}))
+    store.put("runs/one/train/progress.jsonl", curves.to_bytes())
     [training] = curve_data(store, "one")["trainings"]
-    assert training["epochs"] == {
-        "at": [925.0, 930.0],
-        "step": [150, 200],
-        "values": {"val_loss": [0.5, 0.4]},
-    }
+    assert set(training["epochs"]["values"]) == {"loss"}
+
+
+def test_an_evaluator_that_lags_behind_supersedes_no_metrics_of_epochs(store):
+    measured = {"step": 100, "at": 930.0, "metrics": {"loss": 0.4}}
+    store.put("runs/one/train/evaluations/0001-0000000100.json", json.dumps(measured).encode())
+    [training] = curve_data(store, "one")["trainings"]
+    assert training["epochs"] == {"at": [925.0], "step": [150], "values": {"val_loss": [0.5]}}
+    assert training["evaluations"] == {"at": [930.0], "step": [100], "values": {"val_loss": [0.4]}}
 
 
 def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
@@ -161,13 +185,23 @@ def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
     assert data["trainings"][0]["marks"][-1]["kind"] == "end"
 
 
+def test_a_run_that_has_reused_a_training_shows_its_curves(store):
+    earlier, again = store.child("runs/one/train"), store.child("runs/two/train")
+    end = {"event": "end", "at": 990.0, "step": 300, "replica": "chief"}
+    again.put("progress.jsonl", earlier.get("progress.jsonl"))
+    again.put("events.json", json.dumps({"events": [end]}).encode())
+    [training] = run_data(store, "flats", "two", NOW)["trainings"]
+    assert training["curves"]["step"] == [0, 100, 200]
+    assert (training["running"], training["lanes"], training["replicas"]) == (False, [], [])
+
+
 def test_a_run_that_has_written_nothing_has_no_training(store):
     assert run_data(store, "flats", "manual__2026-01-01T00:00:00+00:00", NOW)["trainings"] == []
 
 
 def test_runs_are_compared_by_curves_goodput_and_metrics(store):
     [training] = curve_data(store, "one")["trainings"]
-    assert set(training) == {"task", "curves", "epochs"}
+    assert set(training) == {"task", "curves", "epochs", "evaluations"}
     [row] = trend_data(store, "one", 890.0)
     assert (row["task"], row["metrics"]) == ("train", {"accuracy": 0.9})
     assert 0 < row["goodput"] <= 1

@@ -26,7 +26,7 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.run_page.reading import content_of
-from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of
+from aerotrain_airflow.run_page.timeline import Mark, Span, at_steps, lanes_of, marks_of
 
 _LOSS = "loss"
 
@@ -97,7 +97,8 @@ class _TaskObjects:
 
     @property
     def trains(self) -> bool:
-        return CHIEF_LOG in self.files or bool(self.statuses)
+        # A training whose result was reused has the curves of the earlier one, and no replicas.
+        return bool({CHIEF_LOG, curves.KEY} & self.files.keys() or self.statuses)
 
 
 _READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, METRICS)
@@ -149,14 +150,16 @@ class _Training:
                 for name in lanes
                 if statuses[name].processes
             ],
-            "goodput": goodput.to_dict() if goodput else None,
+            # The launcher's log, which has all restarts, is in the store only at the end.
+            "goodput": {**goodput.to_dict(), "restarts": _restarts(marks)} if goodput else None,
         }
 
     def curve_data(self) -> dict[str, Any]:
         return {
             "task": self.task,
             "curves": _columns(self.curves.during.points),
-            "epochs": _columns([*self.curves.of_epochs.points, *self._evaluations()]),
+            "epochs": _columns(self.curves.of_epochs.points),
+            "evaluations": _columns([*self._evaluations()]),
         }
 
     def _evaluations(self) -> Iterator[Point]:
@@ -195,6 +198,11 @@ class _Training:
             return b""
 
 
+def _restarts(marks: Iterable[Mark]) -> int:
+    """How often replicas were restarted; those of the same time are one restart."""
+    return len({each.at for each in marks if each.kind == "restart"})
+
+
 def _span(span: Span) -> dict[str, Any]:
     return {"from": span.begin, "to": span.end, "state": span.state.value, "text": span.text}
 
@@ -215,14 +223,15 @@ def _process(status: ReplicaStatus) -> dict[str, Any]:
 def _columns(points: Sequence[Point]) -> dict[str, Any]:
     """Points as columns of equal length, with null where a point lacks a value.
 
-    Where points stand for several, ``loss_min`` and ``loss_max`` are the extremes of the loss.
+    Where points during epochs stand for several, ``loss_min`` and ``loss_max`` are the extremes of
+    the loss.
     """
     values: dict[str, list[float | None]] = {}
     for row, point in enumerate(points):
         extremes = {
             f"{_LOSS}_{name}": metrics[_LOSS]
             for name, metrics in (("min", point.lowest), ("max", point.highest))
-            if _LOSS in metrics
+            if _LOSS in metrics and point.epoch is None
         }
         for name, value in _finite({**point.metrics, **extremes}).items():
             values.setdefault(name, [None] * len(points))[row] = value

@@ -17,7 +17,7 @@ _MOST_CHECKPOINTS, _MOST_OTHERS = 200, 400
 class SpanState(StrEnum):
     """What a replica does for some time."""
 
-    WAITING = "waiting"  # to be scheduled
+    WAITING = "waiting"  # to be placed, or for its image, while others have begun
     STARTING = "starting"  # imports, connects, restores
     TRAINING = "training"  # trains, or serves those that do
     LOST = "lost"  # its process is gone, and the next one has not begun
@@ -44,17 +44,20 @@ class Mark:
 
 
 def spans_of(
-    replica: str, status: ReplicaStatus, events: Sequence[Event], now: float, *, ended: bool
+    replica: str,
+    status: ReplicaStatus,
+    events: Sequence[Event],
+    now: float,
+    *,
+    since: float,
+    ended: bool,
 ) -> list[Span]:
     """The states of a replica, from the reports of its processes and the event log.
 
-    ``ended`` is whether the training has ended.
+    ``since`` is when the first replica began, and ``ended`` whether the training has ended.
     """
-    spans = [
-        Span(each.at - each.seconds, each.at, SpanState.WAITING)
-        for each in events
-        if each.event is EventType.QUEUE and each.replica == replica
-    ]
+    began = status.processes[0].began
+    spans = [Span(since, began, SpanState.WAITING)] if began > since else []
     failures = [
         each for each in events if each.event is EventType.DETECT and each.replica == replica
     ]
@@ -149,8 +152,9 @@ def lanes_of(
     statuses: Mapping[str, ReplicaStatus], events: Sequence[Event], now: float, *, ended: bool
 ) -> dict[str, list[Span]]:
     """The states of all replicas by name: the chief first, then by role and number."""
+    since = min((each.processes[0].began for each in statuses.values()), default=now)
     return {
-        name: spans_of(name, statuses[name], events, now, ended=ended)
+        name: spans_of(name, statuses[name], events, now, since=since, ended=ended)
         for name in sorted(statuses, key=_order)
     }
 

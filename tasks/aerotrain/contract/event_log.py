@@ -21,7 +21,6 @@ EARLIER_NAMES = {CHIEF_LOG: "ledger-chief.jsonl", RUN_LOG: "ledger.json"}
 class EventType(StrEnum):
     """The type of an event. The event's ``seconds`` is its duration, which ends at ``at``."""
 
-    QUEUE = "queue"  # waited to be scheduled
     START = "start"  # the replica group, or one of its processes, started
     IMPORT = "import"  # until the user's module was loaded
     RESTORE = "restore"

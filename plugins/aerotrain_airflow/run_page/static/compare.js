@@ -128,11 +128,13 @@ export class Compare {
     }
   }
 
-  /** The chosen runs that have curves of a task: [{slot, curves, epochs}]. */
+  /** The chosen runs that have curves of a task: [{slot, curves, epochs, evaluations}]. */
   chosen(task) {
     const found = [...this.slots].map(([run, slot]) => {
       const training = this.curves.get(run)?.find((each) => each.task === task);
-      return training && { slot, curves: training.curves, epochs: training.epochs };
+      if (!training) return null;
+      const { curves, epochs, evaluations } = training;
+      return { slot, curves, epochs, evaluations };
     });
     return found.filter(Boolean).sort((a, b) => a.slot - b.slot);
   }

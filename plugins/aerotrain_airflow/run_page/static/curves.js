@@ -61,7 +61,7 @@ export class Curves {
     );
   }
 
-  /** Show the curves of a training, and of others: [{slot, curves, epochs}]. */
+  /** Show the curves of a training, and of others: [{slot, curves, epochs, evaluations}]. */
   show(training, others) {
     this.training = training;
     this.others = others;

@@ -40,8 +40,8 @@ function show(received) {
   header.show(data, training?.task);
   showEmpty(training);
   if (!training) return;
-  if (curvesChanged([training.task, training.curves, training.epochs, training.marks]))
-    showCurves();
+  const { curves: during, epochs, evaluations } = training;
+  if (curvesChanged([training.task, during, epochs, evaluations, training.marks])) showCurves();
   if (training.running || timelineChanged([training.task, training.lanes, training.marks]))
     timeline.show(training, data.now);
   if (goodputChanged([training.task, training.goodput])) goodput.show(training.goodput);

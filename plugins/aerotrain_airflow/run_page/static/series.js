@@ -44,6 +44,8 @@ export function tableOver(axis, table, start) {
   return { x, values };
 }
 
+const columnsOf = ({ x, values }) => [...values].map(([name, column]) => [name, x, column]);
+
 const drawable = (value) => (value === undefined || Math.abs(value) > LARGEST ? null : value);
 
 /** The step of a mark: its own, or that of the last point before it. */
@@ -85,8 +87,8 @@ export function chartsOf(axis, training, others) {
       const part = bound ? bound[1] : "train";
       add(bound ? "loss" : name, { label: name, run, part, x: curves.x, values });
     }
-    const epochs = tableOver(axis, each.epochs, start);
-    for (const [name, values] of epochs.values) {
+    const tables = [each.epochs, each.evaluations].map((table) => tableOver(axis, table, start));
+    for (const [name, x, values] of tables.flatMap(columnsOf)) {
       const validation = name.startsWith(VALIDATION);
       const metric = validation ? name.slice(VALIDATION.length) : name;
       const again = !validation && curves.values.has(metric);
@@ -96,7 +98,7 @@ export function chartsOf(axis, training, others) {
         label: again ? `${name}, mean of the epoch` : name,
         run,
         part,
-        x: epochs.x,
+        x,
         values,
         epochs: true,
       });
