@@ -93,6 +93,24 @@ def test_weights_that_differ_are_counted_with_the_greatest_difference() -> None:
     assert said == "2 of 5 variables differ, by at most 0.5, in dense/kernel"
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("strategy", "deterministic", "words"),
+    [
+        ("one_device", True, []),
+        ("mirrored", False, ["deterministic was not set"]),
+        ("parameter_server", False, ["workers do not wait for each other"]),
+    ],
+)
+def test_why_another_training_differs_depends_on_the_strategy(
+    strategy: str, deterministic: bool, words: list[str]
+) -> None:
+    from aerotrain.reproduction.changes import why_different
+
+    said = list(why_different(strategy, deterministic=deterministic))
+    assert [any(word in each for each in said) for word in words] == [True] * len(said)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -12,7 +12,7 @@ from aerotrain.store import StoreUnavailable, open_store
 from aerotrain_airflow.run_page.reading import Answers
 from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
 from aerotrain_airflow.run_page.store_files import file_of, list_page
-from aerotrain_airflow.run_page.timeline import at_steps, lanes_of, marks_of, spans_of
+from aerotrain_airflow.run_page.timeline import at_steps, lanes_of, marks_of, restarts_in, spans_of
 
 NOW = 1000.0
 
@@ -70,26 +70,39 @@ def chief(event, at, **others):
     return Event(event=event, at=at, replica="chief", **others)
 
 
-def test_restarts_of_the_chief_are_marked_before_the_launcher_has_written_its_events():
-    started = [chief(EventType.START, 1), chief(EventType.START, 50)]
-    assert [(each.kind, each.at) for each in marks_of(started)] == [("restart", 50)]
-    restart = Event(event=EventType.RESTART, at=49, replica="chief", because="signal 9")
-    [mark] = marks_of([started[0], restart, started[1]])
-    assert (mark.at, mark.text) == (49, "chief is restarted: signal 9")
+def test_a_restart_is_marked_before_the_launcher_has_written_its_events_and_only_once():
+    statuses = {"worker-0": ReplicaStatus((process(1), process(50)))}
+    [mark] = marks_of([], statuses)
+    assert (mark.kind, mark.at) == ("restart", 50)
+    restart = Event(event=EventType.RESTART, at=20, replica="worker-0", because="signal 9")
+    [mark] = marks_of([restart], statuses)
+    assert (mark.at, mark.text) == (20, "worker-0 is restarted: signal 9")
+
+
+def test_replicas_that_restart_together_are_one_restart():
+    statuses = {f"worker-{i}": ReplicaStatus((process(1), process(50 + i))) for i in range(3)}
+    assert restarts_in(marks_of([], statuses)) == 1
+    later = {"chief": ReplicaStatus((process(1), process(300)))}
+    assert restarts_in(marks_of([], statuses | later)) == 2
+    assert restarts_in([]) == 0
 
 
 def test_of_many_checkpoints_some_are_marked_and_the_last_one_always():
     events = [chief(EventType.SAVE_STALL, at, step=at, seconds=0.1) for at in range(5000)]
     events.append(chief(EventType.PREEMPTED, 2500.5, step=2500))
-    found = marks_of(events)
+    found = marks_of(events, {})
     assert len(found) <= 201
     assert found[-1].step == 4999
     assert [each.step for each in found if each.kind == "preemption"] == [2500]
 
 
 def test_a_mark_without_a_step_is_at_the_last_point_before_it():
-    marks = marks_of([Event(event=EventType.RESTART, at=at, replica="ps-0") for at in (5, 15, 25)])
+    restarts = [Event(event=EventType.RESTART, at=at, replica="ps-0") for at in (5, 15, 25)]
+    marks = marks_of(restarts, {})
     assert [each.step for each in at_steps(marks, [(10, 100), (20, 200)])] == [0, 100, 200]
+    preempted = chief(EventType.PREEMPTED, 24, step=250)
+    marks = marks_of([*restarts, preempted], {})
+    assert [each.step for each in at_steps(marks, [(10, 100), (20, 200)])] == [0, 100, 250, 250]
 
 
 @pytest.fixture
@@ -140,9 +153,8 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
 
 
 def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
-    train = store.child("runs/one/train")
-    again = "\n".join([chief(EventType.START, 950.0).to_json(), ""])
-    train.put("events-chief.jsonl", train.get("events-chief.jsonl") + b"\n" + again.encode())
+    again = ReplicaStatus((process(890, 900, 940), process(950, 960, NOW)))
+    store.put(f"runs/one/train/{key_of('chief')}", again.to_json())
     [training] = run_data(store, "flats", "one", NOW)["trainings"]
     assert [each["kind"] for each in training["marks"]] == ["restart"]
     assert training["goodput"]["restarts"] == 1

@@ -26,7 +26,7 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.run_page.reading import content_of
-from aerotrain_airflow.run_page.timeline import Mark, Span, at_steps, lanes_of, marks_of
+from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of, restarts_in
 
 _LOSS = "loss"
 
@@ -134,7 +134,9 @@ class _Training:
         ended = any(each.event is EventType.END for each in events[-3:])
         running = not ended and now - last_seen < GONE_AFTER
         goodput = goodput_of(events) if events else None
-        marks = at_steps(marks_of(events), [(each.at, each.step) for each in self.curves.points])
+        marks = at_steps(
+            marks_of(events, statuses), [(each.at, each.step) for each in self.curves.points]
+        )
         lanes = lanes_of(statuses, events, now, ended=ended)
         return {
             **self.curve_data(),
@@ -151,7 +153,7 @@ class _Training:
                 if statuses[name].processes
             ],
             # The launcher's log, which has all restarts, is in the store only at the end.
-            "goodput": {**goodput.to_dict(), "restarts": _restarts(marks)} if goodput else None,
+            "goodput": {**goodput.to_dict(), "restarts": restarts_in(marks)} if goodput else None,
         }
 
     def curve_data(self) -> dict[str, Any]:
@@ -196,11 +198,6 @@ class _Training:
             return content_of(self._run, found) if found else b""
         except MissingError:
             return b""
-
-
-def _restarts(marks: Iterable[Mark]) -> int:
-    """How often replicas were restarted; those of the same time are one restart."""
-    return len({each.at for each in marks if each.kind == "restart"})
 
 
 def _span(span: Span) -> dict[str, Any]:

@@ -3,15 +3,19 @@
 All times are of ``time.time()``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replica_status import GONE_AFTER, ProcessStatus, ReplicaStatus
 
 #: The most marks of checkpoints, evenly chosen, and of all other events, the newest.
 _MOST_CHECKPOINTS, _MOST_OTHERS = 200, 400
+
+#: Seconds within which replicas start that are restarted together.
+_TOGETHER = 15.0
 
 
 class SpanState(StrEnum):
@@ -94,24 +98,33 @@ def _why(failures: Iterable[Event], begin: float, end: float) -> str:
     return reasons[-1] if reasons else ""
 
 
-def marks_of(events: Sequence[Event]) -> list[Mark]:
-    """What happened in a training, in the order of time."""
-    has_restarts = any(each.event is EventType.RESTART for each in events)
-    checkpoints: list[Mark] = []
-    others: list[Mark] = []
-    started = False
-    for each in events:
-        mark = _mark(each)
-        if each.event is EventType.START and each.replica == "chief":
-            # Until the launcher's events are in the log, the chief's own starts show its restarts.
-            if started and not has_restarts:
-                others.append(Mark(each.at, None, "restart", "the chief has started again"))
-            started = True
-        elif mark is not None:
-            (checkpoints if mark.kind == "checkpoint" else others).append(mark)
+def marks_of(events: Sequence[Event], statuses: Mapping[str, ReplicaStatus]) -> list[Mark]:
+    """What happened in a training, in the order of time, by its events and its replicas."""
+    marks = [mark for each in events if (mark := _mark(each)) is not None]
+    checkpoints = [each for each in marks if each.kind == "checkpoint"]
+    others = [each for each in marks if each.kind != "checkpoint"]
+    others = sorted([*others, *_unrecorded_restarts(statuses, events)], key=lambda mark: mark.at)
     every = -(-len(checkpoints) // _MOST_CHECKPOINTS) or 1
     kept = [*checkpoints[::-1][::every], *others[-_MOST_OTHERS:]]
     return sorted(kept, key=lambda mark: mark.at)
+
+
+def _unrecorded_restarts(
+    statuses: Mapping[str, ReplicaStatus], events: Iterable[Event]
+) -> Iterator[Mark]:
+    """The restarts that only replicas report: the launcher's events are in the log at the end."""
+    recorded = [(each.replica, each.at) for each in events if each.event is EventType.RESTART]
+    for name, status in statuses.items():
+        for earlier, later in pairwise(status.processes):
+            if not any(name == who and earlier.began < at <= later.began for who, at in recorded):
+                yield Mark(later.began, None, "restart", f"{name} has started again")
+
+
+def restarts_in(marks: Iterable[Mark]) -> int:
+    """How often replicas were restarted; those that restart together are one restart."""
+    times = sorted(each.at for each in marks if each.kind == "restart")
+    apart = sum(later - earlier > _TOGETHER for earlier, later in pairwise(times))
+    return apart + bool(times)
 
 
 def _mark(event: Event) -> Mark | None:
@@ -135,16 +148,17 @@ def _mark(event: Event) -> Mark | None:
 
 
 def at_steps(marks: Iterable[Mark], points: Sequence[tuple[float, int]]) -> list[Mark]:
-    """The marks, those without a step at the one of the last point before them.
+    """The marks, those without a step at the one of the last point or mark before them.
 
     ``points`` are times and steps, in the order of time.
     """
-    found, position = [], 0
+    found, position, step = [], 0, 0
     for mark in marks:
         while position < len(points) and points[position][0] <= mark.at:
+            step = points[position][1]
             position += 1
-        before = points[position - 1][1] if position else 0
-        found.append(mark if mark.step is not None else replace(mark, step=before))
+        step = step if mark.step is None else mark.step
+        found.append(replace(mark, step=step))
     return found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.contract.preparing import PlanArguments
+from aerotrain.contract.strategy import STRATEGIES
 from aerotrain.data.prepare.layout import Plan
 from aerotrain.data.prepare.plan import make_plan
 from aerotrain.reproduction.origin import Origin
@@ -109,7 +110,15 @@ def _of_options(origin: Origin) -> Iterator[str]:
             "an earlier version of aerotrain trained it, which recorded no options beyond hparams: "
             "others are taken to be the defaults"
         )
-    if not origin.arguments.get("deterministic"):
+    deterministic = bool(origin.arguments.get("deterministic"))
+    yield from why_different(origin.trained.strategy, deterministic=deterministic)
+
+
+def why_different(strategy: str, *, deterministic: bool) -> Iterator[str]:
+    """Why another training of the same gives other weights, if it does."""
+    if STRATEGIES[strategy].ps:
+        yield f"under {strategy} workers do not wait for each other: another training differs"
+    elif not deterministic:
         yield (
             "the option deterministic was not set, so that another training of the same may differ "
             "in the last bits"
