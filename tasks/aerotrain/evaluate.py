@@ -94,6 +94,16 @@ def run(replica: Replica) -> dict[str, Any]:
     store.put(CARD_DATA, json_text(whole).encode())
     store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
     store.put(METRICS, json_text(document).encode())
+    _print(outcome, warnings)
+    if failures and arguments.on_fail == "skip":
+        return {**outcome.metrics, SKIPPED: "; ".join(failures)}
+    if failures:
+        raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
+    return dict(outcome.metrics)
+
+
+def _print(outcome: Outcome, warnings: Sequence[str]) -> None:
+    """Write the metrics into the log, and what was not judged."""
     for each in warnings:
         print(f"warning: {each}", flush=True)
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
@@ -101,11 +111,6 @@ def run(replica: Replica) -> dict[str, Any]:
         if verdict.verdict == TOO_FEW:
             few = f"{verdict.slice} has too few records, {verdict.records:,}"
             print(f"{verdict.rule}: {few}", flush=True)
-    if failures and arguments.on_fail == "skip":
-        return {**outcome.metrics, SKIPPED: "; ".join(failures)}
-    if failures:
-        raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
-    return dict(outcome.metrics)
 
 
 def trained_model_of(version: str) -> str:
