@@ -263,7 +263,9 @@ def _files(
             yield _file("Statistics of the data", task, f"{files}/{page}")
         folder = f"{store.url}/{_folder(run_id)}/{task}/tensorboard"
         command = f"tensorboard --load_fast=false --logdir {quote(folder)}"
-        yield {"title": "TensorBoard", "task": task, "command": command}
+        # With TensorFlow, TensorBoard reads by its file systems, of which none is S3's.
+        needs = ", installed with boto3 and without TensorFlow" if folder.startswith("s3") else ""
+        yield {"title": f"TensorBoard{needs}", "task": task, "command": command}
         if RUN_LOG in found[task].files:
             yield _file("Event log", task, f"{files}/{_folder(run_id)}/{task}/{RUN_LOG}")
     yield _file("Output", "", f"{files}/{_folder(run_id)}/")
