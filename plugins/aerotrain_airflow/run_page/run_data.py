@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from shlex import quote
 from typing import Any
 
@@ -42,7 +43,7 @@ def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, An
     """
     run = store.child(_folder(run_id))
     found = _by_task(run.list())
-    trainings = [_Training(run, task, objects) for task, objects in found.items() if objects.trains]
+    trainings = _trainings(run, found)
     return {
         "version": 1,
         "dag_id": dag_id,
@@ -56,8 +57,7 @@ def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, An
 def curve_data(store: Store, run_id: str) -> dict[str, Any]:
     """The curves of a run, for comparison with those of another."""
     run = store.child(_folder(run_id))
-    found = _by_task(run.list())
-    trainings = [_Training(run, task, objects) for task, objects in found.items() if objects.trains]
+    trainings = _trainings(run, _by_task(run.list()))
     return {"run_id": run_id, "trainings": [each.curve_data() for each in trainings]}
 
 
@@ -69,13 +69,10 @@ def trend_data(store: Store, run_id: str, at: float) -> list[dict[str, Any]]:
     for objects in found.values():
         if (evaluated := objects.files.get(METRICS)) is not None:
             metrics |= json.loads(content_of(run, evaluated)).get("metrics", {})
-    rows = []
-    for task, objects in found.items():
-        if objects.trains:
-            goodput = _Training(run, task, objects).goodput()
-            row = {"run_id": run_id, "at": at, "task": task, "metrics": _finite(metrics)}
-            rows.append({**row, **_short(goodput)})
-    return rows
+    common = {"run_id": run_id, "at": at, "metrics": _finite(metrics)}
+    return [
+        {**common, "task": each.task, **_short(each.goodput())} for each in _trainings(run, found)
+    ]
 
 
 def _folder(run_id: str) -> str:
@@ -126,7 +123,11 @@ class _Training:
         self._run = run
         self._objects = objects
         self.task = task
-        self.curves = Curves.from_bytes(self._content(curves.KEY))
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The curves, which the trend of many runs does not read."""
+        return Curves.from_bytes(self._content(curves.KEY))
 
     def data(self, now: float) -> dict[str, Any]:
         events, statuses = self._events(), dict(self._statuses())
@@ -198,6 +199,10 @@ class _Training:
             return content_of(self._run, found) if found else b""
         except MissingError:
             return b""
+
+
+def _trainings(run: Store, found: Mapping[str, _TaskObjects]) -> list[_Training]:
+    return [_Training(run, task, objects) for task, objects in found.items() if objects.trains]
 
 
 def _span(span: Span) -> dict[str, Any]:
