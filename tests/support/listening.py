@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -18,21 +18,23 @@ class Address(NamedTuple):
 
 
 def listening(processes: Iterable[psutil.Process]) -> list[Address]:
-    """The addresses on which processes and their descendants listen by TCP."""
+    """The addresses on which processes and their descendants listen by TCP.
+
+    Any of them, such as a worker of PostgreSQL, may end at any time.
+    """
+    pids = {member.pid for process in processes for member in (process, *_descendants(process))}
     found = {
         Address(each.laddr.ip, each.laddr.port)
-        for process in processes
-        for member in (process, *process.children(recursive=True))
-        for each in _connections(member)
-        if each.status == psutil.CONN_LISTEN
+        for each in psutil.net_connections("tcp")
+        if each.pid in pids and each.status == psutil.CONN_LISTEN
     }
     return sorted(found)
 
 
-def _connections(process: psutil.Process) -> list[Any]:
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
     try:
-        return process.net_connections("tcp")
-    except psutil.NoSuchProcess:  # a descendant, such as a worker of PostgreSQL, may just end
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
         return []
 
 
