@@ -17,6 +17,7 @@ from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import TrainState, UserCallbacks
 from aerotrain.training.hooks.report import Report
+from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.step_runner import StepsRun
 from aerotrain.training.strategies import ENGINES
@@ -167,7 +168,7 @@ def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records
     short_epochs, capsys
 ):
     clock = Clock()
-    hook = Report(short_epochs, lambda: None, clock)
+    hook = Report(short_epochs, StepTimes(short_epochs), clock)
     state = begin(short_epochs, hook)
     for step in range(1, 4):
         state.advance(step, StepsRun(1, short_epochs.step.metrics.zero))
@@ -186,7 +187,7 @@ def test_a_batch_size_above_the_records_is_said_once_and_the_pace_counts_records
 
 
 def test_a_batch_size_of_the_records_is_not_warned_of(context, capsys):
-    begin(context, Report(context, lambda: None, Clock()))
+    begin(context, Report(context, StepTimes(context), Clock()))
     assert "batch_size" not in capsys.readouterr().out
 
 
@@ -203,7 +204,9 @@ def epochs_printed(context, hook, count, clock, seconds, *, best=()):
 
 def test_each_epoch_of_a_short_training_has_a_line(short_epochs, capsys):
     clock = Clock()
-    epochs_printed(short_epochs, Report(short_epochs, lambda: None, clock), 1000, clock, 0.001)
+    epochs_printed(
+        short_epochs, Report(short_epochs, StepTimes(short_epochs), clock), 1000, clock, 0.001
+    )
     assert lines_of_epochs(capsys.readouterr().out) == list(range(1, 1001))
 
 
@@ -211,7 +214,7 @@ def test_many_short_epochs_have_a_line_each_second_and_the_best_and_last_have_on
     short_epochs, capsys
 ):
     clock = Clock()
-    hook = Report(short_epochs, lambda: None, clock)
+    hook = Report(short_epochs, StepTimes(short_epochs), clock)
     epochs_printed(short_epochs, hook, 5000, clock, 1 / 512, best={1100})
     said = capsys.readouterr().out
     assert said.count("from here on, the log has at most one epoch each second") == 1

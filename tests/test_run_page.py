@@ -2,15 +2,23 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
 from aerotrain.contract.curves import Curves, Point
 from aerotrain.contract.event_log import Event, EventType
-from aerotrain.contract.replica_status import GONE_AFTER, ProcessStatus, ReplicaStatus, key_of
+from aerotrain.contract.replica_status import (
+    GONE_AFTER,
+    ProcessStatus,
+    ReplicaStatus,
+    StepTime,
+    key_of,
+)
 from aerotrain.store import StoreUnavailable, open_store
 from aerotrain_airflow.run_page.reading import Answers
 from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
+from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.store_files import file_of, list_page
 from aerotrain_airflow.run_page.timeline import at_steps, lanes_of, marks_of, restarts_in, spans_of
 
@@ -152,6 +160,52 @@ def test_the_page_has_the_curves_lanes_and_files_of_a_run(store):
     json.dumps(data, allow_nan=False)
 
 
+def step_time(seconds, communication, waiting=0.001):
+    return StepTime(seconds=seconds, input=waiting, communication=communication)
+
+
+def test_of_replicas_that_wait_for_each_other_the_one_that_waits_least_is_the_slowest(store):
+    """All of their steps take equally long."""
+    for name, communication in (("chief", 0.06), ("worker-9", 0.065), ("worker-10", 0.01)):
+        reported = replace(process(890, 900, NOW), step_times={name: step_time(0.1, communication)})
+        store.put(f"runs/one/train/{key_of(name)}", ReplicaStatus((reported,)).to_json())
+    [training] = run_data(store, "flats", "one", NOW)["trainings"]
+    assert [each["replica"] for each in training["step_times"]] == [
+        "chief",
+        "worker-9",
+        "worker-10",
+    ]
+    assert training["step_times"][0]["communication"] == 0.06
+    slow = training["slowest"]
+    assert (slow["replica"], slow["seconds"]) == ("worker-10", pytest.approx(0.09))
+    assert slow["times"] == pytest.approx(0.09 / 0.0375)
+
+
+def test_of_workers_of_a_coordinator_the_one_with_the_longest_steps_is_the_slowest():
+    reported = {"worker-0": step_time(0.1, 0.01), "worker-1": step_time(0.3, 0.01)}
+    chief = ReplicaStatus((replace(process(890, 900, NOW), step_times=reported),))
+    earlier = {"worker-0": step_time(9.0, 0.01)}
+    of_before = ReplicaStatus((replace(process(890, 900, NOW - 60), step_times=earlier),))
+    times = step_times({"chief": chief, "worker-0": of_before})
+    assert times == reported
+    found = slowest(times)
+    assert found is not None
+    assert found.replica == "worker-1"
+
+
+@pytest.mark.parametrize("times", [{}, {"chief": 0.1}, {"chief": 0.1, "worker-0": 0.105}])
+def test_no_replica_is_slow_alone_or_if_it_is_about_as_fast_as_the_others(times):
+    assert slowest({name: step_time(each, None) for name, each in times.items()}) is None
+
+
+def test_runs_are_compared_by_the_options_that_were_chosen(store):
+    curves = Curves(300, "", options={"strategy": "mirrored", "hparams.units": 64})
+    store.put("runs/two/train/progress.jsonl", curves.to_bytes())
+    [two], [one] = (curve_data(store, run)["trainings"] for run in ("two", "one"))
+    assert two["options"] == {"strategy": "mirrored", "hparams.units": 64}
+    assert one["options"] == {}, "as an earlier version wrote it"
+
+
 def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
     again = ReplicaStatus((process(890, 900, 940), process(950, 960, NOW)))
     store.put(f"runs/one/train/{key_of('chief')}", again.to_json())
@@ -213,7 +267,7 @@ def test_a_run_that_has_written_nothing_has_no_training(store):
 
 def test_runs_are_compared_by_curves_goodput_and_metrics(store):
     [training] = curve_data(store, "one")["trainings"]
-    assert set(training) == {"task", "curves", "epochs", "evaluations"}
+    assert set(training) == {"task", "options", "curves", "epochs", "evaluations"}
     [row] = trend_data(store, "one", 890.0)
     assert (row["task"], row["metrics"]) == ("train", {"accuracy": 0.9})
     assert 0 < row["goodput"] <= 1

@@ -12,8 +12,10 @@ import pytest
 
 from aerotrain.contract.event_log import EventType
 from aerotrain.contract.job import Job
+from aerotrain.contract.replica_status import ReplicaStatus, key_of
 from aerotrain.contract.replicas import ReplicaSpec, Role
 from aerotrain.contract.status import Progress, State
+from aerotrain.store import open_store
 from aerotrain.training.model_manifest import ModelManifest
 from support.listening import listening, open_to_network
 from support.live_sets import Live, end_fork_server
@@ -170,3 +172,11 @@ def test_a_training_resumes_and_succeeds_whichever_of_its_processes_is_killed(
     trained = ModelManifest.load(f"{digits.store}/runs/{run_of(strategy)}/train/model.json")
     assert trained.step >= steps_of(harmed.live.lines)[-1]
     assert trained.step % 40 == 0, "it ends with an epoch"
+    train = open_store(f"{digits.store}/runs/{run_of(strategy)}/train")
+    times = ReplicaStatus.from_json(train.get(key_of("chief"))).processes[-1].step_times
+    workers = {"worker-0", "worker-1"} if strategy == "parameter_server" else {"chief"}
+    assert times.keys() == workers
+    for each in times.values():
+        known = each.communication is not None
+        assert known == (strategy != "one_device")
+        assert 0 <= each.input + (each.communication or 0.0) < each.seconds

@@ -52,11 +52,16 @@ def page(dag_id: str, run_id: str) -> FileResponse:
 
 
 @_guarded.get("/data/{dag_id}/{run_id:path}")
-def data(dag_id: str, run_id: str) -> JSONResponse:
-    """What the page shows of a run."""
+def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
+    """What the page shows of a run, with its state in Airflow."""
+    asked = select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    state = session.scalar(asked)
+    if state is None:
+        raise HTTPException(404, f"{dag_id} has no run {run_id}")
     return _answer(
         ("run", dag_id, run_id),
         lambda: run_data(_store(dag_id), dag_id, run_id, time.time()),
+        state=state,
     )
 
 
@@ -116,8 +121,10 @@ def file(dag_id: str, key: str) -> Response:
     return Response(found.content, media_type=found.kind, headers=HEADERS)
 
 
-def _answer(key: tuple[str, ...], read: Any) -> JSONResponse:
+def _answer(key: tuple[str, ...], read: Any, **more: Any) -> JSONResponse:
     """The answer to a request for data. Where the store is slow, it is the last one, with a note.
+
+    ``more`` is added to it.
 
     Raises:
         HTTPException: there is no last one.
@@ -132,7 +139,7 @@ def _answer(key: tuple[str, ...], read: Any) -> JSONResponse:
     if answer.error:
         age = time.time() - answer.at
         notes = [f"the store failed, and what is shown is {age:.0f} s old: {answer.error}"]
-    return JSONResponse({**answer.value, "notes": notes})
+    return JSONResponse({**answer.value, **more, "notes": notes})
 
 
 def _store(dag_id: str) -> Store:

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from shlex import quote
 from typing import Any
@@ -27,6 +27,7 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.run_page.reading import content_of
+from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of, restarts_in
 
 _LOSS = "loss"
@@ -139,6 +140,8 @@ class _Training:
             marks_of(events, statuses), [(each.at, each.step) for each in self.curves.points]
         )
         lanes = lanes_of(statuses, events, now, ended=ended)
+        times = step_times(statuses)
+        slow = slowest(times)
         return {
             **self.curve_data(),
             "steps": self.curves.steps or None,
@@ -153,6 +156,10 @@ class _Training:
                 for name in lanes
                 if statuses[name].processes
             ],
+            "step_times": [
+                {"replica": name, **asdict(times[name])} for name in lanes if name in times
+            ],
+            "slowest": asdict(slow) if slow else None,
             # The launcher's log, which has all restarts, is in the store only at the end.
             "goodput": {**goodput.to_dict(), "restarts": restarts_in(marks)} if goodput else None,
         }
@@ -160,6 +167,7 @@ class _Training:
     def curve_data(self) -> dict[str, Any]:
         return {
             "task": self.task,
+            "options": self.curves.options,
             "curves": _columns(self.curves.during.points),
             "epochs": _columns(self.curves.of_epochs.points),
             "evaluations": _columns([*self._evaluations()]),

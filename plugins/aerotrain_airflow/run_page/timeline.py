@@ -12,7 +12,7 @@ from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replica_status import GONE_AFTER, ProcessStatus, ReplicaStatus
 
 #: The most marks of checkpoints, evenly chosen, and of all other events, the newest.
-_MOST_CHECKPOINTS, _MOST_OTHERS = 200, 400
+_MOST_CHECKPOINTS, _MOST_OTHERS = 40, 400
 
 #: Seconds within which replicas start that are restarted together.
 _TOGETHER = 15.0

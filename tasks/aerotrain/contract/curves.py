@@ -1,7 +1,8 @@
 """The curves of a training: its loss, rates and metrics, in a limited number of points.
 
 The chief writes them as JSON lines while it trains, so that they can be read without TensorFlow.
-The first line has the number of steps and the URL of the data set, each other one is a point. When
+The first line has the number of steps, the URL of the data set and the options, each other one is a
+point. When
 there are too many points, pairs of them are merged: a point has the last values, and the least and
 greatest of all that it stands for, so no extreme is lost.
 """
@@ -107,12 +108,20 @@ def _merged(pair: list[Point]) -> Point:
 class Curves:
     """The curves of a training of ``steps`` steps: one during its epochs, one of whole epochs.
 
-    ``data`` is the URL of its data set.
+    ``data`` is the URL of its data set, and ``options`` by name are what was chosen for it.
     """
 
-    def __init__(self, steps: int, data: str, points: Iterable[Point] = ()) -> None:
+    def __init__(
+        self,
+        steps: int,
+        data: str,
+        points: Iterable[Point] = (),
+        *,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.steps = steps
         self.data = data
+        self.options = options or {}
         found = list(points)
         self.during = Curve(each for each in found if each.epoch is None)
         self.of_epochs = Curve(each for each in found if each.epoch is not None)
@@ -128,8 +137,8 @@ class Curves:
 
     def to_bytes(self) -> bytes:
         """As JSON lines."""
-        head = json.dumps({"version": 1, "steps": self.steps, "data": self.data})
-        return "\n".join([head, *(each.to_json() for each in self.points), ""]).encode()
+        head = {"version": 1, "steps": self.steps, "data": self.data, "options": self.options}
+        return "\n".join([json.dumps(head), *(each.to_json() for each in self.points), ""]).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -144,4 +153,4 @@ class Curves:
                 points.append(Point(**{"metrics": {}, **known}))
             except (ValueError, TypeError):
                 continue
-        return cls(head.get("steps", 0), head.get("data", ""), points)
+        return cls(head.get("steps", 0), head.get("data", ""), points, options=head.get("options"))

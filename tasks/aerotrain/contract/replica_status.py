@@ -4,9 +4,9 @@ Any backend's replicas do, so a page about a run needs no access to processes or
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
 
 #: The folder under the prefix of a training, with one object for each replica.
 FOLDER = "replicas"
@@ -20,11 +20,26 @@ _MOST = 50
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """The mean time of the last steps of a replica, in seconds.
+
+    ``input`` of it is the wait for batches. ``communication`` is what is neither that nor
+    computing: the exchange of weights and gradients, and the wait for slower replicas. It is None
+    where it is not known, or where nothing is exchanged.
+    """
+
+    seconds: float
+    input: float
+    communication: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProcessStatus:
     """One process of a replica, which began at a time of ``time.time()`` on ``host``.
 
     ``ready`` is since when it trains or serves, and ``seen`` the time of its last report. Memory is
-    in bytes: now, at most so far, and the limit of its container if it has one.
+    in bytes: now, at most so far, and the limit of its container if it has one. ``step_times`` has
+    those of the replicas, by name, whose steps this process runs or schedules.
     """
 
     began: float
@@ -34,6 +49,20 @@ class ProcessStatus:
     memory: int = 0
     peak: int = 0
     limit: int | None = None
+    step_times: Mapping[str, StepTime] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Read from JSON; fields of a later version are ignored."""
+        times = {
+            name: StepTime(**_known(StepTime, each))
+            for name, each in values.get("step_times", {}).items()
+        }
+        return cls(**{**_known(cls, values), "step_times": times})
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {each.name: values[each.name] for each in fields(kind) if each.name in values}
 
 
 def key_of(replica: str) -> str:
@@ -58,19 +87,12 @@ class ReplicaStatus:
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Read a status; fields of a later version are ignored.
+        """Read a status.
 
         Raises:
             ValueError: the content is no status.
         """
-        known = {each.name for each in fields(ProcessStatus)}
         try:
-            found: Iterable[dict[str, object]] = json.loads(content)["processes"]
-            return cls(
-                tuple(
-                    ProcessStatus(**{key: each[key] for key in known & set(each)})  # type: ignore[arg-type]
-                    for each in found
-                )
-            )
+            return cls(tuple(map(ProcessStatus.of, json.loads(content)["processes"])))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no status of a replica: {error}") from error

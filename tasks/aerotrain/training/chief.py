@@ -18,6 +18,7 @@ from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.checkpointing import Checkpointing
 from aerotrain.training.hooks.hooks import FiniteValues, Hook, Ready, UserCallbacks
 from aerotrain.training.hooks.report import Report
+from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
 from aerotrain.training.input.service import Service
 from aerotrain.training.input.shards import TRAIN_SPLIT
@@ -26,7 +27,6 @@ from aerotrain.training.model.checks import check_job, check_validation
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest, packages
 from aerotrain.training.starting_point import begin, started_from
-from aerotrain.training.step_runner import StepRunner
 from aerotrain.training.strategies import ENGINES, Engine, create_model
 from aerotrain.user_code import code_identity
 
@@ -101,7 +101,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     )
     watchdog = context.services.watchdog(context.replica, context.pipeline.is_short)
     executions = loop.Executions(context, step_runner, watchdog)
-    hooks = _hooks(context, step_runner)
+    hooks = _hooks(context)
     saving = Checkpointing(
         context,
         checkpoints,
@@ -145,16 +145,17 @@ def _restore(context: TrainingContext, checkpoints: Checkpoints) -> SavedState:
     return restored
 
 
-def _hooks(context: TrainingContext, step_runner: StepRunner) -> list[Hook]:
+def _hooks(context: TrainingContext) -> list[Hook]:
     """The hooks of this replica but for checkpointing, in the order in which they are called."""
     callbacks = UserCallbacks(context)
     code = context.pipeline.code
     code.reads.check(code.name, context.arguments.hparams)
-    hooks: list[Hook] = [FiniteValues(context), Ready(context)]
+    step_times = StepTimes(context)
+    hooks: list[Hook] = [FiniteValues(context), Ready(context), step_times]
     if callbacks.validates:
         check_validation(context.replica.job.strategy, has_peers=context.distribution.has_peers)
         if context.is_chief:
             hooks.append(ValidationHook(context))
     if context.is_chief:
-        hooks.append(Report(context, step_runner.seconds_of_compute))
+        hooks.append(Report(context, step_times))
     return [*hooks, callbacks]

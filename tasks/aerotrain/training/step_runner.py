@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from aerotrain.training.distribution import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
+from aerotrain.training.steps.clock import read_after
 from aerotrain.training.steps.layer_state import MovingAverages
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
+from aerotrain.training.steps.step import StepResult
 
 #: Steps that a closure unrolls in each turn of its loop. In every turn a worker and the ps exchange
 #: messages to agree that the loop continues. But each worker must optimize the graph of all of
@@ -25,15 +27,33 @@ _ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True)
+class Spent:
+    """How long a number of steps of one replica took, in seconds.
+
+    ``input`` is the wait for their batches. ``computing`` is None where it includes the exchange
+    with other replicas, or where there is none. ``worker`` is the index of the coordinator's worker
+    that ran them, and None for this process.
+    """
+
+    steps: int
+    seconds: float
+    input: float
+    computing: float | None = None
+    worker: int | None = None
+
+
+@dataclass(frozen=True)
 class StepsRun:
     """The result of a run so far: the number of steps done, and the sums of their metrics.
 
-    ``preempted`` is whether any of the replicas that compute together was preempted.
+    ``preempted`` is whether any of the replicas that compute together was preempted, and ``spent``
+    the time of the last execution.
     """
 
     steps: int
     sums: MetricValues
     preempted: bool = False
+    spent: Spent | None = None
 
 
 def never() -> bool:
@@ -46,7 +66,7 @@ class Step(Protocol):
 
     metrics: MetricState
 
-    def __call__(self, sums: MetricValues, batch: Any, /) -> list[tf.Tensor]: ...
+    def __call__(self, sums: MetricValues, batch: Any, /) -> StepResult: ...
 
 
 class StepRunner(Protocol):
@@ -64,9 +84,6 @@ class StepRunner(Protocol):
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be saved."""
 
-    def seconds_of_compute(self) -> float | None:
-        """The mean time of the last steps without the wait for their input; None if unknown."""
-
 
 class LocalStepRunner:
     """Runs steps in this process, up to ``per_execution`` of them in one execution."""
@@ -80,7 +97,8 @@ class LocalStepRunner:
     ) -> None:
         self._has_peers = distribution.has_peers
         strategy = distribution.strategy
-        if strategy.num_replicas_in_sync > 1:
+        self._exchanges = strategy.num_replicas_in_sync > 1
+        if self._exchanges:
             self._execute = _replicated_execution(strategy, step, self._has_peers)
         else:
             self._execute = _execution(strategy, step)
@@ -96,19 +114,17 @@ class LocalStepRunner:
         while done < steps:
             size = min(self._per_execution, steps - done)
             done += size
+            arguments = (self._batches, np.int64(size), sums)
             if self._has_peers:
-                own = np.float32(is_preempted())
-                sums, total = self._execute(self._batches, np.int64(size), sums, own)
-                yield StepsRun(done, sums, bool(total > 0))
+                sums, times, total = self._execute(*arguments, np.float32(is_preempted()))
+                preempted = bool(total > 0)
             else:
-                sums = self._execute(self._batches, np.int64(size), sums)
-                yield StepsRun(done, sums, is_preempted())
+                sums, times = self._execute(*arguments)
+                preempted = is_preempted()
+            yield StepsRun(done, sums, preempted, _spent(size, times, exchanges=self._exchanges))
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
-
-    def seconds_of_compute(self) -> float | None:
-        return tensorflow2.seconds_between_elements(self._batches)
 
 
 class CoordinatorStepRunner:
@@ -146,9 +162,12 @@ class CoordinatorStepRunner:
         sums = self._zero if sums is None else sums
         done = 0
         for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
-            sums = [sum_ + more for sum_, more in zip(sums, self._fetch(value), strict=True)]
+            added, times = self._fetch(value)
+            sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
             done += size
-            yield StepsRun(done, sums, is_preempted())
+            worker = tensorflow2.worker_of(value)
+            spent = _spent(size, times, exchanges=True, worker=worker)
+            yield StepsRun(done, sums, is_preempted(), spent)
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
         """Schedule closures, two per worker: one that runs, and the next one."""
@@ -177,9 +196,11 @@ class CoordinatorStepRunner:
     def wait_until_idle(self) -> None:
         self._coordinator.join()
 
-    def seconds_of_compute(self) -> float | None:
-        """None: the input is in the workers."""
-        return None
+
+def _spent(steps: int, times: Any, *, exchanges: bool, worker: int | None = None) -> Spent:
+    """The time of ``steps`` steps, from the last result of a function of ``_execution``."""
+    seconds, waiting, computing = (float(each) for each in np.asarray(times))
+    return Spent(steps, seconds, waiting, computing if exchanges and computing else None, worker)
 
 
 def _here(number: Any) -> tf.Tensor:
@@ -207,6 +228,7 @@ def _execution(
 ) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums.
 
+    It also returns three times in seconds, float64: the whole, waiting for batches, and computing.
     The main loop runs ``unrolled`` steps per turn.
     """
 
@@ -214,26 +236,40 @@ def _execution(
     traced = step if unrolled == 1 else tf.function(step, autograph=False)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> MetricValues:
-        def looped(
-            many: int, done: tf.Tensor, sums: MetricValues
-        ) -> tuple[tf.Tensor, MetricValues]:
-            def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
+    def execute(batches: Any, steps: tf.Tensor, sums: MetricValues) -> Any:
+        def looped(many: int, *before: Any) -> Any:
+            def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
                 for _ in range(many):
-                    sums = strategy.run(traced, args=(sums, next(batches)))
-                return done + many, sums
+                    batch, waiting = _next(batches, parts)
+                    sums, computing = strategy.run(traced, args=(sums, batch))
+                    parts += tf.stack([waiting, computing])
+                return done + many, sums, parts
 
             # One at a time: otherwise TensorFlow would start steps before earlier ones have ended.
             return tf.while_loop(
-                lambda done, _: done + many <= steps, body, (done, sums), parallel_iterations=1
+                lambda done, *_: done + many <= steps, body, before, parallel_iterations=1
             )
 
-        done = tf.zeros_like(steps)
+        begun = read_after(steps)
+        state = (tf.zeros_like(steps), sums, tf.zeros([2], tf.float64))
         if unrolled > 1:
-            done, sums = looped(unrolled, done, sums)
-        return looped(1, done, sums)[1]
+            state = looped(unrolled, *state)
+        _, sums, parts = looped(1, *state)
+        return sums, _times(begun, sums, parts)
 
     return execute
+
+
+def _next(batches: Any, before: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """The next batch, and the seconds that it was waited for, once ``before`` was computed."""
+    begun = read_after(before)
+    batch = next(batches)
+    return batch, read_after(batch) - begun
+
+
+def _times(begun: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> tf.Tensor:
+    """The time since ``begun`` until ``sums`` were computed, followed by its two ``parts``."""
+    return tf.concat([[read_after(sums) - begun], parts], axis=0)
 
 
 def _replicated_execution(
@@ -241,7 +277,8 @@ def _replicated_execution(
 ) -> Callable[..., Any]:
     """The same for several replicas: each adds up its own sums, which are reduced at the end.
 
-    With peers, the function takes one more number, and also returns its sum over all replicas.
+    The times are those of this process, and the mean of its replicas. With peers, the function
+    takes one more number, and also returns its sum over all replicas.
     """
 
     averages = MovingAverages(step.metrics.model)
@@ -251,18 +288,25 @@ def _replicated_execution(
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: MetricValues, *own: tf.Tensor) -> Any:
-        def body(done: tf.Tensor, sums: MetricValues) -> tuple[tf.Tensor, MetricValues]:
-            return done + 1, strategy.run(step, args=(sums, next(batches)))
+        def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
+            batch, waiting = _next(batches, parts)
+            sums, computing = strategy.run(step, args=(sums, batch))
+            own = strategy.experimental_local_results(computing)
+            return done + 1, sums, parts + tf.stack([waiting, tf.reduce_mean(tf.stack(own))])
 
+        begun = read_after(steps)
         before = strategy.run(averages.read)
-        begin = (tf.zeros_like(steps), strategy.run(zero))
-        _, added = tf.while_loop(lambda done, _: done < steps, body, begin, parallel_iterations=1)
+        begin = (tf.zeros_like(steps), strategy.run(zero), tf.zeros([2], tf.float64))
+        _, added, parts = tf.while_loop(
+            lambda done, *_: done < steps, body, begin, parallel_iterations=1
+        )
+        times = _times(begun, added, parts)
         strategy.run(averages.join, args=(before,))
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:
-            return sums
+            return sums, times
         number = strategy.run(lambda: tf.identity(own[0]))
-        return sums, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
+        return sums, times, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
 
     return execute

@@ -11,8 +11,11 @@ const AXIS_HEIGHT = 28;
 const FONT = "11px system-ui, sans-serif";
 const DASH = [6, 4];
 
+/** Values between 0 and 1. */
+const SHARES = ["input_wait", "communication"];
+
 /** The text of a value of a chart. */
-export const textOf = (name) => (name === "input_wait" ? percent : number);
+export const textOf = (name) => (SHARES.includes(name) ? percent : number);
 
 /** The options of a chart, {name, lines, logarithmic, plot}, of a page: see Chart. */
 export function optionsOf({ name, lines, logarithmic, plot }, page) {
@@ -34,7 +37,7 @@ export function optionsOf({ name, lines, logarithmic, plot }, page) {
 }
 
 function scaleOf(name, logarithmic) {
-  if (name === "input_wait") return { range: [0, 1] };
+  if (SHARES.includes(name)) return { range: [0, 1] };
   const zero = name === "examples_per_second" ? { soft: 0, mode: 1 } : { mode: 0 };
   const ends = { min: { pad: 0.1, ...zero }, max: { pad: 0.1, mode: 0 } };
   const around = logarithmic

@@ -10,6 +10,9 @@ export const SLOTS = Array.from({ length: 10 }, (_, index) => index);
 /** The letter of a run, by its slot. */
 export const letterOf = (slot) => String.fromCharCode(65 + slot);
 
+/** The chosen runs and their places, for as long as the tab is open. */
+const KEY = `compared with ${names.dag}/${names.run}`;
+
 export class Compare {
   /** `changed` is called after the chosen runs have changed. */
   constructor(changed) {
@@ -29,11 +32,15 @@ export class Compare {
     );
   }
 
-  /** Offer the runs of the trend that have trained the same task. */
+  /** Offer the runs of the trend that have trained the same task, and show those chosen before the
+      page was loaded again. */
   offer(trend, task) {
+    const first = this.runs === undefined;
     this.runs = trend.filter((run) => run.task === task && run.run_id !== names.run).reverse();
     byId("compare").hidden = this.runs.length === 0;
+    if (first) this.slots = new Map(JSON.parse(sessionStorage.getItem(KEY) ?? "[]"));
     this.showList();
+    if (first && this.slots.size) this.showCurves();
   }
 
   showList() {
@@ -104,7 +111,12 @@ export class Compare {
         SLOTS.find((slot) => ![...this.slots.values()].includes(slot)),
       );
     else this.forget(run);
+    sessionStorage.setItem(KEY, JSON.stringify([...this.slots]));
     this.showList();
+    await this.showCurves();
+  }
+
+  async showCurves() {
     this.showChosen();
     await this.fetch();
     this.changed();
@@ -128,22 +140,20 @@ export class Compare {
     }
   }
 
-  /** The chosen runs that have curves of a task: [{slot, curves, epochs, evaluations}]. */
+  /** The chosen runs that have curves of a task: [{slot, options, curves, epochs, evaluations}]. */
   chosen(task) {
     const found = [...this.slots].map(([run, slot]) => {
       const training = this.curves.get(run)?.find((each) => each.task === task);
       if (!training) return null;
-      const { curves, epochs, evaluations } = training;
-      return { slot, curves, epochs, evaluations };
+      const { options, curves, epochs, evaluations } = training;
+      return { slot, options, curves, epochs, evaluations };
     });
     return found.filter(Boolean).sort((a, b) => a.slot - b.slot);
   }
 }
 
-const factsOf = ({ at, metrics }) =>
-  [
-    moment(at),
-    ...Object.entries(metrics)
-      .slice(0, 3)
-      .map(([name, value]) => `${title(name)} ${number(value)}`),
-  ].join(" · ");
+function factsOf({ at, metrics }) {
+  const shown = Object.entries(metrics).slice(0, 3);
+  const values = shown.map(([name, value]) => `${title(name)} ${number(value)}`).join(", ");
+  return values ? `${moment(at)} · evaluated: ${values}` : moment(at);
+}

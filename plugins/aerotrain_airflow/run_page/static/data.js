@@ -26,6 +26,10 @@ export const fetchCurves = (runs) =>
 export const addressOfRun = (other) =>
   new URL(`runs/${dag}/${encodeURIComponent(other)}`, ROOT).href;
 
+/** Whether a run may still change: Airflow runs it, or replicas report that they train. */
+export const isActive = ({ state, trainings }) =>
+  ["queued", "running"].includes(state) || trainings.some(({ running }) => running);
+
 /** The address of a file of the run; null if it is of another site. */
 export function addressOfFile(href) {
   const address = URL.parse(href, ROOT);
@@ -76,7 +80,7 @@ export function follow(show, fail) {
     fetching = false;
     if (data === null) return next(Math.min(LONGEST_SECONDS, RUNNING_SECONDS * 2 ** errors));
     errors = 0;
-    next(data.trainings.some((training) => training.running) ? RUNNING_SECONDS : IDLE_SECONDS);
+    next(isActive(data) ? RUNNING_SECONDS : IDLE_SECONDS);
     return show(data);
   }
   document.addEventListener("visibilitychange", () => next(0));

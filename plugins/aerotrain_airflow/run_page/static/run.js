@@ -2,12 +2,14 @@
 
 import { Compare, SLOTS } from "./compare.js";
 import { Curves } from "./curves.js";
-import { fetchTrend, follow } from "./data.js";
+import { fetchTrend, follow, isActive } from "./data.js";
 import { byId, changes, setText } from "./elements.js";
 import { GoodputOfRun } from "./goodput.js";
 import { Header } from "./header.js";
+import { showOptions } from "./options_table.js";
 import { Replicas } from "./replicas.js";
 import { startOf } from "./series.js";
+import { StepTimes } from "./step_times.js";
 import { followTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { Trend } from "./trend.js";
@@ -22,6 +24,7 @@ const compare = new Compare(() => showCurves());
 const goodput = new GoodputOfRun();
 const trend = new Trend();
 const replicas = new Replicas();
+const stepTimes = new StepTimes();
 const header = new Header(choose);
 
 const curvesChanged = changes();
@@ -46,6 +49,7 @@ function show(received) {
     timeline.show(training, data.now);
   if (goodputChanged([training.task, training.goodput])) goodput.show(training.goodput);
   replicas.show(training.replicas, data.now);
+  stepTimes.show(training.step_times, training.slowest);
   if (runsAreOf !== runningNow()) readRuns();
 }
 
@@ -70,13 +74,17 @@ function showEmpty(training) {
     byId("empty"),
     training
       ? waiting
-      : "This run has no training so far. If one of its tasks trains, it appears here when it starts.",
+      : isActive(data)
+        ? "This run has no training so far. If one of its tasks trains, it appears here when it starts."
+        : "No task of this run has begun a training. The grid in Airflow shows which task was the last.",
   );
 }
 
 function showCurves() {
   const training = chosen();
-  curves.show(training, compare.chosen(training.task));
+  const others = compare.chosen(training.task);
+  curves.show(training, others);
+  showOptions(training, others);
 }
 
 /** Read the runs of the DAG, with this one: when the page opens, and when a training starts or ends. */

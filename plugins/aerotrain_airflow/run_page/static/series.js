@@ -109,7 +109,7 @@ export function chartsOf(axis, training, others) {
 
 /** Loss first, then the metrics, then what describes the progress. */
 function place(name) {
-  const last = ["learning_rate", "examples_per_second", "input_wait"];
+  const last = ["learning_rate", "examples_per_second", "input_wait", "communication"];
   return name === "loss" ? -1 : last.indexOf(name) + 1;
 }
 

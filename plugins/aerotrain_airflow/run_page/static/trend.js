@@ -11,7 +11,7 @@ export class Trend {
     this.heading = make("h3");
     this.columns = make("ol", { class: "columns" });
     this.metric = make("select", { onchange: () => this.draw() });
-    this.choice = make("label", { class: "controls" }, "Metric of the runs", this.metric);
+    this.choice = make("label", { class: "controls" }, "Metric of the evaluation", this.metric);
     this.dots = make("ol", { class: "columns dots", "aria-hidden": true });
     this.bounds = make("p", { class: "hint" });
     byId("trend").append(this.heading, this.columns, this.choice, this.dots, this.bounds);
@@ -95,7 +95,7 @@ export class Trend {
     if (!run) return null;
     const parts = run.goodput === null ? ["goodput unknown"] : partsOf(run).map(lineOf);
     const metrics = Object.entries(run.metrics).map(
-      ([name, value]) => `${title(name)} ${number(value)}`,
+      ([name, value]) => `evaluated: ${title(name)} ${number(value)}`,
     );
     return [run.run_id, `${moment(run.at)}, ${duration(run.wall_seconds)}`, ...parts, ...metrics];
   }

@@ -63,4 +63,7 @@ export const moment = (at) => MOMENT.format(at * 1000);
 /** A name of the data as a title: "learning_rate" is "learning rate". */
 export const title = (name) => TITLES.get(name) ?? name.replaceAll("_", " ");
 
-const TITLES = new Map([["input_wait", "share of time waiting for input"]]);
+const TITLES = new Map([
+  ["input_wait", "share of time waiting for input"],
+  ["communication", "share of time in communication"],
+]);

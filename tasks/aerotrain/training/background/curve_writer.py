@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from aerotrain.contract.curves import KEY, Curves, Point
 from aerotrain.store import MissingError, Store
@@ -17,8 +18,7 @@ _EVERY = 5.0
 class CurveWriter:
     """Adds points to the curves of earlier processes of the same training.
 
-    ``put`` writes the object. ``steps`` is the number of steps of the whole training, and ``data``
-    the URL of its data set.
+    ``put`` writes the object. The rest is as for ``Curves``.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class CurveWriter:
         *,
         steps: int,
         data: str,
+        options: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -37,7 +38,7 @@ class CurveWriter:
         self._put_object = put
         self._now = now
         self._lock = threading.Lock()
-        self._curves = Curves(steps, data)
+        self._curves = Curves(steps, data, options=options)
         self._has_earlier = False
         self._point, self._upload = Interval(_EVERY, clock), Interval(_EVERY, clock)
 
@@ -67,7 +68,7 @@ class CurveWriter:
                 earlier = Curves.from_bytes(self._store.get(KEY)).points
             with self._lock:
                 own, self._has_earlier = self._curves, True
-                self._curves = Curves(own.steps, own.data, earlier)
+                self._curves = Curves(own.steps, own.data, earlier, options=own.options)
                 for each in own.points:
                     self._curves.add(each)
         with self._lock:

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from aerotrain.contract.replica_status import (
     REPORTED_EVERY,
     ProcessStatus,
     ReplicaStatus,
+    StepTime,
     key_of,
 )
 from aerotrain.replica import Replica, began
@@ -35,6 +36,8 @@ class StatusWriter:
     """Reports on one replica from a thread of its own; a report that fails is made again later."""
 
     def __init__(self, store: Store, name: str) -> None:
+        #: Times of steps by replica, for the next report.
+        self.step_times: Mapping[str, StepTime] = {}
         self._store = store
         self._key = key_of(name)
         self._earlier: ReplicaStatus | None = None
@@ -80,7 +83,12 @@ class StatusWriter:
                 self._earlier = ReplicaStatus.from_json(self._store.get(self._key))
         now, peak = _memory()
         process = replace(
-            self._process, seen=time.time(), memory=now, peak=peak, limit=_memory_limit()
+            self._process,
+            seen=time.time(),
+            memory=now,
+            peak=peak,
+            limit=_memory_limit(),
+            step_times=self.step_times,
         )
         self._store.put(self._key, self._earlier.followed_by(process).to_json())
 

@@ -11,7 +11,7 @@ from aerotrain.training.context import TrainingContext
 from aerotrain.training.input.order import Schedule
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.callbacks import Callbacks
-from aerotrain.training.step_runner import StepsRun
+from aerotrain.training.step_runner import Spent, StepsRun
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep
 
@@ -24,8 +24,9 @@ class TrainState:
     step: int
     epoch: int
     epoch_step: int
-    #: Steps of the last execution.
+    #: Steps of the last execution, and its time.
     executed: int = 0
+    spent: Spent | None = None
     #: The metric state of the epoch so far, None between two epochs.
     sums: MetricValues | None = None
     #: The metrics of the last finished epoch, by name.
@@ -52,6 +53,7 @@ class TrainState:
         self.executed = step - self.step
         self.step, self.epoch_step = step, self.epoch_step + self.executed
         self.sums, self.is_best, self.preempted = ran.sums, False, ran.preempted
+        self.spent = ran.spent
 
     def results(self, metrics: MetricState) -> dict[str, float]:
         """The metrics of the epoch so far, by name."""

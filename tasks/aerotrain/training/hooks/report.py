@@ -4,17 +4,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from aerotrain.contract.errors import counted
+from aerotrain.contract.job import Job
 from aerotrain.contract.status import Progress
+from aerotrain.contract.training import TrainArguments
 from aerotrain.training.background.curve_writer import CurveWriter
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.checkpoints.interval import GrowingInterval, Interval
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
+from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.input.shards import TRAIN_SPLIT
 
 _FOLDER = "tensorboard"
@@ -50,17 +55,17 @@ class Report(Hook):
     compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each epoch has a
     line, but after a thousand only one each second, the best, whose weights are saved, and the
     last. The curves of TensorBoard have a point for each second, and for each epoch.
-    ``seconds_of_compute`` is the step runner's.
+    They contain the shares of ``step_times``.
     """
 
     def __init__(
         self,
         context: TrainingContext,
-        seconds_of_compute: Callable[[], float | None],
+        step_times: StepTimes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
-        self._seconds_of_compute = seconds_of_compute
+        self._step_times = step_times
         self._clock = clock
         self._events = EventFiles(context.replica.scratch / _FOLDER)
         services = context.services
@@ -70,6 +75,7 @@ class Report(Hook):
             services.lease.put,
             steps=context.schedule.steps,
             data=context.arguments.data,
+            options=options_of(context.replica.job, context.arguments),
         )
 
     def on_start(self, state: TrainState, restored: SavedState) -> None:
@@ -93,11 +99,9 @@ class Report(Hook):
         pace = self._pace.at(self._clock(), schedule.records_after(state.step))
         if self._line.due() or is_first_or_last:
             print(self._progress(state.step, loss, pace), flush=True)
-        values = {"loss": loss}
+        values = {"loss": loss, **self._step_times.shares()}
         if pace is not None:
             values["examples_per_second"] = pace
-            if (compute := self._seconds_of_compute()) is not None:
-                values["input_wait"] = input_wait(compute, schedule.batch_size / pace)
         if (optimizer := self._context.model.optimizer) is not None:
             # A strategy's variable is not a number, but TensorFlow converts it to a tensor.
             values["learning_rate"] = float(tf.convert_to_tensor(optimizer.learning_rate))
@@ -156,13 +160,17 @@ class Report(Hook):
         self._context.services.upload(_FOLDER, self._events.files())
 
 
-def input_wait(compute: float, step: float) -> float:
-    """The share of a step of ``step`` seconds in which it waited for input.
-
-    ``compute`` is how long it computes, in seconds. Both are means over different steps, so their
-    ratio may exceed 1 a little.
-    """
-    return max(0.0, 1.0 - compute / step)
+def options_of(job: Job, arguments: TrainArguments) -> dict[str, Any]:
+    """What was chosen for a training, by name, for comparison with another one."""
+    chosen = asdict(arguments)
+    hparams = chosen.pop("hparams")
+    return {
+        "strategy": job.strategy,
+        **{f"{each.role} replicas": each.count for each in job.replicas},
+        **chosen,
+        **{f"hparams.{name}": value for name, value in hparams.items()},
+        "code": job.code,
+    }
 
 
 def main_loss(metrics: Mapping[str, float]) -> float:

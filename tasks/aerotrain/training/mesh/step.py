@@ -1,5 +1,6 @@
 """Training steps of a compiled Keras model whose variables are on a mesh, and their runner."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,11 +12,11 @@ from tensorflow.experimental import dtensor
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import BATCH_AXIS, TrainArguments
 from aerotrain.training.input_pipeline import InputPipeline
-from aerotrain.training.internals import keras3, tensorflow2
+from aerotrain.training.internals import keras3
 from aerotrain.training.mesh.layouts import host, replicated
 from aerotrain.training.mesh.mesh import Mesh
 from aerotrain.training.model.checks import check_divisible
-from aerotrain.training.step_runner import StepsRun, never
+from aerotrain.training.step_runner import Spent, StepsRun, never
 from aerotrain.training.steps.custom import has_custom_step
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 from aerotrain.training.steps.step import inner, length
@@ -114,7 +115,8 @@ class MeshStepRunner:
         begin = self._zero if sums is None else [np.asarray(each) for each in sums]
         sums = [dtensor.relayout(tf.constant(each), replicated(mesh, each.ndim)) for each in begin]
         done = 0
-        for batches in self._executions(steps):
+        begun = time.monotonic()
+        for batches, waiting in self._executions(steps):
             before = int(self._counter.numpy())
             first = dtensor.relayout(tf.constant(before + 1, tf.int64), replicated(mesh, 0))
             with dtensor.default_mesh(mesh):
@@ -122,29 +124,33 @@ class MeshStepRunner:
             self._counter.assign(before + len(batches))
             done += len(batches)
             preempted = self._mesh.any_preempted(is_preempted())
-            yield StepsRun(done, [host(each) for each in sums], preempted)
+            spent = Spent(len(batches), time.monotonic() - begun, waiting)
+            yield StepsRun(done, [host(each) for each in sums], preempted, spent)
+            begun = time.monotonic()
 
-    def _executions(self, steps: int) -> Iterator[list[Any]]:
+    def _executions(self, steps: int) -> Iterator[tuple[list[Any], float]]:
         """The batches of ``steps`` steps, in full lists of one shape, or in lists of one batch.
 
-        Lists of any other length would each be compiled separately.
+        Lists of any other length would each be compiled separately. Each comes with the seconds
+        that it was waited for.
         """
         held: list[Any] = []
+        waiting = 0.0
         for number in range(1, steps + 1):
+            begun = time.monotonic()
             held.append(next(self._batches))
+            waiting += time.monotonic() - begun
             alike = _rows(held[-1]) == _rows(held[0])
             if alike and len(held) < self._per_execution and number < steps:
                 continue
             whole = alike and len(held) == self._per_execution
             for batches in [held] if whole else [[each] for each in held]:
-                yield [tf.nest.map_structure(self._mesh.on_mesh, each) for each in batches]
+                yield [tf.nest.map_structure(self._mesh.on_mesh, each) for each in batches], waiting
+                waiting = 0.0
             held = []
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
-
-    def seconds_of_compute(self) -> float | None:
-        return tensorflow2.seconds_between_elements(self._batches)
 
 
 def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int) -> MeshStepRunner:

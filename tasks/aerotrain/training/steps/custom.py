@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
+from aerotrain.training.steps.clock import read_after
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.metric_state import MetricState, MetricValues, flat
 from aerotrain.training.steps.slices import summed
-from aerotrain.training.steps.step import TrainStep
+from aerotrain.training.steps.step import StepResult, TrainStep
 
 
 class CustomStepMetricState(MetricState):
@@ -64,7 +65,8 @@ class CustomStep(TrainStep):
         self.model = model
         self._counter = counter
 
-    def __call__(self, sums: MetricValues, batch: Any) -> list[tf.Tensor]:
+    def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
+        arrived = read_after(batch)
         metrics = list(zip(self.metrics.variables, sums, strict=False))
         for variable, value in metrics:
             # Keras reads, adds and assigns, so replicas that share a variable would each add the
@@ -82,7 +84,8 @@ class CustomStep(TrainStep):
         # Its gradients are not known here, so the whole weights are checked.
         weights = updated(self.weights, self.weights)
         bad = first_bad(sums[-1], [*losses, *weights], done)
-        return [*states, self.metrics.added(sums, logs), bad]
+        # The exchange of gradients is within the model's own step, so it counts as computing.
+        return [*states, self.metrics.added(sums, logs), bad], read_after(bad) - arrived
 
 
 class ReplicatedCustomStep:
@@ -102,7 +105,7 @@ class ReplicatedCustomStep:
 
     def __call__(
         self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
-    ) -> list[tf.Tensor]:
+    ) -> StepResult:
         [(_, batch)] = microbatches
         return self._step(sums, batch)
 

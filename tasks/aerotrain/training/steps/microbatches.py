@@ -13,10 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
+from aerotrain.training.steps.clock import read_after
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.metric_state import MetricValues
 from aerotrain.training.steps.slices import joined, summed
-from aerotrain.training.steps.step import TrainStep, inner
+from aerotrain.training.steps.step import StepResult, TrainStep, inner
 
 #: A gradient for each trainable weight: a tensor, slices of one, or None.
 Gradients = Sequence[Any]
@@ -45,8 +46,9 @@ class MicrobatchStep:
 
     def __call__(
         self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
-    ) -> list[tf.Tensor]:
-        """Train on ``microbatches``, each a share and a batch; return ``sums`` with them added."""
+    ) -> StepResult:
+        """Train on ``microbatches``, each a share and a batch."""
+        begun = read_after(microbatches)
         total: Gradients | None = None
         losses: list[tf.Tensor] = []
         for share, batch in microbatches:
@@ -60,10 +62,15 @@ class MicrobatchStep:
             else:
                 total = [_added(*pair) for pair in zip(total, gradients, strict=True)]
             losses.append(loss)
+        computing = read_after(total) - begun
         exchanged = self._exchanged(total or ())
+        received = read_after(exchanged)
         done = self._step.apply(exchanged)
         values = [*losses, *updated(self._step.weights, exchanged)]
-        return [*sums[:-1], first_bad(sums[-1], values, done)]
+        bad = first_bad(sums[-1], values, done)
+        if self._replicas > 1:  # the optimizer is in this process, too
+            computing += read_after(bad) - received
+        return [*sums[:-1], bad], computing
 
     def _exchanged(self, gradients: Gradients) -> Gradients:
         """The sum of each gradient over all replicas; None stays None."""

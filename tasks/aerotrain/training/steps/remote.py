@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
+from aerotrain.training.steps.clock import read_after
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep, inner
@@ -40,9 +41,14 @@ class RemoteStep(TrainStep):
             if id(weight) not in packed:
                 keras3.gather_by_rows(weight)
 
+    def _computing(self, batch: Any, gradients: Sequence[Any]) -> tf.Tensor:
+        begun = read_after(batch, self._fetched)
+        return read_after(gradients) - begun
+
     def _scope(self, sums: MetricValues) -> MetricScope:
         scope = FetchedScope(self.metrics, sums, self._packed)
         self._number = scope.count + 1
+        self._fetched = [scope.count, *scope.fetched.values()]
         return scope
 
     def _added_losses(self, scope: MetricScope) -> list[tf.Tensor]:

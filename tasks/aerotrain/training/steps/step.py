@@ -19,6 +19,10 @@ from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 
+#: What a step returns: the sums with its batch added, and for how many seconds this replica
+#: computed, without waiting for its batch, for weights or for other replicas.
+StepResult = tuple[list[tf.Tensor], tf.Tensor]
+
 
 class TrainStep:
     """One step of one replica, to be called through ``strategy.run``.
@@ -35,15 +39,13 @@ class TrainStep:
             # It counts the steps that were not skipped, so ``apply`` cannot set its count.
             keras3.count_atomically(inner(model.optimizer))
 
-    def __call__(self, sums: MetricValues, batch: Any) -> list[tf.Tensor]:
-        """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
-
-        Returns ``sums`` with this batch added.
-        """
+    def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
+        """Train on one batch of ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
         gradients, loss, sums = self.compute(sums, batch)
         done = self.apply(gradients)
         values = [loss, *updated(self.weights, gradients)]
-        return [*sums[:-1], first_bad(sums[-1], values, done)]
+        bad = first_bad(sums[-1], values, done)
+        return [*sums[:-1], bad], self._computing(batch, gradients)
 
     @property
     def weights(self) -> list[tf.Variable]:
@@ -77,6 +79,10 @@ class TrainStep:
         if share is not None:
             added = self.metrics.of_microbatch(sums, added, share)
         return gradients, loss, [*added, sums[-1]]
+
+    def _computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
+        """The seconds of computing; not measured where a replica waits only for its batch."""
+        return tf.zeros([], tf.float64)
 
     def _scope(self, sums: MetricValues) -> MetricScope:
         return self.metrics.scope(sums)

@@ -1,0 +1,69 @@
+// The time of a step on each replica, by what it was spent on, and the slowest replica.
+
+import { byId, each, make, makeTable, setText } from "./elements.js";
+import { describe } from "./tooltip.js";
+import { number, percent } from "./words.js";
+
+const HEADS = ["replica", "time of a step", "input", "computing", "communication", "whole"];
+const PARTS = ["input", "computing", "communication"];
+
+export class StepTimes {
+  constructor() {
+    this.sentence = make("p");
+    this.body = make("tbody");
+    this.lines = new WeakMap(); // bar: its lines
+    byId("step-times-table").append(this.sentence, makeTable("Time of a step", HEADS, this.body));
+    describe(this.body, (element) => this.lines.get(element.closest(".stack")) ?? null);
+  }
+
+  /** Show the times of the last steps: [{replica, seconds, input, communication}]. */
+  show(times, slowest) {
+    byId("step-times").hidden = times.length === 0;
+    setText(this.sentence, slowest ? sentenceOf(slowest) : "");
+    const longest = times.reduce((most, { seconds }) => Math.max(most, seconds), 0) || 1;
+    each(this.body, times, newRow, (row, time) => {
+      const parts = partsOf(time);
+      const [name, cell, ...cells] = row.children;
+      const [bar] = cell.children;
+      setText(name.firstElementChild, time.replica);
+      row.classList.toggle("warn", time.replica === slowest?.replica);
+      bar.style.width = `${(time.seconds / longest) * 100}%`;
+      PARTS.forEach((part, index) => {
+        bar.children[index].style.flexGrow = parts[part] ?? 0;
+        setText(cells[index], textOf(parts[part], time.seconds));
+      });
+      setText(cells[PARTS.length], milliseconds(time.seconds));
+      const known = PARTS.filter((part) => parts[part] !== null);
+      this.lines.set(bar, [
+        `${time.replica}: ${milliseconds(time.seconds)}`,
+        ...known.map((part) => `${part}: ${textOf(parts[part], time.seconds)}`),
+      ]);
+    });
+  }
+}
+
+/** What is neither input nor communication is computing. */
+function partsOf({ seconds, input, communication }) {
+  return { input, communication, computing: seconds - input - (communication ?? 0) };
+}
+
+const milliseconds = (seconds) => `${number(Number((seconds * 1000).toPrecision(3)))} ms`;
+
+const textOf = (seconds, whole) =>
+  seconds === null ? "–" : `${milliseconds(seconds)} (${percent(seconds / whole)})`;
+
+const sentenceOf = ({ replica, seconds, times }) =>
+  `${replica} is the slowest: without communication, its steps take ${milliseconds(seconds)}, ` +
+  `${number(Number(times.toPrecision(2)))} times the median of the others.`;
+
+function newRow() {
+  const parts = PARTS.map((part) => make("i", { class: part }));
+  const bar = make("div", { class: "stack", "aria-hidden": true }, ...parts);
+  return make(
+    "tr",
+    {},
+    make("th", { scope: "row" }, make("bdi")),
+    make("td", { class: "bar" }, bar),
+    ...[...PARTS, "whole"].map(() => make("td")),
+  );
+}
