@@ -14,7 +14,7 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data import hashing
-from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import Hashes
 from aerotrain.data.prepare import batch_writer, duplicates
 from aerotrain.data.prepare.plan import group_fragments
@@ -307,6 +307,18 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     entry = json.loads(open_store(url).get("quarantine/00000.jsonl"))
     assert (entry["file"], entry["offset"]) == (f"{described['url']}/x.csv", len(LINES))
     assert reason in entry["reason"]
+
+
+def test_a_day_that_does_not_exist_is_no_day_of_the_next_month(tmp_path: Path) -> None:
+    days = [f"{each % 28 + 1}.2.2026" for each in range(100)]
+    described = write_csv(tmp_path / "in", "n,label\n" + "".join(f"{day},1\n" for day in days))
+    described["types"]["n"] = "date %d.%m.%Y"
+    url = prepare((tmp_path / "store").as_uri(), tmp_path, described)
+    assert load_statistics(url)["n"]["max"] == 20512  # days from 1970 to 2026-02-28
+    with (tmp_path / "in" / "x.csv").open("a") as file:
+        file.write("30.2.2026,1\n")
+    with pytest.raises(FinalError, match=r"'30\.2\.2026'.* for month"):
+        prepare((tmp_path / "other").as_uri(), tmp_path, described)
 
 
 def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_path: Path) -> None:

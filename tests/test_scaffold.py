@@ -1,6 +1,7 @@
 """`aerotrain new`: what it decides by the first records, what it refuses, and what it writes."""
 
 import csv
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -125,6 +126,41 @@ def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: 
     assert '"encoding": "cp1252"' in dag
     assert '"delimiter": ";"' in dag
     assert '"decimal": ","' in dag
+
+
+def test_a_few_words_among_dates_mean_a_missing_date(new: Any, tmp_path: Path) -> None:
+    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "y": each % 2} for each in range(200)]
+    for place, word in enumerate(["unknown", "2026-02-30", "unknown"]):
+        rows[20 * place]["day"] = word
+    said = new("days", written(tmp_path / "x.csv", rows))
+    assert said["day"] == (
+        "number: dates, from 2026-01-01 to 2026-01-28; 3 of 200 values are none, such as "
+        "'unknown'; 3 missing count as 2026-01-14"
+    )
+    dag = (tmp_path / "dags" / "days.py").read_text()
+    assert '"types": {"day": "date"}' in dag
+    assert '"nulls": ["2026-02-30", "unknown"]' in dag
+    assert 'fill={"day": "2026-01-14"}' in dag
+    assert "max_rejected" not in dag
+
+
+def test_a_class_of_the_label_means_no_missing_date(new: Any, tmp_path: Path) -> None:
+    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "y": f"k{each % 2}"} for each in range(200)]
+    rows[7] = {"day": "k0", "y": "k0"}
+    new("days", written(tmp_path / "x.csv", rows))
+    dag = (tmp_path / "dags" / "days.py").read_text()
+    assert "nulls" not in dag
+    assert "max_rejected=1" in dag
+
+
+def test_many_words_among_dates_are_texts_and_it_is_said(new: Any, tmp_path: Path) -> None:
+    days = [f"2026-01-{each % 20 + 1:02d}" for each in range(150)]
+    rows = [
+        {"day": each, "y": number % 2} for number, each in enumerate([*days, *["01.02.2026"] * 50])
+    ]
+    said = new("days", written(tmp_path / "x.csv", rows))
+    assert said["day"].startswith("category: 21 texts")
+    assert "most are dates: 50 of 200 values are none, such as '01.02.2026'" in said["day"]
 
 
 def test_words_for_missing_numbers_and_an_unnamed_index_are_found() -> None:
@@ -314,6 +350,27 @@ def test_what_is_written_passes_ruff_and_its_own_tests(pipelines: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
     tested = subprocess.run(command, cwd=pipelines, capture_output=True, text=True, check=False)
     assert "8 passed" in tested.stdout, tested.stdout
+
+
+@pytest.mark.process
+def test_a_word_in_capital_letters_is_the_same_word(
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    modules = {"topics": pipelines, "churn": pipelines, "reviews": ROOT}
+    for name, folder in modules.items():
+        monkeypatch.syspath_prepend(str(folder / "dags" / "models"))
+        module = importlib.import_module(name)
+        column = {"topics": "text", "churn": "note", "reviews": "line"}[name]
+        texts = tf.constant(["ÄRGER über İzmir, ΣΕΙΣΜΌΣ", "ärger ÜBER i̇zmir, σεισμός"])
+        numbers = dict.fromkeys([*getattr(module, "NUMBERS", ()), "churned"], tf.zeros(2))
+        words = dict.fromkeys(getattr(module, "CATEGORIES", ()), tf.constant(["", ""]))
+        features = {**numbers, **words, column: texts, "topic": 0, "label": 0}
+        found = {"mean": 0.0, "std": 1.0, "vocabulary": {"a": 1}}
+        statistics = [dict.fromkeys(features, found)] if name == "churn" else []
+        x, _ = module.transform(features, *statistics)
+        assert np.array_equal(x[0], x[1]), name
 
 
 @pytest.mark.process
