@@ -412,6 +412,7 @@ def test_what_is_written_runs_at_once_and_learns(
 
     from aerotrain import evaluate, export
     from aerotrain import train as training
+    from aerotrain.prediction import partition, plan
     from aerotrain.standalone import prepare
     from support.training_fixtures import Pipeline
 
@@ -428,4 +429,19 @@ def test_what_is_written_runs_at_once_and_learns(
     model = training.run(pipeline.replica("train", "r", **wanted))
     passed = {"model": model, "data": data, "thresholds": {metric: threshold}}
     assert evaluate.run(pipeline.replica("evaluate", "r", **passed))[metric] > least
-    assert export.run(pipeline.replica("export", "r", model=model, data=data)).endswith("/1")
+    version = export.run(pipeline.replica("export", "r", model=model, data=data))
+    assert version.endswith("/1")
+    wanted = {"model": version, "source": rules["source"], "fill": rules.get("fill", {})}
+    planned = plan.run(pipeline.replica("prediction.plan", "r", **wanted))
+    for each in planned["partitions"]:
+        partition.run(pipeline.replica("prediction.partition", "r", **each))
+    rows = pq.read_table(
+        Path(planned["predictions"].removeprefix("file://")) / "part-00000.parquet"
+    )
+    names = {"churn": {"no", "yes"}, "shapes": {"above", "below"}, "rents": set()}[name]
+    classes = rows["predictions_class"].to_pylist() if names else []
+    assert set(classes) == names
+    if name == "churn":
+        assert [each == "yes" for each in classes] == [
+            each > 0.5 for each in rows["predictions"].to_pylist()
+        ]

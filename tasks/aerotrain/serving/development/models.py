@@ -2,16 +2,19 @@
 
 import shutil
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.names import is_path_segment
+from aerotrain.data.dataset import Feature
 from aerotrain.serving.alias import served_number, tag_of
+from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.protocol import SIGNATURE, Arrays
-from aerotrain.serving.rest import BadRequestError
-from aerotrain.serving.versions import BODY, FOLDER
+from aerotrain.serving.rest import BadRequestError, difference
+from aerotrain.serving.versions import BODY, CLASSES, FOLDER
 from aerotrain.store import CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias of a pipeline.
@@ -33,6 +36,8 @@ class Loaded:
     signatures: Any
     #: The body of a request, as an example.
     request: str
+    #: The names of the classes of outputs.
+    classes: Mapping[str, Classes]
     #: Kept, because its functions do not keep its variables.
     module: Any
 
@@ -59,7 +64,8 @@ def outputs_of(signature: Any, arrays: Arrays) -> dict[str, Any]:
     if set(arrays) != set(specs):
         raise BadRequestError(
             f"input size does not match signature: {len(arrays)}!={len(specs)} len({{"
-            f"{','.join(sorted(arrays))}}}) != len({{{','.join(sorted(specs))}}})."
+            f"{','.join(sorted(arrays))}}}) != len({{{','.join(sorted(specs))}}}). "
+            f"({difference(arrays, {n: Feature(each.dtype.name) for n, each in specs.items()})})"
         )
     for name, array in arrays.items():
         if (given := tf.as_dtype(array.dtype)) != specs[name].dtype:
@@ -187,7 +193,9 @@ def load(number: int, folder: Path) -> Loaded:
     module = tf.saved_model.load(str(folder))
     example = folder / BODY
     request = example.read_text() if example.exists() else '{"instances": []}'
-    return Loaded(number, module.signatures, request, module)
+    names = folder / CLASSES
+    classes = classes_in(names.read_bytes()) if names.exists() else {}
+    return Loaded(number, module.signatures, request, classes, module)
 
 
 def _not_found(name: str, version: int | None) -> NotFoundError:

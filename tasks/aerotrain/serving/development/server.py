@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
             described = metadata_of(found[1], loaded)["metadata"]["signature_def"]
             signature = described["signature_def"][SIGNATURE]
             host = self.headers.get("Host", "")
-            return page_of(found[1], loaded.version, loaded.request, signature, host)
+            return page_of(found[1], loaded, signature, host)
         return metadata_of(found[1], loaded) if found[3] else _status(loaded.version)
 
     def _post(self) -> dict[str, Any]:
