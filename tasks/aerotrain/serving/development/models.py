@@ -1,8 +1,10 @@
 """The models of a store: the version of each pipeline that its alias names, loaded on demand."""
 
+import re
 import shutil
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,16 @@ from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.protocol import SIGNATURE, Arrays
 from aerotrain.serving.rest import BadRequestError, difference
 from aerotrain.serving.versions import BODY, CLASSES, FOLDER
-from aerotrain.store import CorruptError, MissingError, fetch, open_store
+from aerotrain.store import MANIFEST, CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias of a pipeline.
 _POLL = 2.0
+
+#: The manifest of a version of a pipeline, which is written last.
+_MODEL = re.compile(rf"[^/]+/{FOLDER}/[0-9]+/{MANIFEST}$")
+
+#: The most models that are loaded in advance.
+_WARM = 3
 
 #: Versions of a pipeline that are loaded at once: the served one, the one before, one asked for.
 _MOST = 3
@@ -108,6 +116,21 @@ class Models:
             for model in list(self._models.values()):
                 model.follow()
 
+    def warm_up(self) -> None:
+        """Import TensorFlow, and load the models that were exported last, before they are asked."""
+        import tensorflow  # noqa: F401 -- takes seconds, which the first request would wait
+
+        try:
+            manifests = [each for each in open_store(self._store).list() if _MODEL.match(each.key)]
+        except AerotrainError as error:
+            print(f"no model is loaded in advance: {error}", flush=True)
+            return
+        manifests.sort(key=lambda each: -each.modified)
+        names = dict.fromkeys(each.key.partition("/")[0] for each in manifests)
+        for name in list(names)[:_WARM]:
+            with suppress(NotFoundError):  # it was removed meanwhile
+                self.get(name)
+
     def get(self, name: str, version: int | None = None) -> Loaded:
         """The version of a model that is served, or the given one.
 
@@ -187,15 +210,26 @@ class _Model:
 
 
 def load(number: int, folder: Path) -> Loaded:
-    """The version whose SavedModel is in ``folder``."""
+    """The version whose SavedModel is in ``folder``, which has answered its own requests.
+
+    The first answer of each size takes longer. TensorFlow Serving does the same.
+    """
     import tensorflow as tf  # when it is needed: it takes seconds and 300 MB
+
+    from aerotrain.serving.requests import read_requests  # imports it, too
 
     module = tf.saved_model.load(str(folder))
     example = folder / BODY
     request = example.read_text() if example.exists() else '{"instances": []}'
     names = folder / CLASSES
     classes = classes_in(names.read_bytes()) if names.exists() else {}
-    return Loaded(number, module.signatures, request, classes, module)
+    loaded = Loaded(number, module.signatures, request, classes, module)
+    for exchange in read_requests(folder):
+        try:
+            outputs_of(loaded.signature(SIGNATURE), dict(exchange.inputs))
+        except BadRequestError as error:
+            print(f"{folder}: it fails for its own request: {error}", flush=True)
+    return loaded
 
 
 def _not_found(name: str, version: int | None) -> NotFoundError:

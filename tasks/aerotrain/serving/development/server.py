@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+import threading
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -161,15 +162,19 @@ def _info(spec: Any) -> dict[str, Any]:
 def serve(store: str, port: int, grpc_port: int) -> None:
     """Serve the models of all pipelines below ``store`` at two ports of loopback, for ever.
 
+    It says that it serves when the newest models are loaded.
+
     Raises:
         OSError: a port cannot be used.
     """
     with tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder:
         models = Models(store, Path(folder))
         with DevelopmentServer(models, port) as server, grpc_server(models, grpc_port) as bound:
-            print(
-                f"serving {store} for development at 127.0.0.1: REST at port "
-                f"{server.server_port}, gRPC at port {bound}",
-                flush=True,
-            )
+            ports = f"REST at port {server.server_port}, gRPC at port {bound}"
+
+            def warm_up() -> None:
+                models.warm_up()
+                print(f"serving {store} for development at 127.0.0.1: {ports}", flush=True)
+
+            threading.Thread(target=warm_up, daemon=True).start()
             server.serve_forever()
