@@ -36,6 +36,9 @@ _PORTS, _FREE_PORTS = 65535, 1024
 #: What the background process of ``up`` reports once its Airflow is up.
 _READY = "ready"
 
+#: How each line begins by which it reports a phase of its start.
+_PHASE = "phase:"
+
 
 class Interrupted(BaseException):
     """A signal ended this process. A BaseException, so that no handler of Exception catches it."""
@@ -119,10 +122,11 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     _interrupt_on_signals()
     with held(home, "run"):
         _say(f"starting Airflow and its S3 server in {home.root} …")
-        with running_stack(home, project) as stack:
+        with running_stack(home, project, say=_say_phase) as stack:
             for note in stack.notes:
                 _say(note)
             _say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
+            _say_phase(f"waiting until the DAG processor has read {dag}")
             stack.wait_for_dag(dag)
             return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
 
@@ -185,7 +189,10 @@ def _models(home: Home) -> str:
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:
-    """Start ``serve`` in a new session, and return what it writes into the pipe."""
+    """Start ``serve`` in a new session, and return what it writes into the pipe.
+
+    The phases of the start are printed meanwhile.
+    """
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "devtools", "serve"]
     options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
@@ -204,7 +211,13 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
     os.close(writing)
     try:
         with os.fdopen(reading) as pipe:
-            return pipe.read().strip()
+            answer = []
+            for line in pipe:
+                if line.startswith(_PHASE):
+                    _say_phase(line.removeprefix(_PHASE).strip())
+                else:
+                    answer.append(line)
+            return "".join(answer).strip()
     except Interrupted:
         server.terminate()
         server.wait()
@@ -214,18 +227,20 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
 def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None) -> NoReturn:
     """The background process of ``up``: runs until SIGTERM, and restarts components that end.
 
-    Writes "ready", or an error message, to the file descriptor ``ready``, and each restart to the
-    terminal ``screen``.
+    Writes the phases of the start, and then "ready" or an error message, to the file descriptor
+    ``ready``, and each restart to the terminal ``screen``.
     """
     home.make()
     home.restarts.unlink(missing_ok=True)
     _interrupt_on_signals()
-    with os.fdopen(ready, "w") as pipe:
+    with os.fdopen(ready, "w", buffering=1) as pipe:
         try:
             _check_free(port)
             with (
                 held(home, "up", base_url(port)),
-                running_stack(home, project, port) as stack,
+                running_stack(
+                    home, project, port, say=lambda phase: print(_PHASE, phase, file=pipe)
+                ) as stack,
                 model_server(home, stack.s3) as models,
             ):
                 pipe.write("\n".join([_READY, *stack.notes]))
@@ -308,6 +323,10 @@ def _interrupt_on_signals() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for each in numbers:
         signal.signal(each, interrupt)
+
+
+def _say_phase(phase: str) -> None:
+    _say(f"  {phase} …")
 
 
 def _say(line: str) -> None:
