@@ -134,8 +134,8 @@ def test_a_few_words_among_dates_mean_a_missing_date(new: Any, tmp_path: Path) -
         rows[20 * place]["day"] = word
     said = new("days", written(tmp_path / "x.csv", rows))
     assert said["day"] == (
-        "number: dates, from 2026-01-01 to 2026-01-28; 3 of 200 values are none, such as "
-        "'unknown'; 3 missing count as 2026-01-14"
+        "number: 197 of 200 values are dates, 3 are not, such as 'unknown', from 2026-01-01 to "
+        "2026-01-28; 3 missing count as 2026-01-14"
     )
     dag = (tmp_path / "dags" / "days.py").read_text()
     assert '"types": {"day": "date"}' in dag
@@ -160,7 +160,7 @@ def test_many_words_among_dates_are_texts_and_it_is_said(new: Any, tmp_path: Pat
     ]
     said = new("days", written(tmp_path / "x.csv", rows))
     assert said["day"].startswith("category: 21 texts")
-    assert "most are dates: 50 of 200 values are none, such as '01.02.2026'" in said["day"]
+    assert "150 of 200 values are dates, 50 are not, such as '01.02.2026'" in said["day"]
 
 
 def test_words_for_missing_numbers_and_an_unnamed_index_are_found() -> None:
@@ -250,6 +250,11 @@ def test_data_with_an_odd_name_are_found_by_their_path(new: Any, tmp_path: Path,
     (tmp_path / "folder").mkdir()
     seen = new("odd", written(tmp_path / "folder" / name, NUMBERS))
     assert seen == new("many", str(tmp_path / "folder" / "*.csv"))
+
+
+def test_the_second_of_two_classes_is_the_one_that_means_yes(new: Any, tmp_path: Path) -> None:
+    rows = [{"x": each % 9, "y": "Ja" if each % 3 else "nein"} for each in range(60)]
+    assert new("yes", written(tmp_path / "x.csv", rows))["y"].endswith("2 classes: nein, Ja")
 
 
 def test_no_file_is_overwritten(new: Any, tmp_path: Path) -> None:

@@ -171,13 +171,18 @@ def _of_text(column: Column) -> Decision:
     dates = dates_among(column.known, column.counts)
     if dates and dates.are_nearly_all:
         return _time_of_texts(dates, column.missing)
+    words = _of_words(column)
+    if dates:
+        words = replace(words, why=f"{words.why}; {dates.counted}: correct these to have dates")
+    return words
+
+
+def _of_words(column: Column) -> Decision:
     records, different = len(column.known), len(column.counts)
     words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(column.known))).as_py()
     why = f"{different:,} texts"
     if column.missing:
         why += f", {_count(column.missing)} missing"
-    if dates:
-        why += f" (read as texts, although most are {dates.title}: {dates.counted})"
     few = different <= _CATEGORY_WORDS and different * _CATEGORY_RECORDS <= records
     longest = pc.max(pc.binary_length(column.known)).as_py()
     if few and longest <= _LONGEST_WORD:
@@ -196,8 +201,6 @@ def _of_text(column: Column) -> Decision:
 def _time_of_texts(dates: Dates, missing: int) -> Decision:
     """The decision for texts that are dates or times, but for a few words for missing ones."""
     why = f"{dates.title}, {_span(dates.known)}"
-    if dates.words:
-        why += f"; {dates.counted}"
     time = _time(dates.known, why, missing + dates.others)
     return replace(time, type=dates.kind, nulls=dates.words)
 

@@ -37,7 +37,7 @@ class Dates:
     """Texts that are dates or times, of which ``kind`` is the type in ``types`` of a source.
 
     ``words`` are the other texts, and how many records have each. ``also`` is another type that
-    fits as many.
+    fits the same texts.
     """
 
     kind: str
@@ -65,19 +65,25 @@ class Dates:
 
     @property
     def counted(self) -> str:
-        """How many texts are no dates, in words."""
-        count = len(self.texts)
-        are = "is none" if self.others == 1 else "are none"
-        return f"{self.others:,} of {count:,} values {are}, such as {next(iter(self.words))!r:.40}"
+        """How many texts are dates, and how many are not, in words."""
+        dates = len(self.texts) - self.others
+        return (
+            f"{dates:,} of {len(self.texts):,} values are {_title(self.kind)}, {self.others:,} "
+            f"{'is' if self.others == 1 else 'are'} not, such as {next(iter(self.words))!r:.40}"
+        )
 
     @property
     def title(self) -> str:
         """What the texts are, in words."""
-        what, _, form = self.kind.partition(" ")
-        title = f"{what}s as {form}" if form else f"{what}s"
+        title = self.counted if self.words else _title(self.kind)
         if self.also:
-            title += f", or {self.also.partition(' ')[2]}: all of them fit both"
+            title += f"; {self.also.partition(' ')[2]} fits them as well"
         return title
+
+
+def _title(kind: str) -> str:
+    what, _, form = kind.partition(" ")
+    return f"{what}s as {form}" if form else f"{what}s"
 
 
 def dates_among(texts: pa.ChunkedArray, counts: Mapping[str, int]) -> Dates | None:
@@ -96,7 +102,7 @@ def dates_among(texts: pa.ChunkedArray, counts: Mapping[str, int]) -> Dates | No
     if not fitting:
         return None
     best = max(fitting, key=lambda kind: fitting[kind])
-    alike = (kind for kind in fitting if kind != best and fitting[kind] == fitting[best])
+    alike = (kind for kind in fitting if kind != best and found[kind] == found[best])
     return Dates(kind=best, texts=texts, words=found[best], also=next(alike, None))
 
 
