@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -234,19 +235,23 @@ def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None
     home.restarts.unlink(missing_ok=True)
     _interrupt_on_signals()
     with os.fdopen(ready, "w", buffering=1) as pipe:
+        say = partial(print, _PHASE, file=pipe)
         try:
             _check_free(port)
             with (
                 held(home, "up", base_url(port)),
-                running_stack(
-                    home, project, port, say=lambda phase: print(_PHASE, phase, file=pipe)
-                ) as stack,
-                model_server(home, stack.s3) as models,
+                running_stack(home, project, port, say) as stack,
+                model_server(home, stack.s3, say) as models,
             ):
                 pipe.write("\n".join([_READY, *stack.notes]))
                 pipe.close()
+                was_full = ""
                 while True:
-                    for said in filter(None, (*stack.restart_ended(), models.restart_if_ended())):
+                    full = home.why_full()
+                    news = [full] if full and not was_full else []
+                    was_full = full
+                    news += [*stack.restart_ended(), *filter(None, [models.restart_if_ended()])]
+                    for said in news:
                         _note(home, f"{time.strftime('%H:%M:%S')} {said}\n", screen)
                     time.sleep(1)
         except AerotrainError as error:

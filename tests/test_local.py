@@ -356,6 +356,16 @@ def test_a_disk_without_room_is_named_before_anything_starts(
         Home(tmp_path).make()
 
 
+def test_a_disk_that_becomes_full_is_named_while_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, usage = Home(tmp_path), shutil.disk_usage(tmp_path)
+    assert home.why_full() == ""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=3 * 2**20))
+    said = f"the disk of {tmp_path} is full: 3 MiB are free, .*free at least 200 MiB"
+    assert re.match(said, home.why_full())
+
+
 def test_the_home_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,9 +117,7 @@ class Models:
                 model.follow()
 
     def warm_up(self) -> None:
-        """Import TensorFlow, and load the models that were exported last, before they are asked."""
-        import tensorflow  # noqa: F401 -- takes seconds, which the first request would wait
-
+        """Load the models that were exported last, before they are asked."""
         try:
             manifests = [each for each in open_store(self._store).list() if _MODEL.match(each.key)]
         except AerotrainError as error:
@@ -207,6 +205,11 @@ class _Model:
                 del self._loaded[old]
                 shutil.rmtree(self._folder / str(old), ignore_errors=True)
         return found
+
+
+def import_tensorflow() -> None:
+    """Import it before the first model does, whose first request would wait for seconds."""
+    import tensorflow  # noqa: F401 -- see above
 
 
 def load(number: int, folder: Path) -> Loaded:
