@@ -42,7 +42,7 @@ class Rejected:
     unit: str
     reason: str
     records: int = 1
-    line: int | None = None
+    line: int | None = field(default=None, compare=False)
 
     @property
     def place(self) -> str:
