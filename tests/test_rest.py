@@ -15,6 +15,12 @@ def but(**values):
     return {name: each for name, each in {**WHOLE, **values}.items() if each is not ...}
 
 
+def test_the_name_of_a_column_leads_to_the_input_that_it_is():
+    inputs = {"Gr__e__cm_": Feature("float32"), "x_lter_als_30_": Feature("string")}
+    with pytest.raises(BadRequestError, match=r"did you mean 'Gr__e__cm_'\?, .*'x_lter_als_30_'"):
+        inputs_of({"inputs": {"Größe (cm)": [1.0], "Älter als 30?": ["no"]}}, inputs)
+
+
 @pytest.mark.parametrize(
     ("request_", "says"),
     [

@@ -7,6 +7,7 @@ https://github.com/tensorflow/serving/blob/master/tensorflow_serving/util/json_t
 import base64
 import binascii
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -111,9 +112,12 @@ def _of_columns(columns: Any, inputs: Schema) -> Arrays:
 
 def difference(given: Collection[str], inputs: Schema) -> str:
     """Which inputs are missing in ``given``, which there are not, and which the model takes."""
-    missing = ", ".join(sorted(inputs.keys() - given))
+    absent = inputs.keys() - given
+    missing = ", ".join(sorted(absent))
     unknown = ", ".join(
-        f"{name}{nearest(name, inputs.keys() - given)}" for name in sorted({*given} - inputs.keys())
+        # An input has underscores for what its column has besides letters and digits of ASCII.
+        name + (nearest(name, absent) or nearest(re.sub("[^A-Za-z0-9]", "_", name), absent))
+        for name in sorted({*given} - inputs.keys())
     )
     takes = ", ".join(f"{name} ({inputs[name].dtype})" for name in sorted(inputs))
     parts = [f"missing: {missing}" if missing else "", f"unknown: {unknown}" if unknown else ""]
