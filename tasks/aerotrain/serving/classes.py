@@ -1,6 +1,6 @@
 """The names of a classifier's classes, which an export has in ``assets.extra/classes.json``.
 
-TensorFlow Serving's answers are numbers only, so whoever asks finds here what they mean::
+TensorFlow Serving answers with numbers only. This file says what they mean::
 
     {"predictions": {"classes": ["no", "yes"], "threshold": 0.5}}
 
