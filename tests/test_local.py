@@ -166,7 +166,8 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
         assert up.returncode == 0, said
     assert "runs of an earlier version are in another database" in said
     phases = [each.strip() for each in said.splitlines() if each.startswith("  ")]
-    assert [each.partition(" ")[0] for each in phases] == ["starting", "creating", "waiting"]
+    begin = [each.partition(" ")[0] for each in phases]
+    assert begin == ["starting", "creating", "waiting", "starting"]
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
     titles = {" ".join(each.info["cmdline"]).strip() for each in processes_of(project)}
