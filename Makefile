@@ -153,15 +153,19 @@ vendor: ## fetch uPlot, UPLOT, for the run page (needs npm)
 # Bytecode is compiled here: without it, importing TensorFlow takes 16 s instead of 6 in every
 # replica, if PYTHONDONTWRITEBYTECODE is set.
 $(READY): requirements.lock pyproject.toml | $(UV)
-	$(UV) venv --quiet --allow-existing --python ">=3.11,<3.14" .venv
-	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@echo "setting up .venv: a Python from 3.11 to 3.13 …"
+	@$(UV) venv --quiet --allow-existing --python ">=3.11,<3.14" .venv
+	@echo "installing the $$(grep -c '^[a-z0-9].*==' requirements.lock) packages of requirements.lock," \
+		"Airflow and TensorFlow among them: 3 GB, one to two minutes …"
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Only if uv is not on the PATH; otherwise `command -v` above gives a path without a rule.
 .uv/bin/uv:
 	@command -v python3 >/dev/null || \
 		{ echo "python3 is missing: install Python 3.11 to 3.13 (on Debian: apt install python3-venv)"; exit 1; }
+	@echo "installing uv into .uv, once …"
 	@python3 -m venv .uv || \
 		{ rm -rf .uv; echo "python3 has no venv: install it (on Debian: apt install python3-venv)"; exit 1; }
 	@.uv/bin/pip install --quiet --disable-pip-version-check --require-hashes \

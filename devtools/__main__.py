@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -35,6 +36,9 @@ _PORTS, _FREE_PORTS = 65535, 1024
 
 #: What the background process of ``up`` reports once its Airflow is up.
 _READY = "ready"
+
+#: How each line begins by which it reports a phase of its start.
+_PHASE = "phase:"
 
 
 class Interrupted(BaseException):
@@ -119,10 +123,11 @@ def _run(home: Home, project: Path, dag: str, conf: dict[str, Any]) -> int:
     _interrupt_on_signals()
     with held(home, "run"):
         _say(f"starting Airflow and its S3 server in {home.root} …")
-        with running_stack(home, project) as stack:
+        with running_stack(home, project, say=_say_phase) as stack:
             for note in stack.notes:
                 _say(note)
             _say(f"Airflow is up after {time.monotonic() - begin:.1f} s at {stack.api.url}")
+            _say_phase(f"waiting until the DAG processor has read {dag}")
             stack.wait_for_dag(dag)
             return _OK if run_once(stack, home, dag, conf, begin) else _RUN_FAILED
 
@@ -185,7 +190,10 @@ def _models(home: Home) -> str:
 
 
 def _answer_of_server(home: Home, project: Path, port: int) -> str:
-    """Start ``serve`` in a new session, and return what it writes into the pipe."""
+    """Start ``serve`` in a new session, and return what it writes into the pipe.
+
+    The phases of the start are printed meanwhile.
+    """
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "devtools", "serve"]
     options = ["--home", str(home.root), "--port", str(port), "--ready", str(writing)]
@@ -204,7 +212,13 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
     os.close(writing)
     try:
         with os.fdopen(reading) as pipe:
-            return pipe.read().strip()
+            answer = []
+            for line in pipe:
+                if line.startswith(_PHASE):
+                    _say_phase(line.removeprefix(_PHASE).strip())
+                else:
+                    answer.append(line)
+            return "".join(answer).strip()
     except Interrupted:
         server.terminate()
         server.wait()
@@ -214,24 +228,30 @@ def _answer_of_server(home: Home, project: Path, port: int) -> str:
 def _serve(home: Home, project: Path, port: int, ready: int, screen: Path | None) -> NoReturn:
     """The background process of ``up``: runs until SIGTERM, and restarts components that end.
 
-    Writes "ready", or an error message, to the file descriptor ``ready``, and each restart to the
-    terminal ``screen``.
+    Writes the phases of the start, and then "ready" or an error message, to the file descriptor
+    ``ready``, and each restart to the terminal ``screen``.
     """
     home.make()
     home.restarts.unlink(missing_ok=True)
     _interrupt_on_signals()
-    with os.fdopen(ready, "w") as pipe:
+    with os.fdopen(ready, "w", buffering=1) as pipe:
+        say = partial(print, _PHASE, file=pipe)
         try:
             _check_free(port)
             with (
                 held(home, "up", base_url(port)),
-                running_stack(home, project, port) as stack,
-                model_server(home, stack.s3) as models,
+                running_stack(home, project, port, say) as stack,
+                model_server(home, stack.s3, say) as models,
             ):
                 pipe.write("\n".join([_READY, *stack.notes]))
                 pipe.close()
+                was_full = ""
                 while True:
-                    for said in filter(None, (*stack.restart_ended(), models.restart_if_ended())):
+                    full = home.why_full()
+                    news = [full] if full and not was_full else []
+                    was_full = full
+                    news += [*stack.restart_ended(), *filter(None, [models.restart_if_ended()])]
+                    for said in news:
                         _note(home, f"{time.strftime('%H:%M:%S')} {said}\n", screen)
                     time.sleep(1)
         except AerotrainError as error:
@@ -308,6 +328,10 @@ def _interrupt_on_signals() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for each in numbers:
         signal.signal(each, interrupt)
+
+
+def _say_phase(phase: str) -> None:
+    _say(f"  {phase} …")
 
 
 def _say(line: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from aerotrain.contract.errors import AerotrainError, TemporaryError
+from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
 from devtools.display import Display, display, in_order, task_rows
@@ -37,7 +37,7 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
     with _failed_unless_ended(api, dag, api.trigger(dag, conf)) as run:
         print(f"{dag} was triggered after {time.monotonic() - begin:.1f} s", flush=True)
         with display() as shown:
-            state, training = _follow(stack, dag, run, shown)
+            state, training = _follow(stack, home, dag, run, shown)
     if state != "success":
         print(_why_failed(api, dag, run))
         print(f"{dag} failed; `make up` shows all of it in Airflow's UI", flush=True)
@@ -67,12 +67,20 @@ def _failed_unless_ended(api: AirflowApi, dag: str, run: str) -> Iterator[str]:
         raise
 
 
-def _follow(stack: Stack, dag: str, run: str, shown: Display) -> tuple[str, "_Training"]:
-    """Show the run until it has ended; returns its last state and the training progress."""
+def _follow(
+    stack: Stack, home: Home, dag: str, run: str, shown: Display
+) -> tuple[str, "_Training"]:
+    """Show the run until it has ended; returns its last state and the training progress.
+
+    Raises:
+        FinalError: the disk is full.
+    """
     api, training = stack.api, _Training()
     tasks = in_order(api.tasks(dag))
     restarting_until = 0.0
     while True:
+        if full := home.why_full():
+            raise FinalError(full)
         if restarted := stack.restart_ended():
             for said in restarted:
                 shown.say(said)

@@ -19,6 +19,9 @@ USER = "admin"
 #: The least free space of a home at its start. A new database takes 60 MiB.
 _LEAST_SPACE = 200 * 2**20
 
+#: The free space of a home below which its disk is full.
+_FULL = 8 * 2**20
+
 
 class Home:
     """Every path under one folder, by default ``.local`` of a clone."""
@@ -66,6 +69,17 @@ class Home:
                 f"{_LEAST_SPACE // 2**20} MiB; free some space, or name another folder by "
                 "HOME_DIR=FOLDER"
             )
+
+    def why_full(self) -> str:
+        """Why nothing can be written here any more, and what to do; empty if there is room."""
+        free = shutil.disk_usage(self.root).free
+        if free >= _FULL:
+            return ""
+        return (
+            f"the disk of {self.root} is full: {free / 2**20:.0f} MiB are free, so tasks fail with "
+            f"an InternalError of the S3 server; free at least {_LEAST_SPACE // 2**20} MiB, and "
+            "run them again"
+        )
 
     def check_owner(self) -> None:
         """Check that this user made the home, as the files of two users exclude each other.

@@ -12,6 +12,7 @@ from devtools.environment import BUCKET, HOST, MARK, SERVER
 from devtools.home import Home
 from devtools.restarts import Restartable
 from devtools.s3_server import S3Server
+from devtools.stack import Say
 
 _ASK_EVERY = 0.05
 
@@ -59,11 +60,12 @@ class ModelServer(Restartable):
 
 
 @contextmanager
-def model_server(home: Home, s3: S3Server) -> Iterator[ModelServer]:
+def model_server(home: Home, s3: S3Server, say: Say) -> Iterator[ModelServer]:
     """A server during a block; its addresses are in ``home.models`` and ``home.models_grpc``.
 
-    The home has the same ones each time, if their ports are free.
+    The home has the same ones each time, if their ports are free. ``say`` gets a sentence first.
     """
+    say("starting the server of exported models, which loads the newest ones")
     marks = {MARK: str(home.root), SERVER: "models"}
     with reserved_ports(2, f"models of {home.root}") as (rest, grpc):
         environment = {**os.environ, **s3.environment, **marks}

@@ -37,6 +37,9 @@ from devtools.postgres import NoPostgresError, Postgres, postgres
 from devtools.restarts import Restartable
 from devtools.s3_server import S3Server, s3_server
 
+#: Says a sentence to the user.
+Say = Callable[[str], None]
+
 #: Seconds in which the API server has to respond; it takes 7 on two idle cores.
 _API_SECONDS = 180.0
 #: Seconds between two checks while waiting for a server.
@@ -137,11 +140,13 @@ def check_project(project: Path) -> None:
 
 
 @contextmanager
-def running_stack(home: Home, project: Path, port: int | None = None) -> Iterator[Stack]:
+def running_stack(
+    home: Home, project: Path, port: int | None = None, say: Say = lambda _: None
+) -> Iterator[Stack]:
     """Start everything in the home, and stop all of it when the block ends, in whatever way.
 
     ``project`` is the clone whose DAGs run; ``port`` is where the UI answers, by default a free
-    one.
+    one. ``say`` gets a sentence before each phase that takes long.
 
     Raises:
         FinalError: a program is missing or has ended; the end of its log is in the message.
@@ -155,31 +160,31 @@ def running_stack(home: Home, project: Path, port: int | None = None) -> Iterato
         if port is None:
             port = exits.enter_context(reserved_ports(1))[0].number
         try:
-            yield _start(home, project, port, exits)
+            yield _start(home, project, port, exits, say)
         finally:
             end_marked(home.root)
 
 
-def _start(home: Home, project: Path, port: int, exits: ExitStack) -> Stack:
+def _start(home: Home, project: Path, port: int, exits: ExitStack, say: Say) -> Stack:
     """Start everything, with SQLite where PostgreSQL cannot run."""
     if DATABASE in os.environ:
-        return _start_with(None, home, project, port, exits)
+        return _start_with(None, home, project, port, exits, say)
     try:
         with ExitStack() as attempt:
             password = Secrets.of(home).database_password
             log = home.logs / "postgres.log"
             marks = {MARK: str(home.root), SERVER: "postgres"}
             database = attempt.enter_context(postgres(home.postgres, log, password, **marks))
-            stack = _start_with(database, home, project, port, attempt)
+            stack = _start_with(database, home, project, port, attempt, say)
             exits.push(attempt.pop_all())
             return stack
     except NoPostgresError as error:
         note = f"PostgreSQL cannot run here, so Airflow uses SQLite, without backfills: {error}"
-    return replace(_start_with(None, home, project, port, exits), notes=[note])
+    return replace(_start_with(None, home, project, port, exits, say), notes=[note])
 
 
 def _start_with(
-    database: Postgres | None, home: Home, project: Path, port: int, exits: ExitStack
+    database: Postgres | None, home: Home, project: Path, port: int, exits: ExitStack, say: Say
 ) -> Stack:
     """Start first what others wait for longest.
 
@@ -187,7 +192,7 @@ def _start_with(
     of the API server are. The triggerer starts last, because no run needs it immediately. If there
     are runs to continue, the scheduler waits for the API server, without which tasks fail.
     """
-    has_runs = not database.is_new if database else home.sqlite.exists()
+    is_new = database.is_new if database else not home.sqlite.exists()
     since = datetime.now(UTC)
     secrets = Secrets.of(home)
     url = database.url if database else sqlite(home)
@@ -202,6 +207,7 @@ def _start_with(
         exits.callback(component.kill)  # leaves no zombie
         return component
 
+    say("starting the S3 server, and a database" + (" that is still empty" if is_new else ""))
     with ThreadPoolExecutor(1) as background:
         starting = background.submit(database.start) if database else None
         marks = {MARK: str(home.root), SERVER: "s3"}
@@ -210,6 +216,7 @@ def _start_with(
         if starting:
             starting.result()
     write_private(home.s3, "".join(f"{name}={value}\n" for name, value in s3.environment.items()))
+    say(f"{'creating' if is_new else 'checking'} the tables of the database, and importing Airflow")
     migration = start("migration", "db migrate", {})
     unchecked = {"AIRFLOW__DATABASE__CHECK_MIGRATIONS": "False"}
     store = store_environment(s3.endpoint, s3.access_key, s3.secret_key)
@@ -223,7 +230,7 @@ def _start_with(
     ]
     later = [("triggerer", "triggerer --skip-serve-logs")]
     scheduler = ("scheduler", "scheduler --skip-serve-logs")
-    if has_runs:
+    if not is_new:
         later.insert(0, scheduler)
     else:
         components.append(start(*scheduler, store))
@@ -237,6 +244,7 @@ def _start_with(
         heartbeats=Heartbeats(api.unhealthy),
         notes=notes,
     )
+    say("waiting until Airflow's API server answers: 10 s, longer on a busy machine")
     stack.wait_for_api()
     components += [start(*each, store) for each in later]
     return stack

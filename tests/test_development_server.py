@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from aerotrain.serving.alias import promote, rollback
 from aerotrain.serving.development.models import Models
-from aerotrain.serving.development.server import DevelopmentServer
+from aerotrain.serving.development.server import DevelopmentServer, predict
+from aerotrain.serving.requests import write_requests
 from aerotrain.store import open_store, publish
 from support.waiting import wait_for
 
@@ -194,6 +195,35 @@ def test_the_status_and_the_signatures_are_shown(ask):
         ["-1", "2"],
     )
     assert described["describe"]["inputs"]["name"]["dtype"] == "DT_STRING"
+
+
+class Counting(tf.Module):
+    """Counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = tf.Variable(0)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def count(self, x):
+        return {"calls": tf.fill(tf.shape(x), self.calls.assign_add(1))}
+
+
+def test_a_model_has_answered_its_own_requests_before_the_first_one(tmp_path, capsys):
+    store = open_store((tmp_path / "store").as_uri())
+    module, saved = Counting(), tmp_path / "saved"
+    tf.saved_model.save(module, str(saved), signatures={"serving_default": module.count})
+    write_requests(saved, "new", {"x": np.zeros(2, np.float32)}, {"calls": np.ones(2, np.int32)})
+    for name in ("new", "old"):
+        publish(store.child(f"{name}/serving"), saved, "1", {})
+    models = Models(store.url, tmp_path / "models")
+    models.warm_up()
+    models.close()
+    said = capsys.readouterr().out
+    assert "new: version 1 is served" in said
+    assert "old: version 1 is served" in said
+    answer = predict(models.get("new"), {"instances": [0.0]})
+    assert answer == {"predictions": [4]}  # both records, and each alone, came before
 
 
 def test_a_promotion_and_a_rollback_reach_the_server_without_a_failed_request(store, ask):

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG
 
-from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink
+from aerotrain_airflow.links import EventLogLink, OutputLink, StatisticsLink, with_addresses
 from aerotrain_airflow.params import training_params
+from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.steps import prepare, train
 
 
@@ -43,6 +44,18 @@ def test_what_is_not_in_the_store_of_the_pipeline_is_named_by_its_url():
 def test_a_task_has_no_link_to_what_it_does_not_have():
     assert links_of("prepare.plan")["Event log"] == ""
     assert links_of("prepare.plan")["Statistics"] == ""
+
+
+def test_a_message_that_names_an_object_of_the_pipeline_has_its_address(store, monkeypatch):
+    settings = Settings.read()
+    text = f"rejected; {store}/linked/datasets/1/quarantine/00000.jsonl lists them, {store}/other/x"
+    assert with_addresses(text, "linked", settings) == text  # Airflow does not know its address
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
+    assert with_addresses(text, "linked", settings) == (
+        f"{text}\nin a browser:\n"
+        "http://127.0.0.1:8080/aerotrain/files/linked/datasets/1/quarantine/00000.jsonl"
+    )
+    assert with_addresses("epochs is 0", "linked", settings) == "epochs is 0"
 
 
 def test_a_link_is_below_the_address_of_the_ui(monkeypatch):

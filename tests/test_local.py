@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -164,6 +165,9 @@ def test_up_prints_its_address_and_runs_pipelines_until_down(
         said, _ = up.communicate()
         assert up.returncode == 0, said
     assert "runs of an earlier version are in another database" in said
+    phases = [each.strip() for each in said.splitlines() if each.startswith("  ")]
+    begin = [each.partition(" ")[0] for each in phases]
+    assert begin == ["starting", "creating", "waiting", "starting"]
     words = said.split()
     url, password = words[words.index("open") + 1], words[words.index("/") + 1]
     titles = {" ".join(each.info["cmdline"]).strip() for each in processes_of(project)}
@@ -353,6 +357,16 @@ def test_a_disk_without_room_is_named_before_anything_starts(
         Home(tmp_path).make()
 
 
+def test_a_disk_that_becomes_full_is_named_while_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, usage = Home(tmp_path), shutil.disk_usage(tmp_path)
+    assert home.why_full() == ""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=3 * 2**20))
+    said = f"the disk of {tmp_path} is full: 3 MiB are free, .*free at least 200 MiB"
+    assert re.match(said, home.why_full())
+
+
 def test_the_home_of_another_user_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +390,17 @@ def test_a_port_in_use_is_named_in_one_sentence_and_nothing_is_left(
     assert up.returncode == 2
     assert f"port {port} of 127.0.0.1 is taken" in said
     assert not (project / ".local").exists()
+
+
+def test_a_fresh_clone_says_what_it_installs_before_it_does(tmp_path: Path) -> None:
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").mkdir()
+    command = ["make", ".venv/.ready", "UV=/bin/echo"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    said = [line.split(" ", 1)[0] for line in made.stdout.splitlines()]
+    assert said == ["setting", "venv", "installing", "pip", "pip"]
+    assert re.search(r"installing the \d{3} packages .* two minutes …\n", made.stdout)
 
 
 def test_a_port_of_root_is_no_taken_port() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.data import hashing
-from aerotrain.data.dataset import Feature, load_dataset
+from aerotrain.data.dataset import Feature, load_dataset, load_statistics
 from aerotrain.data.hashing import Hashes
 from aerotrain.data.prepare import batch_writer, duplicates
 from aerotrain.data.prepare.plan import group_fragments
 from aerotrain.data.records import column_of, encode, framed, read_frames
-from aerotrain.data.sources import Fragment, SourceError
+from aerotrain.data.sources import Fragment, SourceError, lines
 from aerotrain.data.sources.tfrecord import features_of
 from aerotrain.standalone import prepare, run_step
 from aerotrain.store import MANIFEST, open_store
@@ -284,18 +284,18 @@ LINES = "n,label\n" + "".join(f"{n},{n % 2}\n" for n in range(100))
 @pytest.mark.parametrize(
     ("bad", "options", "reason"),
     [
-        ("x,1", {}, "invalid value 'x'"),
+        ("x,1", {}, "column 'n': 'x' is no int64"),
         ("1", {}, "Expected 2 columns, got 1"),
         ("5,", {}, "the label 'label' is missing"),
         (",1", {}, "column 'n' is missing, and int64 has no value for missing; give one in"),
-        ("7,5", {"ranges": {"label": [0, 1]}}, "column 'label' is not from 0 to 1"),
+        ("7,5", {"ranges": {"label": [0, 1]}}, "column 'label' is 5, not from 0 to 1"),
     ],
 )
 def test_a_bad_record_is_named_or_goes_to_quarantine(
     tmp_path: Path, bad: str, options: Mapping[str, Any], reason: str
 ) -> None:
     described = write_csv(tmp_path / "in", LINES + bad + "\n")
-    named = rf"(?s)at least 1 record was rejected.*x\.csv at byte {len(LINES)}: .*{reason}"
+    named = rf"(?s)at least 1 record was rejected.*x\.csv at line 102: .*{reason}"
     with pytest.raises(FinalError, match=named) as error:
         prepare((tmp_path / "store").as_uri(), tmp_path, described, **options)
     listed = re.search(r"max_rejected; file://(\S+) lists them", str(error.value))
@@ -307,6 +307,33 @@ def test_a_bad_record_is_named_or_goes_to_quarantine(
     entry = json.loads(open_store(url).get("quarantine/00000.jsonl"))
     assert (entry["file"], entry["offset"]) == (f"{described['url']}/x.csv", len(LINES))
     assert reason in entry["reason"]
+
+
+def test_a_day_that_does_not_exist_is_no_day_of_the_next_month(tmp_path: Path) -> None:
+    days = [f"{each % 28 + 1}.2.2026" for each in range(100)]
+    described = write_csv(tmp_path / "in", "n,label\n" + "".join(f"{day},1\n" for day in days))
+    described["types"]["n"] = "date %d.%m.%Y"
+    url = prepare((tmp_path / "store").as_uri(), tmp_path, described)
+    assert load_statistics(url)["n"]["max"] == 20512  # days from 1970 to 2026-02-28
+    with (tmp_path / "in" / "x.csv").open("a") as file:
+        file.write("30.2.2026,1\n")
+    with pytest.raises(FinalError, match=r"line 102: column 'n': '30\.2\.2026'.* for month"):
+        prepare((tmp_path / "other").as_uri(), tmp_path, described)
+
+
+def test_the_line_of_a_rejected_record_counts_empty_lines_and_is_not_known_amid_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK", 64)
+    text = LINES.replace("\n7,1\n", "\n\n\n7,1\nx,1\n").replace("\n90,0\n", "\ny,0\n")
+    described = write_csv(tmp_path / "in", text)
+    found = ["x,1", "y,0"]
+    with pytest.raises(FinalError, match=r"line 12: column 'n': 'x' .*\n.*line 95: .*'y' is no"):
+        prepare((tmp_path / "store").as_uri(), tmp_path, described)
+    assert [text.splitlines().index(each) + 1 for each in found] == [12, 95]
+    monkeypatch.setattr("aerotrain.data.sources.text.FRAGMENT_BYTES", 200)
+    with pytest.raises(FinalError, match=rf"byte {text.index('y,0')}: column 'n': 'y' is no int64"):
+        prepare((tmp_path / "other").as_uri(), tmp_path, described)
 
 
 def test_too_many_rejected_records_in_all_partitions_together_fail_finalize(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`aerotrain new`: what it decides by the first records, what it refuses, and what it writes."""
 
 import csv
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -127,6 +128,41 @@ def test_a_table_of_another_country_is_read_without_options(new: Any, tmp_path: 
     assert '"decimal": ","' in dag
 
 
+def test_a_few_words_among_dates_mean_a_missing_date(new: Any, tmp_path: Path) -> None:
+    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "y": each % 2} for each in range(200)]
+    for place, word in enumerate(["unknown", "2026-02-30", "unknown"]):
+        rows[20 * place]["day"] = word
+    said = new("days", written(tmp_path / "x.csv", rows))
+    assert said["day"] == (
+        "number: 197 of 200 values are dates, 3 are not, such as 'unknown', from 2026-01-01 to "
+        "2026-01-28; 3 missing count as 2026-01-14"
+    )
+    dag = (tmp_path / "dags" / "days.py").read_text()
+    assert '"types": {"day": "date"}' in dag
+    assert '"nulls": ["2026-02-30", "unknown"]' in dag
+    assert 'fill={"day": "2026-01-14"}' in dag
+    assert "max_rejected" not in dag
+
+
+def test_a_class_of_the_label_means_no_missing_date(new: Any, tmp_path: Path) -> None:
+    rows = [{"day": f"2026-01-{each % 28 + 1:02d}", "y": f"k{each % 2}"} for each in range(200)]
+    rows[7] = {"day": "k0", "y": "k0"}
+    new("days", written(tmp_path / "x.csv", rows))
+    dag = (tmp_path / "dags" / "days.py").read_text()
+    assert "nulls" not in dag
+    assert "max_rejected=1" in dag
+
+
+def test_many_words_among_dates_are_texts_and_it_is_said(new: Any, tmp_path: Path) -> None:
+    days = [f"2026-01-{each % 20 + 1:02d}" for each in range(150)]
+    rows = [
+        {"day": each, "y": number % 2} for number, each in enumerate([*days, *["01.02.2026"] * 50])
+    ]
+    said = new("days", written(tmp_path / "x.csv", rows))
+    assert said["day"].startswith("category: 21 texts")
+    assert "150 of 200 values are dates, 50 are not, such as '01.02.2026'" in said["day"]
+
+
 def test_words_for_missing_numbers_and_an_unnamed_index_are_found() -> None:
     assert csv_options(b",price,name\n0,1.5,a\n1,-,b\n2,?,-\n3,4,c\n") == {
         "nulls": ["-", "?"],
@@ -214,6 +250,11 @@ def test_data_with_an_odd_name_are_found_by_their_path(new: Any, tmp_path: Path,
     (tmp_path / "folder").mkdir()
     seen = new("odd", written(tmp_path / "folder" / name, NUMBERS))
     assert seen == new("many", str(tmp_path / "folder" / "*.csv"))
+
+
+def test_the_second_of_two_classes_is_the_one_that_means_yes(new: Any, tmp_path: Path) -> None:
+    rows = [{"x": each % 9, "y": "Ja" if each % 3 else "nein"} for each in range(60)]
+    assert new("yes", written(tmp_path / "x.csv", rows))["y"].endswith("2 classes: nein, Ja")
 
 
 def test_no_file_is_overwritten(new: Any, tmp_path: Path) -> None:
@@ -317,6 +358,27 @@ def test_what_is_written_passes_ruff_and_its_own_tests(pipelines: Path) -> None:
 
 
 @pytest.mark.process
+def test_a_word_in_capital_letters_is_the_same_word(
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    modules = {"topics": pipelines, "churn": pipelines, "reviews": ROOT}
+    for name, folder in modules.items():
+        monkeypatch.syspath_prepend(str(folder / "dags" / "models"))
+        module = importlib.import_module(name)
+        column = {"topics": "text", "churn": "note", "reviews": "line"}[name]
+        texts = tf.constant(["ÄRGER über İzmir, ΣΕΙΣΜΌΣ", "ärger ÜBER i̇zmir, σεισμός"])
+        numbers = dict.fromkeys([*getattr(module, "NUMBERS", ()), "churned"], tf.zeros(2))
+        words = dict.fromkeys(getattr(module, "CATEGORIES", ()), tf.constant(["", ""]))
+        features = {**numbers, **words, column: texts, "topic": 0, "label": 0}
+        found = {"mean": 0.0, "std": 1.0, "vocabulary": {"a": 1}}
+        statistics = [dict.fromkeys(features, found)] if name == "churn" else []
+        x, _ = module.transform(features, *statistics)
+        assert np.array_equal(x[0], x[1]), name
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["churn", "topics", "shapes"])
 def test_a_written_test_says_what_to_add_for_another_column(pipelines: Path, name: str) -> None:
     modules = []
@@ -355,6 +417,7 @@ def test_what_is_written_runs_at_once_and_learns(
 
     from aerotrain import evaluate, export
     from aerotrain import train as training
+    from aerotrain.prediction import partition, plan
     from aerotrain.standalone import prepare
     from support.training_fixtures import Pipeline
 
@@ -371,4 +434,19 @@ def test_what_is_written_runs_at_once_and_learns(
     model = training.run(pipeline.replica("train", "r", **wanted))
     passed = {"model": model, "data": data, "thresholds": {metric: threshold}}
     assert evaluate.run(pipeline.replica("evaluate", "r", **passed))[metric] > least
-    assert export.run(pipeline.replica("export", "r", model=model, data=data)).endswith("/1")
+    version = export.run(pipeline.replica("export", "r", model=model, data=data))
+    assert version.endswith("/1")
+    wanted = {"model": version, "source": rules["source"], "fill": rules.get("fill", {})}
+    planned = plan.run(pipeline.replica("prediction.plan", "r", **wanted))
+    for each in planned["partitions"]:
+        partition.run(pipeline.replica("prediction.partition", "r", **each))
+    rows = pq.read_table(
+        Path(planned["predictions"].removeprefix("file://")) / "part-00000.parquet"
+    )
+    names = {"churn": {"no", "yes"}, "shapes": {"above", "below"}, "rents": set()}[name]
+    classes = rows["predictions_class"].to_pylist() if names else []
+    assert set(classes) == names
+    if name == "churn":
+        assert [each == "yes" for each in classes] == [
+            each > 0.5 for each in rows["predictions"].to_pylist()
+        ]

@@ -419,7 +419,7 @@ def test_the_page_shows_what_was_rejected_and_where_all_of_it_is(tmp_path: Path)
     url = prepare(store, tmp_path, source, max_rejected=2)
     found = Elements(open_store(url).get(PAGE).decode())
     assert f"2 records were rejected (2.0%); {url}/quarantine/00000.jsonl has them" in found.text
-    assert re.search(r"a\.csvbyte 4\d\d", found.text)
+    assert re.search(r"a\.csvline 1\d\d", found.text)
     assert "hidden files_SUCCESS; not read" in found.text
 
     (folder / "a.csv").write_text("\n".join(["x,label", *lines, ""]))

@@ -11,7 +11,7 @@ def transform(features: Mapping[str, Any]) -> tuple[Any, Any]:
     """Word numbers as ``(batch, LENGTH)`` int64, 0 after the end of a line, and labels."""
     import tensorflow as tf
 
-    words = tf.strings.split(tf.strings.lower(features["line"]))
+    words = tf.strings.split(tf.strings.lower(features["line"], "utf-8"))
     ids = tf.strings.to_hash_bucket_fast(words, BUCKETS - 1) + 1
     return ids.to_tensor(shape=[None, LENGTH]), features["label"]
 

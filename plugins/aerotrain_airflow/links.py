@@ -3,6 +3,7 @@
 Airflow asks for them when the task has ended, in the task's own process.
 """
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -111,6 +112,19 @@ def browsable(url: str, dag_id: str, settings: Settings) -> str:
     if not url.startswith(pipeline):
         return url
     return f"{base_url()}{PREFIX}/files/{quote(dag_id)}/{quote(url.removeprefix(pipeline))}"
+
+
+def with_addresses(text: str, dag_id: str, settings: Settings) -> str:
+    """A message, and the addresses at which a browser finds what it names in the pipeline's store.
+
+    Airflow's log shows these as links. It has none of its own of ``s3://``.
+    """
+    if not base_url():
+        return text
+    store = re.escape(f"{settings.store}/{path_segment(dag_id)}/")
+    urls = dict.fromkeys(re.findall(rf"{store}[^\s,;:'\")]+", text))
+    shown = [f"\n{browsable(url.rstrip('.'), dag_id, settings)}" for url in urls]
+    return f"{text}\nin a browser:{''.join(shown)}" if shown else text
 
 
 def base_url() -> str:

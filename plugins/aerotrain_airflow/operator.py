@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
@@ -35,6 +36,7 @@ from aerotrain_airflow.links import (
     EventLogLink,
     OutputLink,
     StatisticsLink,
+    with_addresses,
 )
 from aerotrain_airflow.metrics import JobMetrics
 from aerotrain_airflow.reuse import earlier_result, key_of, remember
@@ -236,7 +238,9 @@ class JobOperator(BaseOperator):
         try:
             if self._killed:
                 raise TemporaryError(f"{job.name} was ended from outside")
-            ended.raise_unless_succeeded()
+            replace(
+                ended, reason=with_addresses(ended.reason, self.dag_id, settings)
+            ).raise_unless_succeeded()
             value = _result(job, attempt_of(handle), settings)
         finally:
             self._record_events(job, handle, settings)

@@ -12,6 +12,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
 from aerotrain.data.dataset import Dataset, Shard, load_dataset
 from aerotrain.replica import Replica
+from aerotrain.serving.classes import classes_of, write_classes
 from aerotrain.serving.formats.conversion import check_installed, convert
 from aerotrain.serving.own_process import last_line, seconds_for
 from aerotrain.serving.servable import Servable
@@ -129,7 +130,9 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         for number, examples in enumerate(records.batch(_CHECKED_AT_ONCE)):
             servable.save_check(examples, check / f"{number:06d}")
             if number == 0:
-                servable.save_requests(examples, saved, model_name(replica.job.store))
+                outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
+                names = dataset.names.get(dataset.label, ())
+                write_classes(saved, classes_of(names, outputs))
         if arguments.quantize:
             _save_calibration(servable, dataset, arguments, replica)
         if arguments.keras_file:

@@ -22,6 +22,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.data.prepare.layout import quarantine_key
 from aerotrain.data.records import column_of, encode, framed
+from aerotrain.data.sources import Rejected
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
 
@@ -81,7 +82,7 @@ def _described(url: str) -> str:
     text = f"{count} record{'s' * (count != 1)} of {', '.join(shown)}"
     if store.exists(quarantine_key(0)):
         rejected = [json.loads(each) for each in store.get(quarantine_key(0)).splitlines()]
-        places = ", ".join(f"{each['unit']} {each['offset']}" for each in rejected)
+        places = ", ".join(Rejected(**each).place for each in rejected)
         text += f"; rejected at {places}: {rejected[0]['reason']}"
     return text
 

@@ -12,16 +12,22 @@ from aerotrain.contract.predicting import FILE, KEY, OFFSET
 from aerotrain.data.dataset import Feature, Schema
 from aerotrain.data.records import Column
 from aerotrain.data.sources import Batch
+from aerotrain.serving.classes import SUFFIX, Classes
 
 
-def output_schema(batch: Batch, keep: Sequence[str], outputs: Schema) -> pa.Schema:
+def output_schema(
+    batch: Batch, keep: Sequence[str], outputs: Schema, classes: Mapping[str, Classes]
+) -> pa.Schema:
     """The columns of predictions for records such as those of ``batch``.
+
+    ``classes`` are those of outputs by name.
 
     Raises:
         SpecError: two columns have one name.
     """
+    named = [f"{name}{SUFFIX}" for name in classes]
     for name in keep:
-        if name in outputs or name in (FILE, OFFSET, KEY):
+        if name in outputs or name in (FILE, OFFSET, KEY, *named):
             raise SpecError(
                 f"keep names the column {name!r}, as an output of predictions is called; give it "
                 f"another name by rename={{{name!r}: ...}} of the source"
@@ -34,6 +40,7 @@ def output_schema(batch: Batch, keep: Sequence[str], outputs: Schema) -> pa.Sche
             *keys,
             *(pa.field(name, arrow_of(batch.columns[name]).type) for name in keep),
             *(pa.field(name, _type_of(feature)) for name, feature in outputs.items()),
+            *(pa.field(name, pa.dictionary(pa.int32(), pa.string())) for name in named),
         ]
     )
 
@@ -87,9 +94,16 @@ def nested(flat: pa.Array, shape: Sequence[int]) -> pa.Array:
     return flat
 
 
-def output_columns(outputs: Mapping[str, Any], columns: pa.Schema) -> dict[str, pa.Array]:
-    """The model's outputs ``(records, *shape)`` as columns; one value a record is no list."""
-    found = {}
+def output_columns(
+    outputs: Mapping[str, Any], columns: pa.Schema, classes: Mapping[str, Classes]
+) -> dict[str, pa.Array]:
+    """The model's outputs ``(records, *shape)`` as columns; one value a record is no list.
+
+    Columns of the predicted ``classes`` follow them.
+    """
+    found: dict[str, pa.Array] = {
+        f"{name}{SUFFIX}": each.of(outputs[name]) for name, each in classes.items()
+    }
     for name, value in outputs.items():
         array = np.asarray(value)
         flat = array.astype(np.float32) if array.dtype.name == "bfloat16" else array

@@ -9,7 +9,7 @@ it were rejected; ``manifest.json`` comes last.
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.contract.predicting import PredictArguments
 from aerotrain.data.dataset import PLAN, Schema, schema_from_dict, schema_to_dict
 from aerotrain.data.sources import Rejected
+from aerotrain.serving.classes import Classes
 from aerotrain.store import MissingError, Store
 
 #: The version of the format of all documents here.
@@ -39,7 +40,8 @@ class PredictionPlan:
     """What is to be predicted, by the version at the URL ``model``.
 
     ``reading`` are the features as which the source is read, or None if it knows them itself.
-    ``needed`` are those that the model takes. ``columns`` are the columns of the files.
+    ``needed`` are those that the model takes. ``columns`` are the columns of the files, ``classes``
+    those of the model's outputs.
     ``fingerprint`` names everything that decides their bytes.
     """
 
@@ -51,6 +53,7 @@ class PredictionPlan:
     columns: pa.Schema
     partitions: int
     fingerprint: str
+    classes: Mapping[str, Classes] = field(default_factory=dict)
 
     def to_json(self) -> str:
         document = {
@@ -63,6 +66,7 @@ class PredictionPlan:
             "columns": base64.b64encode(self.columns.serialize()).decode(),
             "partitions": self.partitions,
             "fingerprint": self.fingerprint,
+            "classes": {name: asdict(each) for name, each in self.classes.items()},
         }
         return json.dumps(document, sort_keys=True, indent=1) + "\n"
 
@@ -91,6 +95,7 @@ class PredictionPlan:
             columns=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["columns"]))),
             partitions=data["partitions"],
             fingerprint=data["fingerprint"],
+            classes={name: Classes(**each) for name, each in data.get("classes", {}).items()},
         )
 
 

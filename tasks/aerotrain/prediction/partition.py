@@ -131,7 +131,7 @@ def _write(file: Path, plan: PredictionPlan, model: Served, rows: Iterator[Rows]
     texts = [each.name for each in plan.columns if not _is_number(each.type)]
     with pq.ParquetWriter(file, plan.columns, compression="zstd", use_dictionary=texts) as writer:
         for inputs, kept in _batches(rows, plan.arguments.batch_size):
-            outputs = output_columns(model.predict(inputs), plan.columns)
+            outputs = output_columns(model.predict(inputs), plan.columns, plan.classes)
             arrays = {name: kept[name] for name in kept.column_names} | outputs
             waiting.append(pa.table([arrays[n] for n in plan.columns.names], plan.columns))
             records += len(kept)

@@ -19,7 +19,9 @@ from aerotrain.prediction.columns import output_schema
 from aerotrain.prediction.layout import VERSION, PredictionPlan, folder_of
 from aerotrain.replica import Replica
 from aerotrain.serving.alias import served_version
+from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.signature import FILE, Signature
+from aerotrain.serving.versions import CLASSES
 from aerotrain.store import MANIFEST, MissingError, open_store
 from aerotrain.store.requests import each_of
 
@@ -90,7 +92,7 @@ def make_plan(
         FinalError: the model is not complete; the source is empty, or its columns are not those
             that the model takes.
     """
-    signature, identity = _read_model(model)
+    signature, classes, identity = _read_model(model)
     source = open_source(arguments.source)
     schema = found = source.schema()
     if schema is None:
@@ -113,7 +115,7 @@ def make_plan(
         reading = {name: needed.get(name, found[name]) for name in selected}
     batch = _first(source, reading)
     cast_to_schema(batch, needed, arguments.rules)
-    columns = output_schema(batch, arguments.keep, signature.outputs)
+    columns = output_schema(batch, arguments.keep, signature.outputs, classes)
     groups = list(adjacent(source.fragments(), arguments.part_bytes))
     fingerprint = fingerprint_of(
         [
@@ -132,14 +134,15 @@ def make_plan(
         reading=reading,
         needed=needed,
         columns=columns,
+        classes=classes,
         partitions=len(groups),
         fingerprint=fingerprint,
     )
     return plan, [PlannedPartition(fragments=[f.description for f in group]) for group in groups]
 
 
-def _read_model(url: str) -> tuple[Signature, str]:
-    """The signature of the version at ``url``, and a hash of all its files.
+def _read_model(url: str) -> tuple[Signature, dict[str, Classes], str]:
+    """The signature of the version at ``url``, the classes of outputs, and a hash of all its files.
 
     Raises:
         FinalError: it is not there, or not complete.
@@ -152,7 +155,12 @@ def _read_model(url: str) -> tuple[Signature, str]:
             f"{url} is no complete version of an exported model: {error}; export one, or name "
             "another"
         ) from error
-    return Signature.parse(f"the model {url}", content), hashlib.sha256(manifest).hexdigest()
+    try:
+        classes = classes_in(store.get(CLASSES))
+    except MissingError:  # it predicts numbers, or is one of an earlier version
+        classes = {}
+    signature = Signature.parse(f"the model {url}", content)
+    return signature, classes, hashlib.sha256(manifest).hexdigest()
 
 
 def _first(source: DeclaredSource, reading: Schema | None) -> Batch:

@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aerotrain.data.sources.declared import TYPES, is_text_type, moments_of
+from aerotrain.data.sources.declared import is_text_type
+from aerotrain.scaffold.dates import Dates, dates_among
 
 #: The most words of a category that are typical, and the least records of each.
 _CATEGORY_WORDS, _CATEGORY_RECORDS = 50, 2
@@ -28,15 +27,6 @@ _LONGEST_WORD = 64
 
 #: Names of columns that identify a record.
 _KEY_NAME = re.compile(r"(?i:(^|[_\s.-])(id|uuid|guid|key|index|nr|no))$|[a-z](Id|ID|Key)$")
-
-#: The formats of dates other than ISO 8601 that are tried, in this order.
-_DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
-
-#: What may follow a date in such a format, and the type of both.
-_CLOCKS = {"": "date", " %H:%M": "timestamp", " %H:%M:%S": "timestamp"}
-
-_ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
-_ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
 
 
 class Use(StrEnum):
@@ -114,12 +104,14 @@ class Column:
 class Decision:
     """What a column is used for, why, and what ``prepare`` must know for it.
 
-    ``type`` is for ``types`` of the source, ``fill`` for ``fill`` of ``prepare``.
+    ``type`` is for ``types`` of the source, ``nulls`` for its ``nulls``, with the number of records
+    that have each, and ``fill`` for ``fill`` of ``prepare``.
     """
 
     use: Use
     why: str
     type: str | None = None
+    nulls: Mapping[str, int] = field(default_factory=dict)
     fill: Any = None
     is_time: bool = False
 
@@ -140,7 +132,7 @@ def decide(column: Column, *, is_json: bool) -> Decision:
     if column.is_number:
         return _of_number(column)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return _time(column.known, f"{kind}", column.missing)
+        return _time(column.known, f"{kind}, {_span(column.known)}", column.missing)
     if column.is_text:
         return _of_text(column)
     return Decision.left_out(f"is {kind}, which transform would have to use by hand")
@@ -176,8 +168,16 @@ def _identifies(column: Column) -> bool:
 
 
 def _of_text(column: Column) -> Decision:
-    if (time := _time_of_texts(column)) is not None:
-        return time
+    dates = dates_among(column.known, column.counts)
+    if dates and dates.are_nearly_all:
+        return _time_of_texts(dates, column.missing)
+    words = _of_words(column)
+    if dates:
+        words = replace(words, why=f"{words.why}; {dates.counted}: correct these to have dates")
+    return words
+
+
+def _of_words(column: Column) -> Decision:
     records, different = len(column.known), len(column.counts)
     words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(column.known))).as_py()
     why = f"{different:,} texts"
@@ -198,40 +198,25 @@ def _of_text(column: Column) -> Decision:
     return Decision(use=Use.TEXT, why=f"{why}, long ones")
 
 
-def _time_of_texts(column: Column) -> Decision | None:
-    """The decision for texts that are dates or times; None if some are not."""
-    for pattern, kind in ((_ISO_DATE, "date"), (_ISO_TIME, "timestamp")):
-        if pc.all(pc.match_substring_regex(column.known, pattern)).as_py():
-            try:
-                known = moments_of(column.known, TYPES[kind], "")
-            except pa.ArrowInvalid:  # such as a 31st of June
-                return None
-            return _time(known, f"{kind}s", column.missing, kind)
-    fitting = {}
-    for form, clock in product(_DATE_FORMATS, _CLOCKS):
-        with suppress(pa.ArrowInvalid):
-            kind = _CLOCKS[clock]
-            known = moments_of(column.known, TYPES[kind], form + clock)
-            fitting[f"{kind} {form}{clock}"] = known
-    if not fitting:
-        return None
-    kind, *others = fitting
-    what, form = kind.split(" ", 1)
-    why = f"{what}s as {form}"
-    if others:
-        why += f", or {others[0].split(' ', 1)[1]}: all values fit both"
-    return _time(fitting[kind], why, column.missing, kind)
+def _time_of_texts(dates: Dates, missing: int) -> Decision:
+    """The decision for texts that are dates or times, but for a few words for missing ones."""
+    why = f"{dates.title}, {_span(dates.known)}"
+    time = _time(dates.known, why, missing + dates.others)
+    return replace(time, type=dates.kind, nulls=dates.words)
 
 
-def _time(known: pa.ChunkedArray, what: str, missing: int, kind: str | None = None) -> Decision:
-    """The decision for times. Integers have no value for missing, so these count as the median."""
+def _span(known: pa.ChunkedArray) -> str:
     least, greatest = (each.as_py() for each in pc.min_max(known).values())
-    why = f"{what}, from {least} to {greatest}"
+    return f"from {least} to {greatest}"
+
+
+def _time(known: pa.ChunkedArray, why: str, missing: int) -> Decision:
+    """The decision for times. Integers have no value for missing, so these count as the median."""
     if not missing:
-        return Decision(use=Use.NUMBER, why=why, type=kind, is_time=True)
+        return Decision(use=Use.NUMBER, why=why, is_time=True)
     middle = known.sort()[len(known) // 2].as_py()
-    why += f", {_count(missing)} missing count as {middle}"
-    return Decision(use=Use.NUMBER, why=why, type=kind, fill=middle.isoformat(), is_time=True)
+    why += f"; {_count(missing)} missing count as {middle}"
+    return Decision(use=Use.NUMBER, why=why, fill=middle.isoformat(), is_time=True)
 
 
 def _shown(value: pa.Scalar) -> str:

@@ -20,6 +20,9 @@ _DIGITS = 3
 #: Names that say that a column is the label.
 _NAMES = ("label", "target", "class", "y", "outcome")
 
+#: Words that mean yes: the class of which a model gives the probability, as the second of two.
+_YES = frozenset({"yes", "y", "true", "t", "ja", "j", "oui", "o", "si", "sí", "sì", "sim", "tak"})
+
 
 class Task(StrEnum):
     """What a model predicts: which of two classes, which of several, or a number."""
@@ -145,6 +148,8 @@ def _classes_of(column: Column) -> Label:
         classes: list[Any] = sorted(map(int, values))
     else:
         classes = sorted(values)
+        if len(classes) == 2 and str(classes[0]).casefold() in _YES:
+            classes.reverse()
     return Label(
         column=column,
         task=Task.BINARY if len(classes) == 2 else Task.SEVERAL,

@@ -73,6 +73,9 @@ class Columns:
         types.pop(self.label.name, None)
         if self.label.column.is_text and self.label.classes is not None:
             types[self.label.name] = list(self.label.classes)
+        words = {word for each in used.values() for word in each.nulls if not self._is_class(word)}
+        if words:
+            described["nulls"] = sorted({*described.get("nulls", []), *words})
         if self.skipped:
             described["skip"] = self.skipped
         if types:
@@ -92,10 +95,27 @@ class Columns:
             rules["split_by"] = {"way": "stratified", "column": label.name}
             if label.column.is_number:
                 rules["ranges"] = {label.name: [label.classes[0], label.classes[-1]]}
-        if bad := label.column.missing + self.sample.rejected:
+        if bad := label.column.missing + self.sample.rejected + self._bad_dates:
             # Where there are more records, they may have as many again.
             rules["max_rejected"] = bad if self.sample.is_whole else 10 * bad
         return rules
+
+    @property
+    def _bad_dates(self) -> int:
+        """The records that are rejected for a word instead of a date.
+
+        Further records may have other words than those that were seen. A class is none that means a
+        missing value, because ``nulls`` are those of all columns.
+        """
+        return sum(
+            count
+            for name, each in self.decisions.items()
+            for word, count in each.nulls.items()
+            if name not in self.skipped and (self._is_class(word) or not self.sample.is_whole)
+        )
+
+    def _is_class(self, word: str) -> bool:
+        return word in self.label.column.counts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,20 @@
 """Requests and responses of TensorFlow Serving's REST API: JSON to arrays, and arrays to JSON.
 
-https://www.tensorflow.org/tfx/serving/api_rest describes it. Errors are worded as there:
+https://www.tensorflow.org/tfx/serving/api_rest describes it. Errors begin as there:
 https://github.com/tensorflow/serving/blob/master/tensorflow_serving/util/json_tensor.cc.
 """
 
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from aerotrain.contract.errors import FinalError
+from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Feature, Schema
 
 #: Inputs and outputs as arrays by name.
@@ -79,14 +81,16 @@ def _of_rows(rows: Any, inputs: Schema) -> Arrays:
             if name not in inputs:
                 raise BadRequestError(
                     f"Failed to process element: {number} key: {name} of 'instances' list. Error: "
-                    f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
+                    f"INVALID_ARGUMENT: JSON object: does not have named input: {name} "
+                    f"({difference(row, inputs)})"
                 )
         if set(row) != set(inputs):
             raise BadRequestError(
                 f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{_text(row)} keys must be equal to: {','.join(sorted(inputs))}"
+                f"{_text(row)} keys must be equal to: {','.join(sorted(inputs))} "
+                f"({difference(row, inputs)})"
             )
-    return {name: _array([row[name] for row in rows], each) for name, each in inputs.items()}
+    return {name: _array(name, [row[name] for row in rows], each) for name, each in inputs.items()}
 
 
 def _of_columns(columns: Any, inputs: Schema) -> Arrays:
@@ -100,8 +104,24 @@ def _of_columns(columns: Any, inputs: Schema) -> Arrays:
         columns = {name: columns}
     for name in inputs:
         if name not in columns:
-            raise BadRequestError(f"Missing named input: {name} in 'inputs' object.")
-    return {name: _array(columns[name], each) for name, each in inputs.items()}
+            raise BadRequestError(
+                f"Missing named input: {name} in 'inputs' object. ({difference(columns, inputs)})"
+            )
+    return {name: _array(name, columns[name], each) for name, each in inputs.items()}
+
+
+def difference(given: Collection[str], inputs: Schema) -> str:
+    """Which inputs are missing in ``given``, which there are not, and which the model takes."""
+    absent = inputs.keys() - given
+    missing = ", ".join(sorted(absent))
+    unknown = ", ".join(
+        # An input has underscores for what its column has besides letters and digits of ASCII.
+        name + (nearest(name, absent) or nearest(re.sub("[^A-Za-z0-9]", "_", name), absent))
+        for name in sorted({*given} - inputs.keys())
+    )
+    takes = ", ".join(f"{name} ({inputs[name].dtype})" for name in sorted(inputs))
+    parts = [f"missing: {missing}" if missing else "", f"unknown: {unknown}" if unknown else ""]
+    return "; ".join([*filter(None, parts), f"the model takes {takes}"])
 
 
 def _is_object(value: Any) -> bool:
@@ -112,16 +132,22 @@ def _is_base64(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str)
 
 
-def _array(values: Any, feature: Feature) -> Any:
-    """Nested lists as an array of the feature's dtype."""
+def _array(name: str, values: Any, feature: Feature) -> Any:
+    """Nested lists as an array of the feature's dtype; messages call it the input ``name``."""
     shape = _shape(values)
     flat: list[Any] = []
-    _flatten(values, shape, feature.dtype, flat)
+    try:
+        _flatten(values, shape, feature.dtype, flat)
+    except BadRequestError as error:
+        number = len(flat) // max(1, prod(shape[1:]))
+        raise BadRequestError(
+            f"{error}; this is the input {name!r} of record {number}, counted from 0"
+        ) from error
     dtype = object if feature.dtype == "string" else feature.dtype
     try:
         return np.array(flat, dtype).reshape(shape)
     except OverflowError as error:
-        raise BadRequestError(f"JSON Value: {error}") from error
+        raise BadRequestError(f"JSON Value: {error}; this is in the input {name!r}") from error
 
 
 def _shape(values: Any) -> list[int]:
@@ -164,9 +190,12 @@ def _value(value: Any, dtype: str) -> Any:
         and ("float" in dtype or isinstance(value, int))
     ):
         return value
+    missing = '; send a missing text as ""' if dtype == "string" else ""
+    if "float" in dtype:
+        missing = "; send a missing number as NaN"
     raise BadRequestError(
         f"JSON Value: {_text(value)} Type: {_json_type(value)} is not of expected type: "
-        f"{_TYPES.get(dtype, dtype)}"
+        f"{_TYPES.get(dtype, dtype)}{missing if value is None else ''}"
     )
 
 

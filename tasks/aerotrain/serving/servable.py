@@ -127,13 +127,18 @@ class Servable:
         for name, input_name in input_names(self.needed).items():
             _write(folder / "inputs" / input_name, features[name])
 
-    def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> None:
-        """Write requests of real records, with their predictions, next to the SavedModel."""
+    def save_requests(self, examples: tf.Tensor, saved: Path, model: str) -> dict[str, Any]:
+        """Write requests of real records, with their predictions, next to the SavedModel.
+
+        Returns:
+            The predictions, as arrays by the names of outputs.
+        """
         features = parse(examples[:RECORDS], self._schema)
         inputs = {name: features[each].numpy() for each, name in input_names(self.needed).items()}
         outputs = self._from_saved_state(features)
         expected = {name: value.numpy() for name, value in outputs.items()}
         write_requests(saved, model, inputs, expected)
+        return expected
 
     def _from_saved_state(self, features: Features) -> Outputs:
         """The predictions; states that they change, such as seeds, have their values again."""

@@ -25,6 +25,9 @@ FOLDER = "serving"
 WARMUP = "assets.extra/tf_serving_warmup_requests"
 BODY = "assets.extra/request.json"
 
+#: The file of a version with the names of its classes. See ``aerotrain.serving.classes``.
+CLASSES = "assets.extra/classes.json"
+
 #: At most 18 digits: TensorFlow Serving reads a version as a signed integer of 64 bits.
 _VERSION = "[1-9][0-9]{0,17}"
 #: Keys that show that a number is taken: its claim, or anything in its folder.

@@ -304,7 +304,9 @@ class S3Store:
                 "conditional writes"
             )
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return StoreUnavailable(f"{url} cannot be served now ({said}); try again")
+            return StoreUnavailable(
+                f"{url} cannot be served now ({said}); see whether its disk is full, and try again"
+            )
         return FinalError(f"{url} cannot be requested ({said}); correct the URL or the request")
 
     @property

@@ -88,7 +88,10 @@ def cast_to_schema(batch: Batch, schema: Schema, rules: PlanArguments) -> CastBa
             keys[name] = _key_column(filled, exact)
     for name, (least, greatest) in rules.ranges.items():
         outside = _outside(columns[name], least, greatest)
-        rejections.add_among(rows, outside, f"column {name!r} is not from {least} to {greatest}")
+        for place in np.flatnonzero(outside):
+            value = str(columns[name].values[place].tolist())
+            why = f"column {name!r} is {value:.80}, not from {least} to {greatest}"
+            rejections.add_one(rows[place], why)
     accepted = rejections.accepted()
     if len(accepted) < len(rows):
         inside = np.flatnonzero(np.isin(rows, accepted))
@@ -118,12 +121,15 @@ class _Rejections:
     def add(self, rows: Mask, reason: str | None) -> None:
         if reason is not None:
             for row in np.flatnonzero(rows):
-                self._reasons.setdefault(int(row), reason)
+                self.add_one(row, reason)
 
     def add_among(self, rows: NDArray[np.int64], wrong: Mask, reason: str) -> None:
         """Reject those of ``rows`` that are ``wrong``."""
         for row in rows[wrong]:
-            self._reasons.setdefault(int(row), reason)
+            self.add_one(row, reason)
+
+    def add_one(self, row: np.int64, reason: str) -> None:
+        self._reasons.setdefault(int(row), reason)
 
     def accepted(self) -> NDArray[np.int64]:
         return np.delete(np.arange(len(self._batch)), list(self._reasons))

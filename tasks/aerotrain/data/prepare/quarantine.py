@@ -58,12 +58,11 @@ def check_rejected(count: int, first: Sequence[Rejected], most: int, url: str) -
     """
     if count <= most:
         return
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for each in first[:SHOWN]:
-        alike.setdefault((each.file, each.unit, each.reason), []).append(str(each.offset))
+        alike.setdefault((each.file, each.reason), []).append(each.place)
     listed = "\n".join(
-        f"  {file} at {unit} {', '.join(offsets)}: {reason}"
-        for (file, unit, reason), offsets in alike.items()
+        f"  {file} at {', '.join(places)}: {reason}" for (file, reason), places in alike.items()
     )
     raise FinalError(
         f"at least {counted(count, 'record')} {'was' if count == 1 else 'were'} rejected, and "

@@ -32,6 +32,15 @@ _DELIMITERS = "\t;|"
 #: A number, perhaps in quotes.
 _NUMBER = re.compile(rb'"?[+-]?\d+(\.\d*)?"?')
 
+#: What Arrow says of a value of another type.
+_WRONG = re.compile(r"^In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (\S+): (.*)$")
+
+#: Arrow's types that have another name in ``types``.
+_KINDS = {"double": "number"}
+
+#: The most characters of a value that a message shows.
+_SHOWN = 80
+
 _LEADING_ZERO = r"^[+-]?0\d"
 
 #: The words for a missing number, unless a source names others.
@@ -153,6 +162,18 @@ class CsvSource(TextSource):
             return 1  # an unterminated quote
         return reader.line_num if is_record else 1
 
+    def why_rejected(self, header: list[str], error: pa.ArrowInvalid) -> str:
+        found = _WRONG.search(why := super().why_rejected(header, error))
+        if found is None:
+            return why
+        number, kind, what = found.groups()
+        names = header or self._names
+        name = repr(names[int(number)]) if int(number) < len(names) else number
+        value = what.removeprefix("invalid value ")
+        if value == what:
+            return f"column {name}: {what}"
+        return f"column {name}: {value[:_SHOWN]} is no {_KINDS.get(kind, kind)}"
+
     def header(self, file: InputFile) -> list[str]:
         if self._names:
             return []
@@ -174,24 +195,25 @@ class CsvSource(TextSource):
     def blocks(self, file: InputFile, start: int, end: int) -> Iterator[Block]:
         """The lines of records. All lines of a value in quotes are in the block of its first."""
         held = before = b""
-        offset = start
+        offset, number = start, None
         for block in blocks(file, start, end):
             if not held and not before and start:
                 before = file.read(max(0, block.offset - _NEAR), block.offset)
             cut = self._bytes_of_last(file, before, block.content[:_NEAR])
             if held:
-                yield Block(offset, held + block.content[:cut])
+                yield Block(offset, held + block.content[:cut], number)
             elif start == 0 and not before and not self._names:
                 cut = block.content.find(b"\n") + 1 or len(block.content)
             before = (before + block.content[-_NEAR:])[-_NEAR:]
             held, offset = block.content[cut:], block.offset + cut
+            number = block.number_at(offset)
         if held:
             after = (
                 b""
                 if file.compression
                 else file.read(offset + len(held), offset + len(held) + _NEAR)
             )
-            yield Block(offset, held + after[: self._bytes_of_last(file, before, after)])
+            yield Block(offset, held + after[: self._bytes_of_last(file, before, after)], number)
 
     def _bytes_of_last(self, file: InputFile, before: bytes, after: bytes) -> int:
         """How many bytes ``after`` an edge belong to the record on the last lines ``before`` it."""

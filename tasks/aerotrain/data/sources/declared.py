@@ -6,6 +6,7 @@ set.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
 
@@ -48,6 +49,9 @@ _STORED = {"date": "int32", "timestamp": "int64"}
 
 #: The options of a kind whose files have columns.
 COLUMN_OPTIONS = frozenset({"columns", "skip", "rename", "types"})
+
+#: The days by which a date may be beyond its month: the 31st of February is the third day of March.
+_MOST_BEYOND = 3
 
 #: What happens to a list that is longer than its padding.
 LONGER = ("reject", "truncate")
@@ -298,15 +302,35 @@ def _numbers_of(texts: Any, words: Sequence[str]) -> Any:
 
 
 def moments_of(texts: Any, kind: pa.DataType, form: str) -> Any:
-    """Dates or timestamps of texts in a format, ISO 8601 by default."""
+    """Dates or timestamps of texts in a format, ISO 8601 by default.
+
+    Raises:
+        pa.ArrowInvalid: a text is none.
+    """
     if form:
-        return pc.strptime(texts, format=form, unit="us").cast(kind)
+        moments = pc.strptime(texts, format=form, unit="us")
+        _check_days(texts, moments, form)
+        return moments.cast(kind)
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid:
         if pa.types.is_date(kind):
             raise
         return texts.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(kind)
+
+
+def _check_days(texts: Any, moments: Any, form: str) -> None:
+    """Check that the days of the texts exist: Arrow takes the 30th of February as a day of March.
+
+    Raises:
+        pa.ArrowInvalid: one does not.
+    """
+    for text in pc.unique(pc.filter(texts, pc.less_equal(pc.day(moments), _MOST_BEYOND))):
+        try:
+            datetime.strptime(text.as_py(), form)
+        except ValueError as error:
+            if "for month" in str(error):  # other formats than Python's are no mistake
+                raise pa.ArrowInvalid(f"{text.as_py()!r}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import IO
 
@@ -20,10 +21,14 @@ _LONGEST_LINE = 256 * 2**20
 
 @dataclass(frozen=True)
 class Block:
-    """Whole lines of a file, the first of which begins at ``offset``."""
+    """Whole lines of a file, the first of which begins at ``offset``, and is the line ``number``.
+
+    Lines are counted from 1; the number is None if the block is not read from the file's start.
+    """
 
     offset: int
     content: bytes
+    number: int | None = None
 
     def starts(self) -> NDArray[np.int64]:
         """The offsets in the block of each non-empty line, and of the block's end."""
@@ -41,8 +46,21 @@ class Block:
     def parts(self, lines: int) -> Iterator["Block"]:
         """The block in parts of so many lines, empty ones not counted."""
         starts = self.starts()
+        number = self.number
         for begin, end in pairwise([*starts[:-1:lines].tolist(), starts[-1]]):
-            yield Block(self.offset + begin, self.content[begin:end])
+            part = Block(self.offset + begin, self.content[begin:end], number)
+            yield part
+            number = part.number_at(self.offset + end)
+
+    def number_at(self, offset: int) -> int | None:
+        """The number of the line that begins at ``offset`` of the file, in the block or after."""
+        if self.number is None:
+            return None
+        return self.number + int(np.searchsorted(self._line_ends, offset - self.offset))
+
+    @cached_property
+    def _line_ends(self) -> NDArray[np.int64]:
+        return np.flatnonzero(np.frombuffer(self.content, np.uint8) == ord("\n"))
 
 
 def ranges(file: InputFile, bytes_each: int) -> Sequence[tuple[int, int]]:
@@ -65,6 +83,7 @@ def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
     A compressed file cannot be read by ranges: all of it is read.
     """
     limit = end if file.compression is None else None
+    number = None if start and limit is not None else 1
     with file.stream() as stream:
         if start and limit is not None:
             stream.seek(start - 1)  # a line may begin exactly at ``start``
@@ -81,11 +100,12 @@ def blocks(file: InputFile, start: int, end: int) -> Iterator[Block]:
                 content += _line(stream, file)
             if is_last or not read:
                 if content:
-                    yield Block(offset, content)
+                    yield Block(offset, content, number)
                 return
             cut = content.rfind(b"\n") + 1
             if cut:
-                yield Block(offset, content[:cut])
+                yield Block(offset, content[:cut], number)
+                number = None if number is None else number + content.count(b"\n", 0, cut)
                 offset += cut
             rest = content[cut:]
             if len(rest) > _LONGEST_LINE:

@@ -1,6 +1,6 @@
 """The protocol of a source: list its fragments, and read a fragment as batches of columns."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
@@ -33,7 +33,8 @@ class Fragment:
 class Rejected:
     """A record that does not parse: its offset, in ``unit`` from the file's start, and why.
 
-    ``records`` is an estimate of their number, where damage hides the ends of records.
+    ``records`` is an estimate of their number, where damage hides the ends of records. ``line`` is
+    the number of its line, from 1, in a file of lines, if that is known.
     """
 
     file: str
@@ -41,6 +42,12 @@ class Rejected:
     unit: str
     reason: str
     records: int = 1
+    line: int | None = field(default=None, compare=False)
+
+    @property
+    def place(self) -> str:
+        """Where it is in its file, in words."""
+        return f"{self.unit} {self.offset}" if self.line is None else f"line {self.line}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +73,8 @@ class Batch:
 
     ``offsets`` are the records' positions in the file, in ``unit``. ``keys`` are their keys, if
     the source has them. ``rejected`` are the records of the same range that do not parse.
-    ``padding`` is that of columns of lists, which the cast to the schema applies.
+    ``padding`` is that of columns of lists, which the cast to the schema applies. ``line_at`` gives
+    the number of the line at an offset, if the file has lines.
     """
 
     columns: Mapping[str, Any]
@@ -76,6 +84,7 @@ class Batch:
     keys: Sequence[str] | None = None
     rejected: Sequence[Rejected] = field(default=())
     padding: Mapping[str, Padding] = field(default_factory=dict)
+    line_at: Callable[[int], int | None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -92,7 +101,10 @@ class Batch:
 
     def reject(self, row: int, reason: str) -> Rejected:
         """The record in that row as a rejected one."""
-        return Rejected(self.file, int(self.offsets[row]), self.unit, reason)
+        offset = int(self.offsets[row])
+        if self.keys is not None:
+            reason = f"record {self.keys[row]!r}: {reason}"
+        return Rejected(self.file, offset, self.unit, reason, line=self.line_at(offset))
 
 
 #: The most records, and about the most bytes of them, in the batch of a ``BatchBuilder``.

@@ -3,6 +3,7 @@
 ``csv.py`` and ``jsonl.py`` say how lines are parsed.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -46,6 +47,12 @@ _SAMPLED_BYTES = 2**20
 #: The share of numbers in a column of texts from which it is in doubt.
 _MANY = 0.5
 
+#: What Arrow says of a text that it cannot parse.
+_UNPARSED = re.compile(r"Failed to parse string: ('.*') as a scalar of type")
+
+#: The number of a row among those that Arrow was given, here a single one.
+_ROW = re.compile(r"(?<=parse error: )Row #1: | in row 0$")
+
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _DECIMAL_COMMA = r"^[+-]?\d+(,\d+)?$"
 
@@ -71,6 +78,10 @@ class TextSource(FileSource, ABC):
     @abstractmethod
     def why_other_format(self, beginning: bytes, first_lines: list[bytes]) -> str | None:
         """What the file is instead and what to do, by its first bytes; None if it may be read."""
+
+    def why_rejected(self, header: list[str], error: pa.ArrowInvalid) -> str:
+        """Why a line does not parse, in a sentence that names the column and the value."""
+        return _ROW.sub("", str(error).splitlines()[0])
 
     def header(self, file: InputFile) -> list[str]:
         """The names of the columns in the file's first line, if the kind has them there."""
@@ -267,6 +278,7 @@ class TextSource(FileSource, ABC):
             offsets=offsets,
             unit="byte",
             rejected=rejected,
+            line_at=block.number_at,
         )
 
     def _tables(
@@ -300,8 +312,9 @@ class TextSource(FileSource, ABC):
                     pending += [(middle, last), (first, middle)]
                     continue
                 offset = block.offset + int(starts[first])
-                reason = str(error).splitlines()[0][:300]
-                rejected.append(Rejected(file.url, offset, "byte", reason))
+                reason = self.why_rejected(header, error)[:300]
+                line = block.number_at(offset)
+                rejected.append(Rejected(file.url, offset, "byte", reason, line=line))
                 rest = (block.content[begin:end] for begin, end in pairwise(starts[first:]))
                 skipped_to = first + self.lines_of_first(header, rest)
             else:
@@ -314,8 +327,16 @@ class TextSource(FileSource, ABC):
             except UnicodeDecodeError as error:
                 raise pa.ArrowInvalid(str(error)) from error
         table = self.parse(header, content, types)
-        converted = map(self.declared.converted, table.column_names, table.columns)
+        converted = map(self._converted, table.column_names, table.columns)
         return pa.table(list(converted), table.column_names)
+
+    def _converted(self, name: str, values: Any) -> Any:
+        try:
+            return self.declared.converted(name, values)
+        except pa.ArrowInvalid as error:
+            found = _UNPARSED.search(str(error))
+            why = f"{found[1]} is no {self.declared.types[name]}" if found else str(error)
+            raise pa.ArrowInvalid(f"column {name!r}: {why}") from error
 
 
 def _with_objects(

@@ -103,8 +103,7 @@ def _rejected(rejections: Rejections, records: int) -> str:
     if not count:
         return ""
     rows = [
-        [isolated(each.file), f"{each.unit} {each.offset:,}", isolated(each.reason, 200)]
-        for each in rejections.first
+        [isolated(each.file), each.place, isolated(each.reason, 200)] for each in rejections.first
     ]
     return (
         f'<p><b class="warn">{counted(count, "record")} {"was" if count == 1 else "were"} rejected '

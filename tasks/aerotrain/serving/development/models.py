@@ -1,21 +1,32 @@
 """The models of a store: the version of each pipeline that its alias names, loaded on demand."""
 
+import re
 import shutil
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.contract.names import is_path_segment
+from aerotrain.data.dataset import Feature
 from aerotrain.serving.alias import served_number, tag_of
+from aerotrain.serving.classes import Classes, classes_in
 from aerotrain.serving.protocol import SIGNATURE, Arrays
-from aerotrain.serving.rest import BadRequestError
-from aerotrain.serving.versions import BODY, FOLDER
-from aerotrain.store import CorruptError, MissingError, fetch, open_store
+from aerotrain.serving.rest import BadRequestError, difference
+from aerotrain.serving.versions import BODY, CLASSES, FOLDER
+from aerotrain.store import MANIFEST, CorruptError, MissingError, fetch, open_store
 
 #: Seconds between two looks at the alias of a pipeline.
 _POLL = 2.0
+
+#: The manifest of a version of a pipeline, which is written last.
+_MODEL = re.compile(rf"[^/]+/{FOLDER}/[0-9]+/{MANIFEST}$")
+
+#: The most models that are loaded in advance.
+_WARM = 3
 
 #: Versions of a pipeline that are loaded at once: the served one, the one before, one asked for.
 _MOST = 3
@@ -33,6 +44,8 @@ class Loaded:
     signatures: Any
     #: The body of a request, as an example.
     request: str
+    #: The names of the classes of outputs.
+    classes: Mapping[str, Classes]
     #: Kept, because its functions do not keep its variables.
     module: Any
 
@@ -59,7 +72,8 @@ def outputs_of(signature: Any, arrays: Arrays) -> dict[str, Any]:
     if set(arrays) != set(specs):
         raise BadRequestError(
             f"input size does not match signature: {len(arrays)}!={len(specs)} len({{"
-            f"{','.join(sorted(arrays))}}}) != len({{{','.join(sorted(specs))}}})."
+            f"{','.join(sorted(arrays))}}}) != len({{{','.join(sorted(specs))}}}). "
+            f"({difference(arrays, {n: Feature(each.dtype.name) for n, each in specs.items()})})"
         )
     for name, array in arrays.items():
         if (given := tf.as_dtype(array.dtype)) != specs[name].dtype:
@@ -101,6 +115,19 @@ class Models:
         while not self._closed.wait(self._poll):
             for model in list(self._models.values()):
                 model.follow()
+
+    def warm_up(self) -> None:
+        """Load the models that were exported last, before they are asked."""
+        try:
+            manifests = [each for each in open_store(self._store).list() if _MODEL.match(each.key)]
+        except AerotrainError as error:
+            print(f"no model is loaded in advance: {error}", flush=True)
+            return
+        manifests.sort(key=lambda each: -each.modified)
+        names = dict.fromkeys(each.key.partition("/")[0] for each in manifests)
+        for name in list(names)[:_WARM]:
+            with suppress(NotFoundError):  # it was removed meanwhile
+                self.get(name)
 
     def get(self, name: str, version: int | None = None) -> Loaded:
         """The version of a model that is served, or the given one.
@@ -180,14 +207,32 @@ class _Model:
         return found
 
 
+def import_tensorflow() -> None:
+    """Import it before the first model does, whose first request would wait for seconds."""
+    import tensorflow  # noqa: F401 -- see above
+
+
 def load(number: int, folder: Path) -> Loaded:
-    """The version whose SavedModel is in ``folder``."""
+    """The version whose SavedModel is in ``folder``, which has answered its own requests.
+
+    The first answer of each size takes longer. TensorFlow Serving does the same.
+    """
     import tensorflow as tf  # when it is needed: it takes seconds and 300 MB
+
+    from aerotrain.serving.requests import read_requests  # imports it, too
 
     module = tf.saved_model.load(str(folder))
     example = folder / BODY
     request = example.read_text() if example.exists() else '{"instances": []}'
-    return Loaded(number, module.signatures, request, module)
+    names = folder / CLASSES
+    classes = classes_in(names.read_bytes()) if names.exists() else {}
+    loaded = Loaded(number, module.signatures, request, classes, module)
+    for exchange in read_requests(folder):
+        try:
+            outputs_of(loaded.signature(SIGNATURE), dict(exchange.inputs))
+        except BadRequestError as error:
+            print(f"{folder}: it fails for its own request: {error}", flush=True)
+    return loaded
 
 
 def _not_found(name: str, version: int | None) -> NotFoundError:

@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+import threading
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,13 @@ from typing import Any
 from aerotrain.contract.errors import AerotrainError
 from aerotrain.data.dataset import Feature
 from aerotrain.serving.development.grpc_server import grpc_server
-from aerotrain.serving.development.models import Loaded, Models, NotFoundError, outputs_of
+from aerotrain.serving.development.models import (
+    Loaded,
+    Models,
+    NotFoundError,
+    import_tensorflow,
+    outputs_of,
+)
 from aerotrain.serving.development.page import page_of
 from aerotrain.serving.protocol import SIGNATURE
 from aerotrain.serving.rest import (
@@ -61,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
             described = metadata_of(found[1], loaded)["metadata"]["signature_def"]
             signature = described["signature_def"][SIGNATURE]
             host = self.headers.get("Host", "")
-            return page_of(found[1], loaded.version, loaded.request, signature, host)
+            return page_of(found[1], loaded, signature, host)
         return metadata_of(found[1], loaded) if found[3] else _status(loaded.version)
 
     def _post(self) -> dict[str, Any]:
@@ -161,15 +168,19 @@ def _info(spec: Any) -> dict[str, Any]:
 def serve(store: str, port: int, grpc_port: int) -> None:
     """Serve the models of all pipelines below ``store`` at two ports of loopback, for ever.
 
+    It listens when the newest models are loaded.
+
     Raises:
         OSError: a port cannot be used.
     """
     with tempfile.TemporaryDirectory(prefix="aerotrain-serving-") as folder:
         models = Models(store, Path(folder))
+        models.warm_up()
         with DevelopmentServer(models, port) as server, grpc_server(models, grpc_port) as bound:
             print(
                 f"serving {store} for development at 127.0.0.1: REST at port "
                 f"{server.server_port}, gRPC at port {bound}",
                 flush=True,
             )
+            threading.Thread(target=import_tensorflow, daemon=True).start()
             server.serve_forever()

@@ -1,0 +1,71 @@
+"""The names of a classifier's classes, which an export has in ``assets.extra/classes.json``.
+
+TensorFlow Serving answers with numbers only. This file says what they mean::
+
+    {"predictions": {"classes": ["no", "yes"], "threshold": 0.5}}
+
+An output with a number for each class predicts the class of the greatest, without a threshold. One
+with a single number predicts the second of two classes above the threshold.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from aerotrain.serving.versions import CLASSES
+
+#: What follows the name of an output in that of the column of its classes.
+SUFFIX = "_class"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The classes of an output, in the order of its values."""
+
+    classes: Sequence[str]
+    threshold: float | None = None
+
+    def of(self, predictions: Any) -> pa.Array:
+        """The class of each record by its predictions, null if they are not finite."""
+        values = np.asarray(predictions, np.float64).reshape(len(predictions), -1)
+        numbers = values.argmax(axis=1) if self.threshold is None else values[:, 0] > self.threshold
+        unknown = ~np.isfinite(values).all(axis=1)
+        indices = pa.array(numbers.astype(np.int32), mask=unknown)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(self.classes, pa.string()))
+
+
+def classes_of(names: Sequence[str], outputs: Mapping[str, Any]) -> dict[str, Classes]:
+    """The classes of each of the outputs, ``(records, *shape)``, that predicts these ``names``.
+
+    A single number is a probability, or a logit if some are not from 0 to 1.
+    """
+    found = {}
+    for output, values in outputs.items():
+        size = values.shape[1] if values.ndim == 2 else 1
+        if values.ndim > 2 or values.dtype.kind != "f" or not names:
+            continue
+        if size == len(names) > 1:
+            found[output] = Classes(classes=names)
+        elif size == 1 and len(names) == 2:
+            are_logits = ((values < 0) | (values > 1)).any()
+            found[output] = Classes(classes=names, threshold=0.0 if are_logits else 0.5)
+    return found
+
+
+def write_classes(saved: Path, classes: Mapping[str, Classes]) -> None:
+    """Write the file of a SavedModel, if an output has classes."""
+    if classes:
+        document = {name: asdict(each) for name, each in classes.items()}
+        text = json.dumps(document, indent=1, ensure_ascii=False)
+        (saved / CLASSES).parent.mkdir(exist_ok=True)
+        (saved / CLASSES).write_text(f"{text}\n", encoding="utf-8")
+
+
+def classes_in(text: str | bytes) -> dict[str, Classes]:
+    """What ``write_classes`` wrote."""
+    return {name: Classes(**each) for name, each in json.loads(text).items()}

@@ -1,0 +1,47 @@
+"""The names of a classifier's classes, from an export to a prediction."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aerotrain.serving.classes import classes_in, classes_of, write_classes
+from aerotrain.serving.versions import CLASSES
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("names", "outputs", "predicted"),
+    [
+        (["no", "yes"], [[0.2], [0.7], [NAN]], ["no", "yes", None]),
+        (["no", "yes"], [0.2, 0.7], ["no", "yes"]),
+        (["no", "yes"], [[-3.0], [0.2]], ["no", "yes"]),  # logits
+        (["no", "yes"], [[0.4, 0.6], [0.9, 0.1]], ["yes", "no"]),
+        (["ä", "b", "c"], [[0.1, 0.7, 0.2], [NAN, 0, 1]], ["b", None]),
+    ],
+)
+def test_a_prediction_has_the_name_of_its_class(
+    tmp_path: Path, names: list[str], outputs: list[float], predicted: list[str | None]
+) -> None:
+    values = np.array(outputs, np.float32)
+    write_classes(tmp_path, classes_of(names, {"predictions": values}))
+    found = classes_in((tmp_path / CLASSES).read_bytes())["predictions"]
+    assert found.of(values).to_pylist() == predicted
+
+
+@pytest.mark.parametrize(
+    ("names", "outputs"),
+    [
+        ([], np.zeros((3, 1), np.float32)),
+        (["a", "b", "c"], np.zeros((3, 1), np.float32)),
+        (["a", "b", "c"], np.zeros((3, 4), np.float32)),
+        (["a", "b", "c"], np.zeros((3, 5, 3), np.float32)),
+        (["a", "b"], np.zeros((3, 1), np.int64)),
+    ],
+)
+def test_an_output_that_does_not_predict_the_classes_has_none(
+    tmp_path: Path, names: list[str], outputs: np.ndarray
+) -> None:
+    write_classes(tmp_path, classes_of(names, {"predictions": outputs}))
+    assert not (tmp_path / CLASSES).exists()
