@@ -31,6 +31,7 @@ from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
 from aerotrain.training.input.batches import every_record
+from aerotrain.training.input.record_files import RecordFiles
 from benchmarks.predictions import MEMORY, PREDICT, on_one_core
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 
@@ -176,7 +177,9 @@ def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[]
         begin = time.monotonic()
         for each in models:
             given = {"records": records, "batch_size": BATCH}
-            each.evaluate(every_record([file], SCHEMA, transform, **given), verbose=0)
+            each.evaluate(
+                every_record(RecordFiles.of([file]), SCHEMA, transform, **given), verbose=0
+            )
         return time.monotonic() - begin
 
     def judging(rule: Rule, baseline: Served | None) -> Callable[[], float]:
@@ -185,7 +188,7 @@ def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[]
 
         def seconds() -> float:
             begin = time.monotonic()
-            blocks = Diagnostics().watched(predictor.blocks([file], records, BATCH))
+            blocks = Diagnostics().watched(predictor.blocks(RecordFiles.of([file]), records, BATCH))
             gate.judge(blocks, compared=baseline is not None)
             return time.monotonic() - begin
 

@@ -1,5 +1,6 @@
 """What the card of a model shows besides verdicts: errors, calibration, worst records, warnings."""
 
+import hashlib
 import json
 import re
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from aerotrain import evaluate
-from aerotrain.data.dataset import Feature
+from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import Column, encoded_frames
 from aerotrain.evaluation.card import card
 from aerotrain.evaluation.diagnostics import Diagnostics
@@ -133,17 +134,20 @@ def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not()
     assert [each.split("'")[1] for each in leaking_columns(given, price)] == ["net"]
 
 
-def test_records_are_found_by_their_places_in_several_files(tmp_path):
-    files, counts = [], [3, 0, 5]
-    for number, count in enumerate(counts):
+def test_records_are_found_by_their_places_in_several_shards(tmp_path):
+    shards = []
+    for number, count in enumerate([3, 0, 4, 5]):
         values = Column(Feature("int64"), np.arange(count) + 10 * number)
-        file = tmp_path / f"{number}.tfrecord"
-        file.write_bytes(encoded_frames({"n": values}).content if count else b"")
-        files.append(file)
-    found = records_at(files, counts, [1, 3, 7])
+        content = encoded_frames({"n": values}).content if count else b""
+        sha256 = hashlib.sha256(content).hexdigest()
+        file = f"{number}.tfrecord"
+        shards.append(Shard(file=file, records=count, bytes=len(content), sha256=sha256))
+        if number != 2:  # it has no record that is shown, so it is not downloaded
+            (tmp_path / file).write_bytes(content)
+    found = records_at(tmp_path.as_uri(), shards, {1, 7, 11}, tmp_path)
     schema = {"n": Feature("int64")}
     shown = {place: described(record, schema, {}) for place, record in found.items()}
-    assert shown == {1: {"n": "1"}, 3: {"n": "20"}, 7: {"n": "24"}}
+    assert shown == {1: {"n": "1"}, 7: {"n": "30"}, 11: {"n": "34"}}
 
 
 def test_the_card_of_a_training_shows_its_pictures_and_nothing_from_outside(digits, trained):

@@ -20,7 +20,8 @@ from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train
 from aerotrain.training.input.batches import batch_spec, first_records, parse
-from aerotrain.training.input.shards import download
+from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.shards import download, enough
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 
@@ -32,7 +33,7 @@ def scans(digits):
     """Every test record, serialized, and its features."""
     dataset = load_dataset(digits.data)
     files = download(digits.data, dataset.splits["test"].shards, digits.folder)
-    serialized = first_records(files, 10_000)
+    serialized = first_records(RecordFiles.of(files), 10_000)
     return serialized, parse(serialized, dataset.schema)
 
 
@@ -362,6 +363,6 @@ def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
 
 def test_only_as_many_shards_are_read_as_the_check_needs(digits):
     shards = load_dataset(digits.data).splits["test"].shards
-    assert export.enough(shards, 1) == list(shards[:1])
-    assert export.enough(shards, shards[0].records + 1) == list(shards[:2])
-    assert export.enough(shards, 10**6) == list(shards)
+    assert enough(shards, 1) == list(shards[:1])
+    assert enough(shards, shards[0].records + 1) == list(shards[:2])
+    assert enough(shards, 10**6) == list(shards)

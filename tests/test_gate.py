@@ -26,6 +26,7 @@ from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.evaluation.slices import slicing_of
 from aerotrain.evaluation.verdicts import unjudged
+from aerotrain.training.input.record_files import RecordFiles
 
 pytestmark = pytest.mark.process
 
@@ -374,7 +375,7 @@ def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
         columns=[],
         group=None,
     )
-    blocks = predictor.blocks([tmp_path / "records"], 300, batch_size=64)
+    blocks = predictor.blocks(RecordFiles.of([tmp_path / "records"]), 300, batch_size=64)
     outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
     assert outcome.metrics == {"loss": pytest.approx(whole, rel=1e-5)}
 
@@ -401,7 +402,7 @@ def test_padding_that_the_model_masks_is_not_measured(tmp_path):
         columns=[],
         group=None,
     )
-    blocks = predictor.blocks([tmp_path / "records"], 300, batch_size=64)
+    blocks = predictor.blocks(RecordFiles.of([tmp_path / "records"]), 300, batch_size=64)
     outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
     assert outcome.metrics["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-5)
 

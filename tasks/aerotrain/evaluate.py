@@ -37,7 +37,8 @@ from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 from aerotrain.store.manifest import Manifest
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
-from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.input.record_files import streamed
+from aerotrain.training.input.shards import split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import numbers
@@ -177,8 +178,10 @@ def evaluate(
     _check_group(arguments.group, dataset)
     code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
-    files = download(arguments.data, split.shards, replica.scratch)
-    with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
+    with (
+        errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch),
+        streamed(arguments.data, split.shards, replica.scratch) as files,
+    ):
         model = trained.restore(code, batch_spec(schema, code.transform), replica.scratch)
         if not has_metrics_of_records(model):
             if arguments.model_format is not None:
@@ -219,7 +222,15 @@ def evaluate(
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = diagnostics.watched(blocks)
         outcome = gate.judge(watched, compared=served is not None)
-        return outcome, examined(diagnostics, model, code.transform, dataset, split, files)
+        return outcome, examined(
+            diagnostics,
+            model,
+            code.transform,
+            dataset,
+            split,
+            url=arguments.data,
+            scratch=replica.scratch,
+        )
 
 
 def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:

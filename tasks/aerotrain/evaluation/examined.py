@@ -15,6 +15,8 @@ from aerotrain.evaluation.leakage import SAMPLE, leaking_columns
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.serving.servable import Servable
 from aerotrain.training.input.batches import Transform, first_records, parse
+from aerotrain.training.input.record_files import RecordFiles, streamed
+from aerotrain.training.input.shards import enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +34,26 @@ def examined(
     transform: Transform,
     dataset: Dataset,
     split: Split,
-    files: Sequence[Path],
+    *,
+    url: str,
+    scratch: Path,
 ) -> Examined:
-    """What ``diagnostics`` has gathered of the records in ``files``, and what these show."""
-    columns = _scalars(model, transform, dataset.schema, files)
+    """What ``diagnostics`` has gathered of the ``split``, and what some of its records show.
+
+    Shards of the ``dataset`` at ``url`` that hold these records are downloaded below ``scratch``.
+    """
+    with streamed(url, enough(split.shards, SAMPLE), scratch) as files:
+        columns = _scalars(model, transform, dataset.schema, files)
     leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
     return Examined(
         warnings=[*diagnostics.warnings(), *dict.fromkeys(leaks)],
         outputs=diagnostics.outputs,
-        worst=_worst(diagnostics, dataset, split, files),
+        worst=_worst(diagnostics, dataset, split, url, scratch),
     )
 
 
 def _scalars(
-    model: keras.Model, transform: Transform, schema: Schema, files: Sequence[Path]
+    model: keras.Model, transform: Transform, schema: Schema, files: RecordFiles
 ) -> dict[str, Any]:
     """The values of the first records, of the columns of single values that predictions need."""
     try:
@@ -60,11 +68,10 @@ def _scalars(
 
 
 def _worst(
-    diagnostics: Diagnostics, dataset: Dataset, split: Split, files: Sequence[Path]
+    diagnostics: Diagnostics, dataset: Dataset, split: Split, url: str, scratch: Path
 ) -> dict[str, list[dict[str, Any]]]:
     places = {each.place for found in diagnostics.worst.values() for each in found}
-    counts = [shard.records for shard in split.shards]
-    records = records_at(files, counts, sorted(places))
+    records = records_at(url, split.shards, places, scratch)
     names = dataset.names
     return {
         output: [

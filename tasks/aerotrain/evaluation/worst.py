@@ -1,15 +1,16 @@
 """The records that a model predicts worst, with their features, for people to look at."""
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.dataset import Feature, Schema, Shard
 from aerotrain.training.input.batches import parse
+from aerotrain.training.input.shards import in_turn
 
 #: The most characters of a text, numbers of a vector, and bytes of a picture that are shown.
 _TEXT, _NUMBERS, _PICTURE = 200, 8, 40_000
@@ -21,18 +22,25 @@ _PICTURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
 
 
 def records_at(
-    files: Sequence[Path], counts: Sequence[int], places: Sequence[int]
+    url: str, shards: Sequence[Shard], places: Collection[int], scratch: Path
 ) -> dict[int, bytes]:
-    """The serialized records at some places of ``files``, which have ``counts`` records each."""
-    found: dict[int, bytes] = {}
+    """The serialized records at some places of ``shards`` of the data set at ``url``.
+
+    Only shards that hold one of them are downloaded, as by ``in_turn``.
+    """
+    held: list[tuple[Shard, int, list[int]]] = []
     first = 0
-    for file, count in zip(files, counts, strict=True):
-        here = tf.constant([each - first for each in places if first <= each < first + count])
-        if len(here):
-            numbered = tf.data.TFRecordDataset(str(file)).enumerate()
-            chosen = numbered.filter(_is_one_of(tf.cast(here, tf.int64)))
-            found |= {first + int(place): record.numpy() for place, record in chosen}
-        first += count
+    for shard in shards:
+        here = [each - first for each in places if first <= each < first + shard.records]
+        if here:
+            held.append((shard, first, here))
+        first += shard.records
+    found: dict[int, bytes] = {}
+    files = in_turn(url, [shard for shard, _, _ in held], scratch)
+    for (_, first, here), file in zip(held, files, strict=True):
+        numbered = tf.data.TFRecordDataset(str(file)).enumerate()
+        chosen = numbered.filter(_is_one_of(tf.constant(here, tf.int64)))
+        found |= {first + int(place): record.numpy() for place, record in chosen}
     return found
 
 
