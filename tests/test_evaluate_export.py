@@ -106,6 +106,16 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, tr
         evaluated("no-version", trained, baseline=f"{version.rpartition('/')[0]}/7")
 
 
+def test_each_of_several_reasons_is_a_line_of_the_log_and_the_error_is_short(capsys):
+    reasons = ["accuracy of town=Graz is 0.8", "mae is 7"]
+    assert evaluate.refused(reasons[:1]) == reasons[0]
+    assert capsys.readouterr().out == ""
+    short = evaluate.refused(reasons)
+    assert capsys.readouterr().out.splitlines() == [f"refused: {each}" for each in reasons]
+    assert short.startswith("2 reasons against the model")
+    assert short.endswith(reasons[0])
+
+
 def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
     [sentence] = evaluate.not_finite({"accuracy": 0.9, "loss": float("nan")})
     assert sentence.startswith("loss is nan, no finite number: look for missing values")

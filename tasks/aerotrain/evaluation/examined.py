@@ -12,6 +12,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Dataset, Schema, Split
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.leakage import SAMPLE, leaking_columns
+from aerotrain.evaluation.slices import Statistics
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.serving.servable import Servable
 from aerotrain.training.input.batches import Transform, first_records, parse
@@ -35,6 +36,7 @@ def examined(
     dataset: Dataset,
     split: Split,
     *,
+    statistics: Statistics,
     url: str,
     scratch: Path,
 ) -> Examined:
@@ -45,10 +47,20 @@ def examined(
     with streamed(url, enough(split.shards, SAMPLE), scratch) as files:
         columns = _scalars(model, transform, dataset.schema, files)
     leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
+    places = {each.place for found in diagnostics.worst.values() for each in found}
+    records = records_at(url, split.shards, places, scratch)
+    schema, names = dataset.schema, dataset.names
+    units = {name: each.get("since_1970", "") for name, each in statistics.items()}
     return Examined(
         warnings=[*diagnostics.warnings(), *dict.fromkeys(leaks)],
         outputs=diagnostics.outputs,
-        worst=_worst(diagnostics, dataset, split, url, scratch),
+        worst={
+            output: [
+                {**asdict(each), "features": described(records[each.place], schema, names, units)}
+                for each in found
+            ]
+            for output, found in diagnostics.worst.items()
+        },
     )
 
 
@@ -65,18 +77,3 @@ def _scalars(
         return {}
     parsed = parse(first_records(files, SAMPLE), scalars)
     return {name: np.asarray(each) for name, each in parsed.items()}
-
-
-def _worst(
-    diagnostics: Diagnostics, dataset: Dataset, split: Split, url: str, scratch: Path
-) -> dict[str, list[dict[str, Any]]]:
-    places = {each.place for found in diagnostics.worst.values() for each in found}
-    records = records_at(url, split.shards, places, scratch)
-    names = dataset.names
-    return {
-        output: [
-            {**asdict(each), "features": described(records[each.place], dataset.schema, names)}
-            for each in found
-        ]
-        for output, found in diagnostics.worst.items()
-    }
