@@ -4,16 +4,17 @@ Wrong refusals and power are simulated: the baseline is right for nine of ten re
 candidate differs from it for one of twelve, as models do that differ by their seed only. It is as
 good as the baseline, or a point worse. Beside that, real models are trained with other seeds and
 compared by the gate itself. The cost is that of evaluating a small network on TFRecords with a rule
-for each of 20 slices, in turns with Keras's ``evaluate`` of the same records and metrics; and of a
-comparison, beside evaluating both models. ``predict`` is compared with ``model.predict`` of the
-same records in memory, on one core, in a process of its own.
+for each of 20 slices, with the download of shards, in turns with Keras's ``evaluate`` of the same
+records on this disk; and of a comparison, beside evaluating both models. ``predict`` is compared
+with ``model.predict`` of the same records in memory, on one core, in a process of its own.
 """
 
 import argparse
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from aerotrain.contract.gate import Kind, Rule
-from aerotrain.data.dataset import Feature
+from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import Column, encoded_frames
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.gate import Gate
@@ -30,7 +31,9 @@ from aerotrain.evaluation.intervals import GROUPS, estimate, samples
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.serving.servable import Servable
 from aerotrain.serving.served import Served
+from aerotrain.store.manifest import StoredFile
 from aerotrain.training.input.batches import every_record
+from aerotrain.training.input.record_files import RecordFiles, streamed
 from benchmarks.predictions import MEMORY, PREDICT, on_one_core
 from benchmarks.report import in_turns, median_ratio, print_origin, print_report
 
@@ -61,8 +64,8 @@ def main() -> None:
         "real_refusals": refused_models(models),
     }
     with tempfile.TemporaryDirectory() as name:
-        file = write_records(Path(name), records)
-        contestants = evaluations(Path(name), file, records)
+        shards = write_records(Path(name), records)
+        contestants = evaluations(Path(name), shards, records)
         in_turns(contestants, 1)  # not counted: it traces
         seconds = in_turns(contestants, rounds)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -151,19 +154,24 @@ def transform(features: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.stack([features[f"x{each}"] for each in range(NUMBERS)], axis=1), features["label"]
 
 
-def write_records(folder: Path, count: int) -> Path:
-    file = folder / "records.tfrecord"
-    with file.open("wb") as out:
-        for begin in range(0, count, 100_000):
-            x, y, country = drawn(min(100_000, count - begin), seed=begin)
-            values = {f"x{each}": x[:, each] for each in range(NUMBERS)}
-            values |= {"country": country, "label": y}
-            columns = {name: Column(SCHEMA[name], each) for name, each in values.items()}
-            out.write(encoded_frames(columns).content)
-    return file
+def write_records(folder: Path, count: int) -> list[Shard]:
+    """Write ten shards into ``folder``, which is the store of the data."""
+    shards = []
+    each = count // 10
+    for begin in range(0, count, each):
+        x, y, country = drawn(each, seed=begin)
+        values = {f"x{number}": x[:, number] for number in range(NUMBERS)}
+        values |= {"country": country, "label": y}
+        columns = {name: Column(SCHEMA[name], held) for name, held in values.items()}
+        file = folder / f"{begin}.tfrecord"
+        file.write_bytes(encoded_frames(columns).content)
+        shards.append(Shard(file=file.name, records=each, **asdict(StoredFile.of(file))))
+    return shards
 
 
-def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[], float]]:
+def evaluations(
+    folder: Path, shards: Sequence[Shard], records: int
+) -> dict[str, Callable[[], float]]:
     """Keras's evaluation and the gate's, of one model and of two; each returns its seconds."""
     x, y, _ = drawn(4000, seed=100)
     model, other = trained(x, y, 1), trained(x, y, 2)
@@ -171,12 +179,13 @@ def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[]
     served = Served("baseline", folder / "baseline", SCHEMA)
     bound = Rule(kind=Kind.AT_LEAST, metric="accuracy", bound=0.5, slices=["country"])
     no_worse = Rule(kind=Kind.NO_WORSE, metric="accuracy", slices=["country"])
+    on_disk = RecordFiles.of([folder / shard.file for shard in shards])
 
     def plain(models: list[keras.Model]) -> float:
         begin = time.monotonic()
         for each in models:
             given = {"records": records, "batch_size": BATCH}
-            each.evaluate(every_record([file], SCHEMA, transform, **given), verbose=0)
+            each.evaluate(every_record(on_disk, SCHEMA, transform, **given), verbose=0)
         return time.monotonic() - begin
 
     def judging(rule: Rule, baseline: Served | None) -> Callable[[], float]:
@@ -185,8 +194,9 @@ def evaluations(folder: Path, file: Path, records: int) -> dict[str, Callable[[]
 
         def seconds() -> float:
             begin = time.monotonic()
-            blocks = Diagnostics().watched(predictor.blocks([file], records, BATCH))
-            gate.judge(blocks, compared=baseline is not None)
+            with streamed(folder.as_uri(), shards, folder) as files:
+                blocks = Diagnostics().watched(predictor.blocks(files, records, BATCH))
+                gate.judge(blocks, compared=baseline is not None)
             return time.monotonic() - begin
 
         return seconds

@@ -35,6 +35,7 @@ from aerotrain.data.dataset import Dataset, Feature, Shard, Split
 from aerotrain.data.records import Column, encode, framed
 from aerotrain.store import MANIFEST, open_store
 from aerotrain.training.input.batches import batch_spec, every_record
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import TRAIN_SPLIT
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.code import UserCode
@@ -182,7 +183,11 @@ def rates_of_reading(data: Data, scratch: Path, rounds: int) -> dict[str, list[f
     feed = data.feed(data.urls["file"], scratch, "untransformed", 1)
     with feed.caching_shards():
         ordered = every_record(
-            data.files, SCHEMA, feed.code.transform, records=data.records, batch_size=BATCH
+            RecordFiles.of(data.files),
+            SCHEMA,
+            feed.code.transform,
+            records=data.records,
+            batch_size=BATCH,
         )
         ways = {
             "in memory": data.in_memory(shuffled=False).prefetch(tf.data.AUTOTUNE),

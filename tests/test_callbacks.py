@@ -14,6 +14,7 @@ from aerotrain.train import run
 from aerotrain.training.checkpoints.retention import Name
 from aerotrain.training.evaluator import checkpoints_to_come
 from aerotrain.training.input.batches import batch_spec, every_record
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.code import UserCode
@@ -48,7 +49,7 @@ def fit(digits, callbacks, number, **hparams):
     batches = feed.local(0)
     validation = dataset.splits["validation"]
     measured = every_record(
-        download(digits.data, validation.shards, digits.folder),
+        RecordFiles.of(download(digits.data, validation.shards, digits.folder)),
         dataset.schema,
         user.transform,
         records=validation.records,

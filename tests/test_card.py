@@ -1,5 +1,6 @@
 """What the card of a model shows besides verdicts: errors, calibration, worst records, warnings."""
 
+import hashlib
 import json
 import re
 from types import SimpleNamespace
@@ -9,17 +10,34 @@ import pytest
 import tensorflow as tf
 
 from aerotrain import evaluate
-from aerotrain.data.dataset import Feature
-from aerotrain.data.records import Column, encoded_frames
+from aerotrain.data.dataset import Feature, Shard
+from aerotrain.data.records import Column, encode, encoded_frames, stacked
 from aerotrain.evaluation.card import card
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.leakage import leaking_columns
+from aerotrain.evaluation.pictures import pictures
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.store import open_store
 
 pytestmark = pytest.mark.process
 
 RANDOM = np.random.default_rng(0)
+
+#: What ``card.json`` holds of an evaluation that has found nothing.
+EMPTY = {
+    "records": 3,
+    "split": "test",
+    "metrics": {},
+    "intervals": {},
+    "baseline": None,
+    "verdicts": [],
+    "failures": [],
+    "warnings": [],
+    "passed": True,
+    "candidate": {},
+    "outputs": {},
+    "worst": {},
+}
 
 
 def seen(y, predictions, names=(), blocks=2):
@@ -133,17 +151,49 @@ def test_a_column_that_gives_the_label_away_is_named_and_one_that_helps_is_not()
     assert [each.split("'")[1] for each in leaking_columns(given, price)] == ["net"]
 
 
-def test_records_are_found_by_their_places_in_several_files(tmp_path):
-    files, counts = [], [3, 0, 5]
-    for number, count in enumerate(counts):
+def test_records_are_found_by_their_places_in_several_shards(tmp_path):
+    shards = []
+    for number, count in enumerate([3, 0, 4, 5]):
         values = Column(Feature("int64"), np.arange(count) + 10 * number)
-        file = tmp_path / f"{number}.tfrecord"
-        file.write_bytes(encoded_frames({"n": values}).content if count else b"")
-        files.append(file)
-    found = records_at(files, counts, [1, 3, 7])
+        content = encoded_frames({"n": values}).content if count else b""
+        sha256 = hashlib.sha256(content).hexdigest()
+        file = f"{number}.tfrecord"
+        shards.append(Shard(file=file, records=count, bytes=len(content), sha256=sha256))
+        if number != 2:  # it has no record that is shown, so it is not downloaded
+            (tmp_path / file).write_bytes(content)
+    found = records_at(tmp_path.as_uri(), shards, {1, 7, 11}, tmp_path)
     schema = {"n": Feature("int64")}
     shown = {place: described(record, schema, {}) for place, record in found.items()}
-    assert shown == {1: {"n": "1"}, 3: {"n": "20"}, 7: {"n": "24"}}
+    assert shown == {1: {"n": "1"}, 7: {"n": "30"}, 11: {"n": "34"}}
+
+
+def test_dates_of_a_record_are_shown_as_dates():
+    schema = {"day": Feature("int32"), "at": Feature("int64", (2,)), "n": Feature("int64")}
+    at = np.array([0, 1_600_000_000 * 10**6])
+    [record] = encode(stacked([{"day": np.int32(19_000), "at": at, "n": np.int64(7)}], schema))
+    shown = described(record.as_py(), schema, {}, {"day": "days", "at": "microseconds", "n": ""})
+    assert shown == {"day": "2022-01-08", "at": "1970-01-01, 2020-09-13 12:26:40", "n": "7"}
+
+
+def test_dots_of_a_picture_are_within_its_frame():
+    y = RANDOM.permutation(np.arange(1000) % 2)
+    page = pictures(seen(y, y[:, None] * 1.0).outputs["predictions"])
+    [(begin, side)] = re.findall(r'viewBox="(\S+) \S+ (\S+) \S+" role="img"><title>Cali', page)
+    least, greatest = float(begin), float(begin) + float(side)
+    dots = re.findall(r'<circle cx="(\S+)" cy="(\S+)" r="(\S+)"', page)
+    assert len(dots) == 2
+    for x, y, radius in ([float(each) for each in dot] for dot in dots):
+        assert all(least < each - radius < each + radius < greatest for each in (x, y))
+
+
+def test_long_lists_say_how_long_they_are():
+    numbers = seen(RANDOM.normal(size=(5000, 1)), RANDOM.normal(size=(5000, 1)))
+    assert "a random sample of 2,000 of 5,000 records" in pictures(numbers.outputs["predictions"])
+    many = seen(RANDOM.integers(0, 60, 9000), RANDOM.random((9000, 60)))
+    assert "The 30 most frequent confusions" in pictures(many.outputs["predictions"])
+    page = card({**EMPTY, "failures": [f"reason {each}" for each in range(100)]}, "run")
+    assert "<summary>88 more of 100</summary>" in page
+    assert all(f"reason {each}<" in page for each in range(100))
 
 
 def test_the_card_of_a_training_shows_its_pictures_and_nothing_from_outside(digits, trained):
@@ -166,16 +216,8 @@ def test_the_card_of_a_training_shows_its_pictures_and_nothing_from_outside(digi
 def test_names_and_texts_of_a_card_are_no_markup():
     hostile = "<script>alert(1)</script>"
     document = {
-        "records": 3,
-        "split": "test",
-        "metrics": {},
-        "intervals": {},
-        "baseline": None,
-        "verdicts": [],
-        "failures": [],
+        **EMPTY,
         "warnings": [hostile],
-        "passed": True,
-        "candidate": {},
         "outputs": {
             hostile: seen(np.arange(60) % 3, RANDOM.random((60, 3)), [hostile, "b", "c"]).outputs[
                 "predictions"

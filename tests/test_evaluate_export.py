@@ -20,7 +20,8 @@ from aerotrain.serving.versions import claim_version
 from aerotrain.store import open_store
 from aerotrain.train import run as train
 from aerotrain.training.input.batches import batch_spec, first_records, parse
-from aerotrain.training.input.shards import download
+from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.shards import download, enough
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 
@@ -32,7 +33,7 @@ def scans(digits):
     """Every test record, serialized, and its features."""
     dataset = load_dataset(digits.data)
     files = download(digits.data, dataset.splits["test"].shards, digits.folder)
-    serialized = first_records(files, 10_000)
+    serialized = first_records(RecordFiles.of(files), 10_000)
     return serialized, parse(serialized, dataset.schema)
 
 
@@ -103,6 +104,16 @@ def test_a_model_is_compared_with_the_newest_version_that_is_exported(digits, tr
     assert document["passed"] is False
     with pytest.raises(FinalError, match=r"the baseline file:.*/7 cannot be loaded: "):
         evaluated("no-version", trained, baseline=f"{version.rpartition('/')[0]}/7")
+
+
+def test_each_of_several_reasons_is_a_line_of_the_log_and_the_error_is_short(capsys):
+    reasons = ["accuracy of town=Graz is 0.8", "mae is 7"]
+    assert evaluate.refused(reasons[:1]) == reasons[0]
+    assert capsys.readouterr().out == ""
+    short = evaluate.refused(reasons)
+    assert capsys.readouterr().out.splitlines() == [f"refused: {each}" for each in reasons]
+    assert short.startswith("2 reasons against the model")
+    assert short.endswith(reasons[0])
 
 
 def test_a_metric_that_is_no_finite_number_fails_the_evaluation():
@@ -362,6 +373,6 @@ def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
 
 def test_only_as_many_shards_are_read_as_the_check_needs(digits):
     shards = load_dataset(digits.data).splits["test"].shards
-    assert export.enough(shards, 1) == list(shards[:1])
-    assert export.enough(shards, shards[0].records + 1) == list(shards[:2])
-    assert export.enough(shards, 10**6) == list(shards)
+    assert enough(shards, 1) == list(shards[:1])
+    assert enough(shards, shards[0].records + 1) == list(shards[:2])
+    assert enough(shards, 10**6) == list(shards)

@@ -20,6 +20,7 @@ from aerotrain.serving.formats.converter import compare, runtime
 from aerotrain.serving.servable import Servable
 from aerotrain.store import MANIFEST, fetch, open_store
 from aerotrain.training.input.batches import first_records, parse
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
 
 pytestmark = pytest.mark.process
@@ -39,7 +40,7 @@ def tested(digits):
     """The scans and labels of the test split."""
     dataset = load_dataset(digits.data)
     files = download(digits.data, dataset.splits["test"].shards, digits.folder)
-    features = parse(first_records(files, 10_000), dataset.schema)
+    features = parse(first_records(RecordFiles.of(files), 10_000), dataset.schema)
     return features["image"].numpy(), features["label"].numpy()
 
 

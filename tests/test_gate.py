@@ -26,6 +26,7 @@ from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.evaluation.slices import slicing_of
 from aerotrain.evaluation.verdicts import unjudged
+from aerotrain.training.input.record_files import RecordFiles
 
 pytestmark = pytest.mark.process
 
@@ -115,6 +116,10 @@ def test_the_interval_of_a_rate_ends_at_1_and_that_of_a_loss_does_not(model):
     assert intervals["accuracy"][1] == 1.0
     assert 0.9 < intervals["accuracy"][0] < 1.0
     assert intervals["mae"][0] < 0.0
+    better = replace(block, predictions={CANDIDATE: right, BASELINE: 1 - wrong})
+    [verdict] = judged(model, [no_worse("accuracy", least=2)], better).verdicts
+    assert verdict.difference[1] == 1.0
+    assert 0.9 < verdict.difference[0] < 1.0
 
 
 def test_a_model_that_is_worse_in_one_country_is_refused_with_its_name(model):
@@ -147,6 +152,11 @@ def test_a_loss_that_chance_explains_is_accepted_and_many_slices_give_it_more_ch
         by_country = judged(model, [no_worse("accuracy", slices=["country"])], block).verdicts
         assert [each.verdict for each in by_country] == ["pass"] * 4
         assert by_country[0].probability > 3 * verdict.probability
+
+
+def test_an_interval_of_a_loss_that_includes_none_begins_below_zero(model):
+    [failure] = judged(model, [no_worse("accuracy")], records(3000, wrong=0.004, seed=6)).failures
+    assert "worse by 0.0017 (95 % interval -0.0003 to 0.0036, 3,000 records)" in failure
 
 
 def test_blocks_of_records_add_up(model):
@@ -216,6 +226,33 @@ def test_a_function_of_the_module_is_a_metric(model):
     outcome = judged(model, [rule], records(4000, wrong=0.05), functions={"cost": cost})
     assert outcome.metrics["cost"] == pytest.approx(5 * (1 - outcome.metrics["accuracy"]))
     assert [each.verdict for each in outcome.verdicts] == ["fail"]
+
+
+def test_metrics_of_outputs_are_known_by_the_names_of_these():
+    inputs = keras.Input((1,))
+    outputs = {name: keras.layers.Dense(1, "sigmoid", name=name)(inputs) for name in ("a", "b")}
+    model = keras.Model(inputs, outputs)
+    own = {"a": ["accuracy", keras.metrics.AUC(name="auc")], "b": ["accuracy", "mae"]}
+    model.compile("sgd", dict.fromkeys(own, "binary_crossentropy"), metrics=own)
+    block = records(2000, wrong=0.05)
+    both = {name: {"a": each, "b": each} for name, each in block.predictions.items()}
+    block = replace(block, y={"a": block.y, "b": block.y}, predictions=both)
+    model.compute_loss(None, block.y, both[CANDIDATE])
+    model.compute_metrics(None, block.y, both[CANDIDATE])
+    names = ("a_accuracy", "a_auc", "b_accuracy", "b_mae", "a_loss", "loss")
+    rules = [no_worse(name, by=0.5, slices=["label"]) for name in names]
+    found = judged(model, rules, block).verdicts
+    undefined = {(each.metric, each.slice) for each in found if each.verdict == "too few records"}
+    assert undefined == {("a_auc", "label=no"), ("a_auc", "label=yes")}
+    assert {each.metric: each.bound for each in found} == {
+        **dict.fromkeys(names[:3], -0.5),
+        **dict.fromkeys(names[3:], 0.5),
+    }
+
+
+def test_rules_of_two_outputs_have_names_that_differ():
+    rules = [Rule(kind="at_most", metric="mae", bound=1.0, output=each) for each in ("a", "b")]
+    assert list(map(str, rules)) == ["a_mae at most 1", "b_mae at most 1"]
 
 
 def test_records_of_one_user_count_as_one(model):
@@ -374,7 +411,7 @@ def test_a_loss_of_the_model_that_reads_the_inputs_is_that_of_keras(tmp_path):
         columns=[],
         group=None,
     )
-    blocks = predictor.blocks([tmp_path / "records"], 300, batch_size=64)
+    blocks = predictor.blocks(RecordFiles.of([tmp_path / "records"]), 300, batch_size=64)
     outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
     assert outcome.metrics == {"loss": pytest.approx(whole, rel=1e-5)}
 
@@ -401,7 +438,7 @@ def test_padding_that_the_model_masks_is_not_measured(tmp_path):
         columns=[],
         group=None,
     )
-    blocks = predictor.blocks([tmp_path / "records"], 300, batch_size=64)
+    blocks = predictor.blocks(RecordFiles.of([tmp_path / "records"]), 300, batch_size=64)
     outcome = Gate(model, [], {}, {}, {}).judge(blocks, compared=False)
     assert outcome.metrics["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-5)
 
@@ -439,6 +476,22 @@ def test_boundaries_that_are_close_have_names_that_differ():
     slicing = slicing_of(tenths, SCHEMA, {})
     slicing.numbers({"age": np.array([0.0, 0.100000001, 1.0])}, 3)
     assert slicing.names == ["age<0.1", "0.1<=age<0.10000001", "age>=0.10000001"]
+
+
+def test_slices_of_dates_have_dates_as_names():
+    quantiles = {"0": 18_000.0, "0.5": 18_262.5, "1": 19_000.0}
+    statistics = {"age": {"since_1970": "days", "quantiles": quantiles}}
+    values = {"age": np.array([18_262, 18_263])}
+    halves = slicing_of({"column": "age", "buckets": 2}, SCHEMA, statistics)
+    assert halves.numbers(values, 2).tolist() == [0, 1]
+    assert halves.names == ["age<2020-01-02", "age>=2020-01-02"]
+    days = slicing_of("age", SCHEMA, statistics)
+    days.numbers(values, 2)
+    assert days.names == ["age=2020-01-01", "age=2020-01-02"]
+    statistics["age"]["since_1970"] = "microseconds"  # all of one second
+    close = slicing_of({"column": "age", "buckets": [1, 2]}, SCHEMA, statistics)
+    close.numbers(values, 2)
+    assert close.names == ["age>=2"]
 
 
 def test_rules_survive_the_way_to_the_replica():
@@ -480,7 +533,8 @@ def test_the_card_shows_each_verdict_and_no_markup_of_names(model):
     assert 'run &lt;1&gt;: <span class="warn">refused</span>' in page
     assert page.count("<svg") == len(outcome.verdicts) == 6
     assert page.count('class="fail"') == len(outcome.failures)
-    assert page.count("too few records") == 2
+    assert page.count("<td>too few records</td>") == 2
+    assert "2 slices: 2 too few records" in page
     compared = [each for each in outcome.verdicts if each.probability is not None]
     assert all(f"<td>{each.probability:.3f}</td>" in page for each in compared)
     assert {"http:", "https:", "src="}.isdisjoint(re.findall("https?:|src=", page))

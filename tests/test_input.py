@@ -1,6 +1,7 @@
 """From shards to batches: every record once, in an order that can be repeated."""
 
 import hashlib
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -15,12 +16,14 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Feature, Shard
 from aerotrain.data.records import encode, framed, stacked
+from aerotrain.store import CorruptError
 from aerotrain.train import run
 from aerotrain.training.input.batches import every_record, parse, ready
 from aerotrain.training.input.order import Order
+from aerotrain.training.input.record_files import RecordFiles, streamed
 from aerotrain.training.input.rows import Rows, layout_of
 from aerotrain.training.input.shard_cache import ShardCache
-from aerotrain.training.input.shards import download, share, write_index
+from aerotrain.training.input.shards import ON_DISK, download, share, write_index
 from aerotrain.training.input.shuffle_windows import batches_of, windows_from
 from aerotrain.training.model.code import features_and_label
 from support.store_fixtures import no_room
@@ -132,10 +135,40 @@ def test_for_evaluation_every_record_is_read_once_in_file_order(tmp_path, bytes_
     shards = written(tmp_path / "store", numbers, schema, pixels=pixels)
     assert layout_of(schema, shards) is not None
     files = [tmp_path / "store" / shard.file for shard in shards]
-    batches = every_record(files, schema, number, records=23, batch_size=10)
+    batches = every_record(RecordFiles.of(files), schema, number, records=23, batch_size=10)
     assert len(batches) == 3
     assert [len(batch) for batch in batches] == [10, 10, 3]
     assert np.concatenate(list(batches)).tolist() == list(range(23))
+
+
+@pytest.mark.parametrize("upper", [100, 1000])  # numbers of one byte are of one layout
+def test_shards_that_are_read_once_are_removed_once_they_were_read(tmp_path, upper):
+    numbers = [range(begin, upper, 20) for begin in range(20)]
+    shards, scratch = written(tmp_path / "store", numbers), tmp_path / "scratch"
+    scratch.mkdir()
+    assert (layout_of(SCHEMA, shards) is None) == (upper > 128)
+    held, found = [], []
+    with streamed((tmp_path / "store").as_uri(), shards, scratch) as files:
+        batches = every_record(files, SCHEMA, number, records=upper, batch_size=3)
+        for batch in chain(batches, batches):
+            held.append(sum(len(names) for _, _, names in os.walk(scratch)))
+            found.append(batch.numpy().tolist())
+    assert max(held) <= ON_DISK < len(shards)
+    assert list(scratch.iterdir()) == []
+    on_disk = RecordFiles.of([tmp_path / "store" / shard.file for shard in shards])
+    whole = every_record(on_disk, SCHEMA, number, records=upper, batch_size=3)
+    assert found == 2 * [batch.numpy().tolist() for batch in whole]
+
+
+def test_a_corrupt_shard_ends_the_reading_with_the_error_of_its_download(tmp_path):
+    shards = written(tmp_path / "store", [range(10)] * 9)
+    damaged = tmp_path / "store" / shards[5].file
+    damaged.write_bytes(damaged.read_bytes()[::-1])
+    with (
+        pytest.raises(CorruptError, match="store/shard-5 is corrupt: its manifest says"),
+        streamed((tmp_path / "store").as_uri(), shards, tmp_path) as files,
+    ):
+        list(files.records())
 
 
 def test_a_worker_reads_endless_full_batches(tmp_path, shards):

@@ -9,6 +9,7 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import load_dataset
 from aerotrain.train import run
 from aerotrain.training.input.batches import every_record
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download
 from aerotrain.training.model.callbacks import Callbacks
 from aerotrain.training.model.checks import check_additive_metrics
@@ -58,7 +59,7 @@ def fit(digits):
 
 def records_of(digits, dataset, user, name):
     split = dataset.splits[name]
-    files = download(digits.data, split.shards, digits.folder)
+    files = RecordFiles.of(download(digits.data, split.shards, digits.folder))
     schema, transform = dataset.schema, user.transform
     return every_record(files, schema, transform, records=split.records, batch_size=32)
 

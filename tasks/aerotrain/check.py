@@ -34,6 +34,7 @@ from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.hooks.hooks import callbacks_of, not_finite
 from aerotrain.training.hooks.validation import VALIDATION_SPLIT
 from aerotrain.training.input.batches import batch_spec, first_records
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import TRAIN_SPLIT, download, split_of
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.model.checks import (
@@ -147,7 +148,7 @@ def _check_formats(
         servable = Servable(model, code.transform, dataset.schema)
         check_convertible(
             servable,
-            first_records(files, _CONVERTED),
+            first_records(RecordFiles.of(files), _CONVERTED),
             formats,
             replica.scratch / "formats",
             quantized=quantize is not None,

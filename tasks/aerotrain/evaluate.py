@@ -5,13 +5,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aerotrain.contract.errors import FinalError, nearest
+from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.contract.event_log import RUN_LOG
 from aerotrain.contract.formats import Format
 from aerotrain.contract.gate import CARD, CARD_DATA, METRICS, SERVING, Choice, Kind, Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import (
     Dataset,
+    Schema,
     Split,
     json_text,
     load_dataset,
@@ -37,7 +38,8 @@ from aerotrain.store import MANIFEST, CorruptError, MissingError, open_store
 from aerotrain.store.manifest import Manifest
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, every_record
-from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.input.record_files import streamed
+from aerotrain.training.input.shards import split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model_manifest import ModelManifest
 from aerotrain.training.steps.metric_state import numbers
@@ -95,11 +97,21 @@ def run(replica: Replica) -> dict[str, Any]:
     store.put(CARD, card(whole, f"{model_name(replica.job.store)}, run {replica.job.run}").encode())
     store.put(METRICS, json_text(document).encode())
     _print(outcome, warnings)
-    if failures and arguments.on_fail == "skip":
-        return {**outcome.metrics, SKIPPED: "; ".join(failures)}
-    if failures:
-        raise FinalError(f"{'; '.join(failures)}; all metrics are in {url}")
-    return dict(outcome.metrics)
+    if not failures:
+        return dict(outcome.metrics)
+    reason = refused(failures)
+    if arguments.on_fail == "skip":
+        return {**outcome.metrics, SKIPPED: reason}
+    raise FinalError(f"{reason}; all metrics are in {url}")
+
+
+def refused(failures: Sequence[str]) -> str:
+    """A short reason. Of several failures, each is also a line of the log."""
+    if len(failures) == 1:
+        return failures[0]
+    for each in failures:
+        print(f"refused: {each}", flush=True)
+    return f"{len(failures)} reasons against the model, each a line above; the first: {failures[0]}"
 
 
 def _print(outcome: Outcome, warnings: Sequence[str]) -> None:
@@ -109,7 +121,7 @@ def _print(outcome: Outcome, warnings: Sequence[str]) -> None:
     print(" ".join(f"{name}={value:.4f}" for name, value in outcome.metrics.items()), flush=True)
     for verdict in outcome.verdicts:
         if verdict.verdict == TOO_FEW:
-            few = f"{verdict.slice} has too few records, {verdict.records:,}"
+            few = f"{verdict.slice} cannot be judged by its {counted(verdict.records, 'record')}"
             print(f"{verdict.rule}: {few}", flush=True)
 
 
@@ -177,8 +189,10 @@ def evaluate(
     _check_group(arguments.group, dataset)
     code = UserCode.load(trained.module, trained.data)
     split = split_of(dataset, arguments.split)
-    files = download(arguments.data, split.shards, replica.scratch)
-    with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
+    with (
+        errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch),
+        streamed(arguments.data, split.shards, replica.scratch) as files,
+    ):
         model = trained.restore(code, batch_spec(schema, code.transform), replica.scratch)
         if not has_metrics_of_records(model):
             if arguments.model_format is not None:
@@ -196,22 +210,13 @@ def evaluate(
             return by_keras(model, batches, arguments.rules, split), Examined()
         statistics = load_statistics(arguments.data)
         gate = Gate(model, arguments.rules, schema, statistics, code.functions)
-        served = baseline and Served.fetched(
-            baseline, replica.scratch / "baseline", schema, role="the baseline"
-        )
-        exported = arguments.model_format and Served.fetched(
-            arguments.model,
-            replica.scratch / "exported",
-            schema,
-            role="the version",
-            model_format=Format(arguments.model_format),
-        )
+        served, exported = _versions(replica, arguments, baseline, schema)
         predictor = Predictor(
             model,
-            served or None,
+            served,
             schema,
             code.transform,
-            exported=exported or None,
+            exported=exported,
             columns=gate.columns,
             group=arguments.group,
         )
@@ -219,7 +224,34 @@ def evaluate(
         blocks = predictor.blocks(files, split.records, arguments.batch_size)
         watched = diagnostics.watched(blocks)
         outcome = gate.judge(watched, compared=served is not None)
-        return outcome, examined(diagnostics, model, code.transform, dataset, split, files)
+        return outcome, examined(
+            diagnostics,
+            model,
+            code.transform,
+            dataset,
+            split,
+            statistics=statistics,
+            url=arguments.data,
+            scratch=replica.scratch,
+        )
+
+
+def _versions(
+    replica: Replica, arguments: EvaluateArguments, baseline: str | None, schema: Schema
+) -> tuple[Served | None, Served | None]:
+    """The baseline, and the exported version whose format is evaluated; each None if not needed."""
+    served = exported = None
+    if baseline:
+        served = Served.fetched(baseline, replica.scratch / "baseline", schema, role="the baseline")
+    if arguments.model_format is not None:
+        exported = Served.fetched(
+            arguments.model,
+            replica.scratch / "exported",
+            schema,
+            role="the version",
+            model_format=Format(arguments.model_format),
+        )
+    return served, exported
 
 
 def by_keras(model: Any, batches: Any, rules: Sequence[Rule], split: Split) -> Outcome:

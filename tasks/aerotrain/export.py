@@ -1,16 +1,13 @@
 """Export a trained model for TensorFlow Serving, verified by a separate process."""
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
 from aerotrain.contract.steps import ExportArguments
-from aerotrain.data.dataset import Dataset, Shard, load_dataset
+from aerotrain.data.dataset import Dataset, load_dataset
 from aerotrain.replica import Replica
 from aerotrain.serving.classes import classes_of, write_classes
 from aerotrain.serving.formats.conversion import check_installed, convert
@@ -20,7 +17,8 @@ from aerotrain.serving.versions import FOLDER, claim_version, model_name, publis
 from aerotrain.store import MANIFEST, open_store, publish
 from aerotrain.training.error_messages import errors_translated
 from aerotrain.training.input.batches import batch_spec, first_records
-from aerotrain.training.input.shards import TRAIN_SPLIT, download, split_of
+from aerotrain.training.input.record_files import streamed
+from aerotrain.training.input.shards import TRAIN_SPLIT, enough, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.keras_adapter import KERAS
 from aerotrain.training.model_manifest import ModelManifest
@@ -118,16 +116,18 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
     split = split_of(dataset, arguments.split)
     count = split.records if arguments.records is None else arguments.records
     shards = enough(split.shards, count)
-    files = download(arguments.data, shards, replica.scratch)
-    with errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch):
+    with (
+        errors_translated(code, dataset, arguments.data, arguments.split, replica.scratch),
+        streamed(arguments.data, shards, replica.scratch) as files,
+    ):
         spec = batch_spec(dataset.schema, code.transform)
         model = trained.restore(code, spec, replica.scratch)
         servable = Servable(model, code.transform, dataset.schema)
         servable.save(saved)
         for name, input_name in servable.renamed.items():
             print(f"the column {name!r} is the input {input_name!r} of the model", flush=True)
-        records = tf.data.TFRecordDataset([str(file) for file in files]).take(count)
-        for number, examples in enumerate(records.batch(_CHECKED_AT_ONCE)):
+        batches = files.records().take(count).batch(_CHECKED_AT_ONCE)
+        for number, examples in enumerate(batches):
             servable.save_check(examples, check / f"{number:06d}")
             if number == 0:
                 outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
@@ -146,18 +146,8 @@ def _save_calibration(
     """Write inputs for quantization: records that the model was trained on, if there are any."""
     name = TRAIN_SPLIT if TRAIN_SPLIT in dataset.splits else arguments.split
     shards = enough(split_of(dataset, name).shards, CALIBRATED)
-    files = download(arguments.data, shards, replica.scratch)
-    servable.save_inputs(first_records(files, CALIBRATED), replica.scratch / CALIBRATION)
-
-
-def enough(shards: Sequence[Shard], records: int) -> list[Shard]:
-    """The first of ``shards`` that hold ``records`` records together, or all of them."""
-    chosen: list[Shard] = []
-    for shard in shards:
-        if sum(each.records for each in chosen) >= records:
-            break
-        chosen.append(shard)
-    return chosen
+    with streamed(arguments.data, shards, replica.scratch) as files:
+        servable.save_inputs(first_records(files, CALIBRATED), replica.scratch / CALIBRATION)
 
 
 def verify(saved: Path, check: Path) -> None:

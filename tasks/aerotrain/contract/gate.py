@@ -114,9 +114,10 @@ class Rule:
                 raise SpecError(f"slices of {where} has {each!r} twice")
 
     def __str__(self) -> str:
+        name = self.metric if self.output is None else f"{self.output}_{self.metric}"
         if self.kind == Kind.NO_WORSE:
-            return f"{self.metric} no worse" + (f" by more than {self.by:g}" if self.by else "")
-        return f"{self.metric} {self.kind.replace('_', ' ')} {self.bound:g}"
+            return f"{name} no worse" + (f" by more than {self.by:g}" if self.by else "")
+        return f"{name} {self.kind.replace('_', ' ')} {self.bound:g}"
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:

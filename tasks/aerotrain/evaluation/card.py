@@ -1,6 +1,7 @@
 """The card of a candidate: what the gate has found, as one self-contained HTML page."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -9,20 +10,26 @@ from aerotrain.contract.errors import counted
 from aerotrain.data.statistics.axis import text_of
 from aerotrain.data.statistics.markup import document, isolated, table, text
 from aerotrain.evaluation.pictures import STYLE, pictures
+from aerotrain.evaluation.slices import ALL
 from aerotrain.evaluation.verdicts import FAIL, PASS
 
 _STYLE = """
 .forest svg { width: 18rem; height: 1.3rem; border: 0; overflow: visible; }
 .forest line { stroke: var(--now); stroke-width: 2; vector-effect: non-scaling-stroke; }
-.forest .bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
 .forest .fail line { stroke: var(--warn); } .forest .fail circle { fill: var(--warn); }
+.forest line.bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
 .forest circle { fill: var(--now); } .forest .few { opacity: .4; }
-.forest td, .forest th { vertical-align: middle; white-space: nowrap; }
+.figures td, .figures th { white-space: nowrap; } .forest td { vertical-align: middle; }
 .forest td:first-child { white-space: normal; min-width: 9rem; }
 h2 { margin-top: 1.5rem; }
 .worst td, .worst th { text-align: left; }
-.worst td { min-width: 4.5rem; max-width: 16rem; overflow-wrap: anywhere; }
+.worst td bdi { display: inline-block; width: max-content; max-width: 16rem;
+                overflow-wrap: anywhere; }
+details { margin: .3rem 0 0; font-size: 13px; }
 """
+
+#: The most reasons and warnings that are shown at once.
+_REASONS = 12
 
 #: The width and the height of a plot, in its own units, and the radius of the dot of a value.
 _WIDTH, _HEIGHT, _DOT = 100.0, 10.0, 2.2
@@ -32,18 +39,28 @@ Verdict = Mapping[str, Any]
 
 def card(found: Mapping[str, Any], title: str) -> str:
     """The page of what ``card.json`` holds."""
-    warned = (f"warning: {each}" for each in found["warnings"])
-    reasons = "".join(f"<li>{isolated(each)}</li>" for each in [*found["failures"], *warned])
     head = "accepted" if found["passed"] else '<span class="warn">refused</span>'
     records = counted(found["records"], "record")
     by_rule = groupby(found["verdicts"], key=lambda each: str(each["rule"]))
     rules = "".join(_rule(name, list(verdicts)) for name, verdicts in by_rule)
     body = (
         f"<h1>{text(title)}: {head}</h1>"
-        f"<p>{records} of the split {text(found['split'])}</p><ul>{reasons}</ul>"
+        f"<p>{records} of the split {text(found['split'])}</p>{_reasons(found)}"
         f"{_metrics(found)}{rules}{_outputs(found)}{_worst(found)}{_sources(found)}"
     )
     return document(f"Evaluation of {title}", body, _STYLE + STYLE)
+
+
+def _reasons(found: Mapping[str, Any]) -> str:
+    """The reasons of a refusal, and the warnings; where they are many, most are folded away."""
+    warned = (f"warning: {each}" for each in found["warnings"])
+    items = [f"<li>{isolated(each)}</li>" for each in [*found["failures"], *warned]]
+    first, more = items[:_REASONS], items[_REASONS:]
+    listed = f"<ul>{''.join(first)}</ul>"
+    if not more:
+        return listed
+    summary = f"<summary>{len(more):,} more of {len(items):,}</summary>"
+    return f"{listed}<details>{summary}<ul>{''.join(more)}</ul></details>"
 
 
 def _metrics(found: Mapping[str, Any]) -> str:
@@ -55,7 +72,7 @@ def _metrics(found: Mapping[str, Any]) -> str:
         low, high = found["intervals"].get(name, (math.nan, math.nan))
         row = [isolated(name, 60), _number(value), _interval(low, high)]
         rows.append([*row, *([_number(baseline["metrics"][name])] if baseline else [])])
-    return f'<h2>Metrics</h2><div class="table">{table(rows, heads)}</div>'
+    return f'<h2>Metrics</h2><div class="table figures">{table(rows, heads)}</div>'
 
 
 def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
@@ -90,8 +107,20 @@ def _rule(name: str, verdicts: Sequence[Verdict]) -> str:
     compared_heads = (
         ["baseline", "difference, interval", "p, corrected"] if compared else ["interval"]
     )
-    heads = ["slice", "verdict", "value", *compared_heads, "", "records"]
-    return f'<h2>{isolated(name, 200)}</h2><div class="table forest">{table(rows, heads)}</div>'
+    # The bound of a loss of nothing is minus zero.
+    drawn = f'<span class="caption">dotted: {_number(bound + 0.0)}</span>'
+    heads = ["slice", "verdict", "value", *compared_heads, drawn, "records"]
+    return (
+        f'<h2>{isolated(name, 200)}</h2><div class="caption">{_counts(verdicts)}</div>'
+        f'<div class="table figures forest">{table(rows, heads)}</div>'
+    )
+
+
+def _counts(verdicts: Sequence[Verdict]) -> str:
+    """How many slices have each verdict, as a list of them may be long."""
+    found = Counter(each["verdict"] for each in verdicts if each["slice"] != ALL)
+    shown = ", ".join(f"{count:,} {text(verdict)}" for verdict, count in found.most_common())
+    return f"{counted(found.total(), 'slice')}: {shown}" if found else ""
 
 
 def _probability(value: float | None) -> str:
@@ -147,7 +176,7 @@ def _worst(found: Mapping[str, Any]) -> str:
         )
         heads = ["target", "prediction", *(isolated(column, 60) for column in columns)]
         tables.append(
-            f"<h2>{_title(name)}: the worst records</h2>"
+            f"<h2>{_title(name)}: the {counted(len(records), 'record')} of the greatest error</h2>"
             f'<div class="table worst">{table(rows, heads)}</div>'
         )
     return "".join(tables)

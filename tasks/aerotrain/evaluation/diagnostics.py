@@ -334,6 +334,7 @@ class Numbers:
         values = np.quantile(residuals[known], shares) if known.any() else np.full(7, np.nan)
         return {
             "kind": "number",
+            "records": self._records,
             "sample": [[float(a), float(b)] for a, b in self._pairs[known]],
             "residual_quantiles": {
                 f"{share:g}": float(value) for share, value in zip(shares, values, strict=True)

@@ -12,9 +12,12 @@ from aerotrain.contract.errors import FinalError
 from aerotrain.data.dataset import Dataset, Schema, Split
 from aerotrain.evaluation.diagnostics import Diagnostics
 from aerotrain.evaluation.leakage import SAMPLE, leaking_columns
+from aerotrain.evaluation.slices import Statistics
 from aerotrain.evaluation.worst import described, records_at
 from aerotrain.serving.servable import Servable
 from aerotrain.training.input.batches import Transform, first_records, parse
+from aerotrain.training.input.record_files import RecordFiles, streamed
+from aerotrain.training.input.shards import enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +35,37 @@ def examined(
     transform: Transform,
     dataset: Dataset,
     split: Split,
-    files: Sequence[Path],
+    *,
+    statistics: Statistics,
+    url: str,
+    scratch: Path,
 ) -> Examined:
-    """What ``diagnostics`` has gathered of the records in ``files``, and what these show."""
-    columns = _scalars(model, transform, dataset.schema, files)
+    """What ``diagnostics`` has gathered of the ``split``, and what some of its records show.
+
+    Shards of the ``dataset`` at ``url`` that hold these records are downloaded below ``scratch``.
+    """
+    with streamed(url, enough(split.shards, SAMPLE), scratch) as files:
+        columns = _scalars(model, transform, dataset.schema, files)
     leaks = [each for y in diagnostics.targets.values() for each in leaking_columns(columns, y)]
+    places = {each.place for found in diagnostics.worst.values() for each in found}
+    records = records_at(url, split.shards, places, scratch)
+    schema, names = dataset.schema, dataset.names
+    units = {name: each.get("since_1970", "") for name, each in statistics.items()}
     return Examined(
         warnings=[*diagnostics.warnings(), *dict.fromkeys(leaks)],
         outputs=diagnostics.outputs,
-        worst=_worst(diagnostics, dataset, split, files),
+        worst={
+            output: [
+                {**asdict(each), "features": described(records[each.place], schema, names, units)}
+                for each in found
+            ]
+            for output, found in diagnostics.worst.items()
+        },
     )
 
 
 def _scalars(
-    model: keras.Model, transform: Transform, schema: Schema, files: Sequence[Path]
+    model: keras.Model, transform: Transform, schema: Schema, files: RecordFiles
 ) -> dict[str, Any]:
     """The values of the first records, of the columns of single values that predictions need."""
     try:
@@ -57,19 +77,3 @@ def _scalars(
         return {}
     parsed = parse(first_records(files, SAMPLE), scalars)
     return {name: np.asarray(each) for name, each in parsed.items()}
-
-
-def _worst(
-    diagnostics: Diagnostics, dataset: Dataset, split: Split, files: Sequence[Path]
-) -> dict[str, list[dict[str, Any]]]:
-    places = {each.place for found in diagnostics.worst.values() for each in found}
-    counts = [shard.records for shard in split.shards]
-    records = records_at(files, counts, sorted(places))
-    names = dataset.names
-    return {
-        output: [
-            {**asdict(each), "features": described(records[each.place], dataset.schema, names)}
-            for each in found
-        ]
-        for output, found in diagnostics.worst.items()
-    }

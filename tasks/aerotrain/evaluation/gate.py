@@ -154,7 +154,7 @@ def _more_is_better(
     if rule.better is not None:
         return rule.better == "higher"
     if name in extra:
-        known = {"up": "max", "down": "min"}.get(keras3.direction(extra[name][0]) or "")
+        known = keras3.mode_of(extra[name][0])
     else:
         known = keras3.monitor_mode(model, f"val_{name}")
     if known is None:

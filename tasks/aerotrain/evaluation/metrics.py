@@ -54,6 +54,7 @@ class CellMetrics:
         self._compiled = MetricState(model)
         self._extra = extra
         self._outputs = output_names(model)
+        self._by_name = keras3.compiled_by_name(model) | {n: m for n, (m, _) in extra.items()}
         #: The state of no records, once ``build`` was called.
         self.zero: list[NDArray[Any]] = []
         self._states = tf.function(self._states_of, autograph=False, reduce_retracing=True)
@@ -125,20 +126,15 @@ class CellMetrics:
             states += metric.stateless_update_state(list(map(tf.constant, zero)), *arguments)
         return states
 
-    def _by_name(self) -> dict[str, keras.metrics.Metric]:
-        own = {metric.name: metric for metric in self._compiled.metrics}
-        return own | {name: metric for name, (metric, _) in self._extra.items()}
-
     def is_rate(self, name: str) -> bool:
         """Whether the values of the metric of that name are known to be from 0 to 1."""
-        return isinstance(self._by_name().get(name), _RATES)
+        return isinstance(self._by_name.get(name), _RATES)
 
     def undefined(self, states: States) -> frozenset[str]:
         """The names of metrics that have no value for one state: an AUC without both classes.
 
         Keras's value is 0 then.
         """
-        every = self._by_name()
         others = [each for metric, _ in self._extra.values() for each in metric.variables]
         variables = [*self._compiled.variables, *others]
         by_variable = {id(each): value for each, value in zip(variables, states, strict=True)}
@@ -149,8 +145,11 @@ class CellMetrics:
             sides = (sum(by_variable[id(each)][0] for each in side) for side in (counts, no_counts))
             return any(np.any(side == 0) for side in sides)
 
-        aucs = {name: each for name, each in every.items() if isinstance(each, keras.metrics.AUC)}
-        return frozenset(name for name, metric in aucs.items() if lacks_a_class(metric))
+        return frozenset(
+            name
+            for name, each in self._by_name.items()
+            if isinstance(each, keras.metrics.AUC) and lacks_a_class(each)
+        )
 
     def _results_of(self, states: list[tf.Tensor]) -> dict[str, tf.Tensor]:
         return tf.vectorized_map(self._result, states)

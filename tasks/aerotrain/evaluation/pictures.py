@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aerotrain.contract.errors import counted
 from aerotrain.data.statistics.axis import text_of
 from aerotrain.data.statistics.markup import isolated, table, text
 
 STYLE = """
 .pictures { display: flex; flex-wrap: wrap; gap: 1.5rem 2.5rem; align-items: start; }
 .pictures > div { max-width: 100%; } .pictures h3 { font-size: .95rem; margin: .5rem 0 .25rem; }
-.pictures svg.square { width: 15rem; height: 15rem; border: 1px solid var(--line);
-                       overflow: visible; }
+.pictures svg.square { width: 15rem; height: 15rem; border: 1px solid var(--line); }
 .pictures circle { fill: var(--now); } .pictures .dots circle { opacity: .35; }
 .pictures .ideal { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2;
                    vector-effect: non-scaling-stroke; }
 .pictures .first { stroke: var(--now); }
 .pictures .plot { width: 15rem; } .pictures .ends { display: flex; font-size: 11px;
-                  justify-content: space-between; color: var(--quiet); }
+                  justify-content: space-between; color: var(--quiet); padding: 0 .6rem; }
 .matrix td { text-align: right; padding: .1rem .4rem; min-width: 2rem; border-radius: 2px;
   background: color-mix(in srgb, var(--now) calc(var(--share, 0) * 70%), transparent); }
 .matrix td.wrong { background:
@@ -26,8 +26,11 @@ STYLE = """
 .matrix th:first-child { text-align: right; }
 """
 
-#: The side of a square picture, in its own units.
-_SIDE = 100.0
+#: The side of a square picture, and the space around it for dots at its ends, in its own units.
+_SIDE, _MARGIN = 100.0, 6.0
+
+#: The most frequent confusions that are listed.
+_LISTED = 30
 
 
 def pictures(output: Mapping[str, Any]) -> str:
@@ -65,10 +68,11 @@ def _confusions(output: Mapping[str, Any]) -> str:
         return ""
     rows = (
         [isolated(e["label"], 60), isolated(e["predicted"], 60), f"{e['records']:,} of {e['of']:,}"]
-        for e in found[:30]
+        for e in found[:_LISTED]
     )
     heads = ["label", "predicted", "records"]
-    return f"<div><h3>Most frequent confusions</h3>{table(rows, heads, kind='text')}</div>"
+    title = f"The {min(_LISTED, len(found))} most frequent confusions"
+    return f"<div><h3>{title}</h3>{table(rows, heads, kind='text')}</div>"
 
 
 def _calibration(output: Mapping[str, Any]) -> str:
@@ -127,9 +131,14 @@ def _residuals(output: Mapping[str, Any]) -> str:
         "Targets and predictions",
         f'{_DIAGONAL}<g class="dots">{dots}</g>',
         (text_of(least), "target", text_of(greatest)),
-        f"upwards the prediction; {len(output['sample']):,} records",
+        f"upwards the prediction; {_sampled(len(output['sample']), output['records'])}",
     )
     return f"{plot}<div><h3>Residuals</h3>{quantiles}</div>"
+
+
+def _sampled(shown: int, records: int) -> str:
+    whole = counted(records, "record")
+    return whole if shown == records else f"a random sample of {shown:,} of {whole}"
 
 
 _DIAGONAL = f'<line class="ideal" x1="0" y1="{_SIDE:g}" x2="{_SIDE:g}" y2="0"/>'
@@ -142,8 +151,10 @@ def _line(points: Sequence[tuple[float, float]], kind: str) -> str:
 
 def _square(title: str, content: str, ends: Sequence[str], caption: str) -> str:
     labels = "".join(f"<span>{each}</span>" for each in ends)
+    whole = _SIDE + 2 * _MARGIN
+    box = f"{-_MARGIN:g} {-_MARGIN:g} {whole:g} {whole:g}"
     return (
-        f'<div class="plot"><h3>{title}</h3><svg class="square" viewBox="0 0 {_SIDE:g} {_SIDE:g}" '
+        f'<div class="plot"><h3>{title}</h3><svg class="square" viewBox="{box}" '
         f'role="img"><title>{title}</title>{content}</svg><div class="ends">{labels}</div>'
         f'<div class="caption">{caption}</div></div>'
     )

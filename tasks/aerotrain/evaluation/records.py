@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +14,7 @@ from aerotrain.evaluation.intervals import GROUPS
 from aerotrain.evaluation.slices import Features
 from aerotrain.serving.served import Served
 from aerotrain.training.input.batches import Transform, every_record
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.internals import keras3, tensorflow2
 from aerotrain.training.model.keras_adapter import KERAS
 
@@ -79,7 +79,7 @@ class Predictor:
             self._predictions, autograph=False, reduce_retracing=True
         )
 
-    def blocks(self, files: Sequence[Path], records: int, batch_size: int) -> Iterator[Block]:
+    def blocks(self, files: RecordFiles, records: int, batch_size: int) -> Iterator[Block]:
         """Each of the ``records`` records of ``files`` once."""
         batches = every_record(
             files, self._schema, self._inputs, records=records, batch_size=batch_size

@@ -1,6 +1,7 @@
 """Slices of a data set: the records that have one value in a column, or in each of several."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.contract.gate import Column, parts_of
 from aerotrain.data.dataset import Schema
+from aerotrain.data.statistics.axis import text_of
 
 #: The most values of a column, or of columns that are crossed, that are slices.
 MOST_VALUES = 200
@@ -24,11 +26,15 @@ Features = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class _Cut:
-    """One column of a slice; a number may be cut at rising ``boundaries``, or stand for a word."""
+    """One column of a slice; a number may be cut at rising ``boundaries``, or stand for a word.
+
+    ``since_1970`` is the unit of a column of dates.
+    """
 
     column: str
     boundaries: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
+    since_1970: str = ""
 
     def parts(self, features: Features) -> tuple[NDArray[np.int64], list[str]]:
         """The part of the slice's name that each record has, as its place in a list."""
@@ -48,16 +54,26 @@ class _Cut:
     def _text(self, value: Any) -> str:
         if self.words and 0 <= value < len(self.words):
             return self.words[value]
+        if self.since_1970:
+            return text_of(int(value), self.since_1970)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def _ranges(self) -> list[str]:
+        texts = self._texts_of_boundaries()
+        inner = [f"{a}<={self.column}<{b}" for a, b in itertools.pairwise(texts)]
+        return [f"{self.column}<{texts[0]}", *inner, f"{self.column}>={texts[-1]}"]
+
+    def _texts_of_boundaries(self) -> list[str]:
+        if self.since_1970:  # of which the dates themselves are whole numbers
+            texts = [text_of(math.ceil(each), self.since_1970) for each in self.boundaries]
+            if len(set(texts)) == len(texts):
+                return texts
         # Each as short as it can be while it differs from the others.
         for digits in range(6, 18):
             texts = [_number_text(each, digits) for each in self.boundaries]
             if len(set(texts)) == len(texts):
                 break
-        inner = [f"{a}<={self.column}<{b}" for a, b in itertools.pairwise(texts)]
-        return [f"{self.column}<{texts[0]}", *inner, f"{self.column}>={texts[-1]}"]
+        return texts
 
 
 def _number_text(value: float, digits: int) -> str:
@@ -142,12 +158,15 @@ def slicing_of(given: Column | Sequence[Column], schema: Schema, statistics: Sta
 
 
 def _cut(given: Column, statistics: Statistics) -> _Cut:
+    column = given if isinstance(given, str) else given["column"]
+    known = statistics.get(column, {})
+    unit = known.get("since_1970", "")
     if isinstance(given, str):
-        return _Cut(given, words=tuple(statistics.get(given, {}).get("names", ())))
-    column, buckets = given["column"], given["buckets"]
+        return _Cut(column, words=tuple(known.get("names", ())), since_1970=unit)
+    buckets = given["buckets"]
     if not isinstance(buckets, int):
-        return _Cut(column, tuple(map(float, buckets)))
-    quantiles = statistics.get(column, {}).get("quantiles")
+        return _Cut(column, tuple(map(float, buckets)), since_1970=unit)
+    quantiles = known.get("quantiles")
     if not quantiles:
         raise FinalError(
             f"the statistics of the data set have no quantiles of {column!r}: give the boundaries, "
@@ -155,4 +174,4 @@ def _cut(given: Column, statistics: Statistics) -> _Cut:
         )
     at = np.array(sorted((float(share), float(value)) for share, value in quantiles.items()))
     inner = np.interp(np.arange(1, buckets) / buckets, at[:, 0], at[:, 1])
-    return _Cut(column, tuple(sorted(set(inner.tolist()))))
+    return _Cut(column, tuple(sorted(set(inner.tolist()))), since_1970=unit)

@@ -104,8 +104,9 @@ class Sums:
 
     def difference(self, candidate: Figures, baseline: Figures, name: str, number: int) -> Estimate:
         """How much greater the candidate's metric is; both samples have the same records."""
-        return estimate(
+        found = estimate(
             candidate.values[name] - baseline.values[name],
             candidate.sampled[name] - baseline.sampled[name],
             self.groups(number),
         )
+        return replace(found, range=(-1.0, 1.0)) if self.metrics.is_rate(name) else found

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from aerotrain.contract.gate import Choice, Kind, Rule
@@ -50,8 +50,8 @@ def unjudged(verdicts: Iterable[Verdict]) -> list[str]:
         if each.slice != ALL:
             by_rule.setdefault(each.rule, []).append(each.verdict)
     return [
-        f"{rule} was applied to no slice, because each has too few records: lower `least`, or "
-        "evaluate on more"
+        f"{rule} was applied to no slice, because each has too few records, or one class only for "
+        "such as AUC: lower `least`, or evaluate on more"
         for rule, found in by_rule.items()
         if set(found) == {TOO_FEW}
     ]
@@ -107,8 +107,7 @@ class Judge:
             ):
                 judged.append(_too_few(rule, seen))
             else:
-                gain = Estimate(sign * difference.value, difference.error, difference.freedom)
-                judged.append((seen, gain))
+                judged.append((seen, replace(difference, value=sign * difference.value)))
         gains = [gain for _, gain in (each for each in judged if isinstance(each, tuple))]
         adjusted = iter(holm([gain.probability_below(-rule.by) for gain in gains]))
         return [
@@ -136,7 +135,7 @@ def bounded(rule: Rule, seen: Mapping[str, Any]) -> Verdict:
 def _of_gain(rule: Rule, seen: dict[str, Any], gain: Estimate, probability: float) -> Verdict:
     if probability >= rule.level:
         return Verdict(**seen, verdict=PASS, probability=probability)
-    low, high = sorted(abs(each) for each in seen["difference"])
+    high, low = (-each for each in gain.interval(rule.level))
     reason = (
         f"{_named(seen)} is {seen['value']:.4f}, and {seen['baseline']:.4f} of the baseline: worse "
         f"by {-gain.value:.4f} ({100 * (1 - rule.level):g} % interval {low:.4f} to {high:.4f}, "

@@ -1,15 +1,18 @@
 """The records that a model predicts worst, with their features, for people to look at."""
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from aerotrain.data.dataset import Feature, Schema
+from aerotrain.data.dataset import Feature, Schema, Shard
+from aerotrain.data.statistics.axis import text_of
 from aerotrain.training.input.batches import parse
+from aerotrain.training.input.shards import in_turn
 
 #: The most characters of a text, numbers of a vector, and bytes of a picture that are shown.
 _TEXT, _NUMBERS, _PICTURE = 200, 8, 40_000
@@ -21,18 +24,25 @@ _PICTURES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
 
 
 def records_at(
-    files: Sequence[Path], counts: Sequence[int], places: Sequence[int]
+    url: str, shards: Sequence[Shard], places: Collection[int], scratch: Path
 ) -> dict[int, bytes]:
-    """The serialized records at some places of ``files``, which have ``counts`` records each."""
-    found: dict[int, bytes] = {}
+    """The serialized records at some places of ``shards`` of the data set at ``url``.
+
+    Only shards that hold one of them are downloaded, as by ``in_turn``.
+    """
+    held: list[tuple[Shard, int, list[int]]] = []
     first = 0
-    for file, count in zip(files, counts, strict=True):
-        here = tf.constant([each - first for each in places if first <= each < first + count])
-        if len(here):
-            numbered = tf.data.TFRecordDataset(str(file)).enumerate()
-            chosen = numbered.filter(_is_one_of(tf.cast(here, tf.int64)))
-            found |= {first + int(place): record.numpy() for place, record in chosen}
-        first += count
+    for shard in shards:
+        here = [each - first for each in places if first <= each < first + shard.records]
+        if here:
+            held.append((shard, first, here))
+        first += shard.records
+    found: dict[int, bytes] = {}
+    files = in_turn(url, [shard for shard, _, _ in held], scratch)
+    for (_, first, here), file in zip(held, files, strict=True):
+        numbered = tf.data.TFRecordDataset(str(file)).enumerate()
+        chosen = numbered.filter(_is_one_of(tf.constant(here, tf.int64)))
+        found |= {first + int(place): record.numpy() for place, record in chosen}
     return found
 
 
@@ -45,36 +55,45 @@ Shown = str | dict[str, str]
 
 
 def described(
-    record: bytes, schema: Schema, names: Mapping[str, Sequence[str]]
+    record: bytes,
+    schema: Schema,
+    names: Mapping[str, Sequence[str]],
+    units: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Shown]:
     """The features of a record, to be shown.
 
-    ``names`` are the words of columns that hold their numbers.
+    ``names`` are the words of columns that hold their numbers, ``units`` those of dates, since
+    1970.
     """
     features = parse(tf.constant([record]), schema)
     return {
-        name: _shown(schema[name], np.asarray(features[name])[0], names.get(name, ()))
+        name: _shown(
+            schema[name], np.asarray(features[name])[0], names.get(name, ()), units.get(name, "")
+        )
         for name in sorted(schema)
     }
 
 
-def _shown(feature: Feature, value: Any, words: Sequence[str]) -> Shown:
+def _shown(feature: Feature, value: Any, words: Sequence[str], since_1970: str) -> Shown:
     if feature.dtype == "string" and not feature.shape:
         return _text_or_picture(bytes(value))
     if feature.dtype != "string" and (picture := _as_picture(value)):
         return picture
     if feature.shape:
         flat = np.ravel(value)
-        return ", ".join(_values(flat[:_NUMBERS])) + (", …" if len(flat) > _NUMBERS else "")
+        shown = _values(flat[:_NUMBERS], since_1970)
+        return ", ".join(shown) + (", …" if len(flat) > _NUMBERS else "")
     if words and float(value).is_integer() and 0 <= value < len(words):
         return words[int(value)]
-    return next(_values(np.ravel(value)))
+    return next(_values(np.ravel(value), since_1970))
 
 
-def _values(values: Any) -> Iterator[str]:
+def _values(values: Any, since_1970: str) -> Iterator[str]:
     for each in values:
         if isinstance(each, bytes):
             yield each.decode("utf-8", "replace")
+        elif since_1970:
+            yield text_of(int(each), since_1970)
         else:
             yield "missing" if np.isnan(each) else f"{each:.6g}"
 

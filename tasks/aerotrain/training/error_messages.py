@@ -10,7 +10,8 @@ import tensorflow as tf
 from aerotrain.contract.errors import FinalError, TemporaryError
 from aerotrain.data.dataset import Dataset
 from aerotrain.training.input.batches import every_record
-from aerotrain.training.input.shards import download, split_of
+from aerotrain.training.input.record_files import RecordFiles
+from aerotrain.training.input.shards import in_turn, split_of
 from aerotrain.training.input.shuffle_windows import NO_MORE
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.model.mistakes import explained
@@ -94,10 +95,14 @@ def _is_of_another_process(error: tf.errors.OpError) -> bool:
 
 def _blame_record(code: UserCode, dataset: Dataset, url: str, split: str, scratch: Path) -> None:
     """Find the first record on which the user's transform fails, one record at a time."""
-    for shard in split_of(dataset, split).shards:
-        [file] = download(url, [shard], scratch)
+    shards = split_of(dataset, split).shards
+    for shard, file in zip(shards, in_turn(url, shards, scratch), strict=True):
         records = every_record(
-            [file], dataset.schema, code.transform, records=shard.records, batch_size=1
+            RecordFiles.of([file]),
+            dataset.schema,
+            code.transform,
+            records=shard.records,
+            batch_size=1,
         )
         index = 0
         try:

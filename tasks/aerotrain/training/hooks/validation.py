@@ -12,6 +12,7 @@ from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
 from aerotrain.training.hooks.hooks import Hook, TrainState
 from aerotrain.training.input.batches import batch_spec, every_record
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.shards import download, split_of
 from aerotrain.training.model.code import UserCode
 from aerotrain.training.steps.metric_state import numbers
@@ -34,7 +35,7 @@ class Validation:
         spec = batch_spec(dataset.schema, code.transform)
         self._model = code.build(arguments.all_hparams, spec, arguments.dtype_policy)
         self._batches = every_record(
-            download(arguments.data, split.shards, scratch),
+            RecordFiles.of(download(arguments.data, split.shards, scratch)),
             dataset.schema,
             code.transform,
             records=split.records,

@@ -1,7 +1,7 @@
 """From shards of serialized records to the batches of a model."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError, nearest
 from aerotrain.data.dataset import Feature, Schema
+from aerotrain.training.input.record_files import RecordFiles
 from aerotrain.training.input.rows import Rows
 from aerotrain.training.input.shuffle_windows import AS_WRITTEN, of_files
 from aerotrain.training.internals import tensorflow2
@@ -151,22 +152,20 @@ def batch_spec(schema: Schema, transform: Transform) -> Any:
 
 
 def every_record(
-    files: Sequence[Path], schema: Schema, transform: Transform, *, records: int, batch_size: int
+    files: RecordFiles, schema: Schema, transform: Transform, *, records: int, batch_size: int
 ) -> tf.data.Dataset:
     """Each of the ``records`` records of ``files`` once; the last batch may be smaller."""
     rows = Rows.of(schema)
-    size = sum(file.stat().st_size for file in files)
-    if rows is not None and size == records * rows.width and files:
-        blocks = of_files(files, rows.width)
+    if rows is not None and files.bytes == records * rows.width:
+        blocks = of_files(files.named, rows.width)
         parsed = _mapped(blocks, lambda rows: parse(rows, schema)).rebatch(batch_size)
     else:
-        batches = tf.data.TFRecordDataset([str(file) for file in files]).batch(batch_size)
+        batches = files.records().batch(batch_size)
         parsed = _mapped(batches, lambda strings: parse(strings, schema))
     count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
     return _mapped(parsed, tensorflow2.converted(transform)).apply(count).prefetch(tf.data.AUTOTUNE)
 
 
-def first_records(files: Sequence[Path], count: int) -> tf.Tensor:
+def first_records(files: RecordFiles, count: int) -> tf.Tensor:
     """The first ``count`` records of ``files``, or all of them, as a vector of strings."""
-    records = tf.data.TFRecordDataset([str(file) for file in files])
-    return records.take(count).batch(count).get_single_element()
+    return files.records().take(count).batch(count).get_single_element()

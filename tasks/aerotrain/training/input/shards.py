@@ -2,7 +2,8 @@
 
 import mmap
 import struct
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from aerotrain.contract.errors import FinalError, counted, nearest
 from aerotrain.data.dataset import Dataset, Shard, Split
 from aerotrain.store import Store, StoredFile, open_store
 from aerotrain.store.manifest import fetch_in_ranges
+from aerotrain.store.requests import in_order
 
 #: The split on which models are trained.
 TRAIN_SPLIT = "train"
@@ -30,6 +32,9 @@ _LENGTH = struct.Struct("<Q")
 
 SHARDS_AT_ONCE = 4
 RANGES_AT_ONCE = 8
+
+#: Shards on the disk where each is read once: one that is read, and the next ones.
+ON_DISK = 3
 
 
 def split_of(dataset: Dataset, name: str) -> Split:
@@ -80,6 +85,39 @@ def download(url: str, shards: Sequence[Shard], scratch: Path) -> list[Path]:
         ThreadPoolExecutor(SHARDS_AT_ONCE) as pool,
     ):
         return list(pool.map(lambda shard: download_shard(store, shard, scratch, ranges), shards))
+
+
+def in_turn(url: str, shards: Sequence[Shard], scratch: Path) -> Iterator[Path]:
+    """Each shard of the data set at ``url``, below ``scratch`` until the next one is requested.
+
+    The next ones are downloaded meanwhile, so that ``ON_DISK`` of them take space at most.
+
+    Raises:
+        CorruptError: a shard does not match the data set's manifest; the message names it.
+    """
+    store = open_store(url)
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{FOLDER}-", dir=scratch) as folder,
+        ThreadPoolExecutor(RANGES_AT_ONCE) as ranges,
+        ThreadPoolExecutor(SHARDS_AT_ONCE) as pool,
+    ):
+
+        def fetched(shard: Shard) -> Path:
+            return download_shard(store, shard, Path(folder), ranges)
+
+        for path in in_order(pool, fetched, shards, ON_DISK):
+            yield path
+            path.unlink()
+
+
+def enough(shards: Sequence[Shard], records: int) -> list[Shard]:
+    """The first of ``shards`` that hold ``records`` records together, or all of them."""
+    chosen: list[Shard] = []
+    for shard in shards:
+        if sum(each.records for each in chosen) >= records:
+            break
+        chosen.append(shard)
+    return chosen
 
 
 def download_shard(store: Store, shard: Shard, scratch: Path, ranges: Executor) -> Path:

@@ -13,7 +13,6 @@ import contextlib
 import os
 import select
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -135,8 +134,10 @@ def windows_from(root: str, width: int | None, first: int = 0) -> tf.data.Datase
     return tf.data.Dataset.counter(first).map(AS_WRITTEN(window)).prefetch(1)
 
 
-def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
+def of_files(named: tf.data.Dataset, width: int) -> tf.data.Dataset:
     """The records of whole files in their order, in blocks: ``(records, width)`` of ``uint8``.
+
+    ``named`` are the name and the size in bytes of each file.
 
     Each operation has a fixed cost, which the records of a block share.
     """
@@ -149,8 +150,6 @@ def of_files(files: Sequence[Path], width: int) -> tf.data.Dataset:
         end = tf.minimum(begin + most, size)
         return _rows(_read(name, begin, end - begin, size - end), width)
 
-    names, sizes = zip(*((str(file), file.stat().st_size) for file in files), strict=True)
-    named = tf.data.Dataset.from_tensor_slices((list(names), np.array(sizes)))
     return named.flat_map(AS_WRITTEN(blocks))
 
 

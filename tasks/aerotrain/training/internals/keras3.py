@@ -114,6 +114,17 @@ def compiled_metrics(model: keras.Model) -> Any:
     return model._compile_metrics
 
 
+def compiled_by_name(model: keras.Model) -> dict[str, Any]:
+    """The metrics of ``compile`` by the names of their results, which begin with their outputs'.
+
+    https://github.com/keras-team/keras/blob/v3.15.1/keras/src/trainers/compile_utils.py
+    """
+    compiled = model._compile_metrics
+    if compiled is None or not compiled.built:
+        return {}
+    return dict(zip(compiled.result(), compiled.metrics, strict=True))
+
+
 def output_loss_metrics(model: keras.Model) -> Sequence[Any]:
     """The metrics of the loss of each output."""
     return getattr(model._compile_loss, "metrics", ())
@@ -173,17 +184,23 @@ def monitor_mode(model: keras.Model, monitor: str) -> str | None:
     callback.set_model(model)
     try:
         callback._set_monitor_op()
-    except ValueError:
-        return None
+    except ValueError:  # Keras looks for the metrics of outputs without the names of these
+        return _mode_of_output(model, monitor.removeprefix("val_"))
     return "min" if callback.monitor_op is keras.ops.less else "max"
 
 
-def direction(metric: keras.metrics.Metric) -> str | None:
-    """``up`` or ``down``, whichever is better of that metric; None if unknown.
+def _mode_of_output(model: keras.Model, name: str) -> str | None:
+    if name in (each.name for each in output_loss_metrics(model)):
+        return "min"
+    return mode_of(compiled_by_name(model).get(name))
+
+
+def mode_of(metric: keras.metrics.Metric | None) -> str | None:
+    """``min`` or ``max``, whichever is better of that metric; None if unknown.
 
     https://github.com/keras-team/keras/blob/v3.15.1/keras/src/metrics/metric.py
     """
-    return getattr(metric, "_direction", None)
+    return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", None) or "")
 
 
 # Variables and optimizers:
