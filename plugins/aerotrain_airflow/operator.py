@@ -37,6 +37,7 @@ from aerotrain_airflow.links import (
     StatisticsLink,
 )
 from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.params import without_copies
 from aerotrain_airflow.reuse import earlier_result, key_of, remember
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
@@ -99,6 +100,7 @@ class JobOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.params = without_copies(self.params)
         self.job = job
         self.arguments = arguments or {}
         self.return_key = return_key
