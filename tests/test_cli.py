@@ -309,8 +309,17 @@ def test_the_failure_of_a_replica_ends_the_others_and_is_named(tmp_path, digits)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_replicas_end_with_the_command(tmp_path, digits, number):
+def test_the_replicas_end_with_a_killed_command(tmp_path):
+    with replicas_of(tmp_path, chief="serve", worker="serve", ps="serve") as process:
+        for _ in range(3):
+            read_until(process, "hello from")
+        assert len(processes_of(f"{tmp_path}/")) >= 3
+        process.kill()
+    wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
+
+
+@pytest.mark.process
+def test_the_replicas_end_with_ctrl_c(tmp_path, digits):
     where = ["--store", digits.store, "--data", digits.data, "--code", str(MODELS)]
     words = ["--model", "small", "--epochs", "2000", "--strategy", "parameter_server"]
     environment = {"TMPDIR": str(tmp_path)}  # of the command's scratch folder
@@ -321,8 +330,8 @@ def test_the_replicas_end_with_the_command(tmp_path, digits, number):
         assert {" ".join(each.cmdline()) for each in replicas} == {
             " ".join(psutil.Process(process.pid).cmdline())
         }, "they are forked, so that TensorFlow is imported once"
-        process.send_signal(number)
-        assert process.wait(60) == (-number if number is signal.SIGKILL else ExitCode.TERMINATED)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == ExitCode.TERMINATED
     wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
 
 

@@ -75,7 +75,7 @@ def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(digits
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("support.embedding_models", ["clipped by norm", "a table used twice"]),
+        ("support.embedding_models", ["clipped by norm, with weight decay", "a table used twice"]),
         (
             "support.metric_models",
             ["metrics of each output", "metrics of the model's own call"],
