@@ -18,7 +18,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.data.dataset import load_dataset
 from aerotrain.standalone import ATTEMPT
-from support.training_fixtures import DIGITS, MODELS, read_until, start
+from support.training_fixtures import DIGITS, MODELS, Process, read_until, start, start_python
 from support.waiting import wait_for
 
 JOBS = Path(__file__).parent / "jobs"
@@ -262,9 +262,13 @@ def test_a_module_gets_the_documented_learning_rate_by_hand_too() -> None:
     assert job_of(parse(given)).arguments["hparams"] == {"learning_rate": 0.1, "units": 8}
 
 
-def aerotrain(folder: Path, *words: str) -> str:
+def aerotrain(folder: Path, *words: str, forked: bool = False) -> str:
     """The output of a successful command, in a shell that names another backend of Keras."""
-    with start([*AEROTRAIN, *words], folder, {"KERAS_BACKEND": "jax"}) as process:
+    if forked:
+        started: Process = start_python(["-m", "aerotrain", *words], folder)
+    else:
+        started = start([*AEROTRAIN, *words], folder, {"KERAS_BACKEND": "jax"})
+    with started as process:
         said: str = process.communicate(timeout=240)[0]
     assert process.returncode == ExitCode.OK, said
     return said
@@ -292,9 +296,10 @@ def test_a_model_is_prepared_trained_on_several_replicas_and_exported_by_hand(tm
     said = aerotrain(tmp_path, "evaluate", *where, *wanted)
     assert "accuracy=0." in said
     assert "rebuild TensorFlow" not in said
-    assert "published as version 1" in aerotrain(tmp_path, "export", *where, "--model", model)
+    said = aerotrain(tmp_path, "export", *where, "--model", model, forked=True)
+    assert "published as version 1" in said
     words = ["--model", "serving", "--keep", '["label"]', "--code", str(DIGITS), *store]
-    said = aerotrain(tmp_path, "predict", "digits", *words)
+    said = aerotrain(tmp_path, "predict", "digits", *words, forked=True)
     assert re.search(r"finalized file:.*/predictions/\w+: 1,797 predictions", said)
 
 

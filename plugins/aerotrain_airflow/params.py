@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from airflow.sdk import Context, Param, ParamsDict
+from airflow.sdk import Context, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts
