@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.observability import stats
 from jinja2 import Environment
@@ -100,7 +101,7 @@ class JobOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.params = without_copies(self.params)
+        self.params = without_copies(ParamsDict(self.params))
         self.job = job
         self.arguments = arguments or {}
         self.return_key = return_key

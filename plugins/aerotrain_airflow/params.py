@@ -147,12 +147,14 @@ def without_copies(params: ParamsDict) -> ParamsDict:
     Airflow copies the params of a DAG to each operator, and validates each copy twice whenever it
     serializes the operator: four fifths of the time of that. The context of a run has the DAG's.
     """
-    own = {
-        name: each
-        for name, each in params.items()
-        if not (each.source == "dag" and _DEFAULT in each.schema)
-    }
-    return ParamsDict(own)
+    all_params = {name: params.get_param(name) for name in params}
+    return ParamsDict(
+        {
+            name: each
+            for name, each in all_params.items()
+            if not (each.source == "dag" and _DEFAULT in each.schema)
+        }
+    )
 
 
 def _params(
