@@ -5,7 +5,7 @@
 #   RUNS      the number of trainings of `chaos`            SEED      of its random faults
 #   LAUNCHER  of these trainings: process or kubernetes
 #   PORT      of the UI of `up`: 8080                       HOME_DIR  the folder of `run` and `up`
-#   WORKERS   the number of test processes: each takes 3 GiB; one more than cores, as tests wait
+#   WORKERS   the number of test processes: each takes 3 GiB; twice the cores, as tests wait
 # and of `images`:
 #   BASE      the base image, for example that of your platform team
 #   TAG       their tag                                     EXTRAS    of the training image
@@ -20,7 +20,7 @@ RUNS ?= 30
 SEED ?= 1
 LAUNCHER ?= process
 PORT ?=
-WORKERS ?= 3
+WORKERS ?= 4
 HOME_DIR ?= .local
 export CONF
 BASE ?=
@@ -44,7 +44,7 @@ UV := $(or $(shell command -v uv),.uv/bin/uv)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run up down test test-fast lint format test-cluster chaos images env bench docs lock \
+.PHONY: help run up down test pytest test-fast lint format test-cluster chaos images env bench docs lock \
 	sbom audit vendor
 
 help: ## list the targets (also: make alone)
@@ -60,9 +60,13 @@ up: $(READY) ## start Airflow in the background, and print the address of its UI
 down: $(READY) ## stop what `make up` started
 	@exec $(BIN)/python -m devtools down --home "$(HOME_DIR)"
 
+# mypy takes half a minute of one core, so the tests run meanwhile.
+test: $(READY) ## run lint, and every test that needs no cluster
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
 # A worker gets whole files, because the tests of a file share fixtures that are slow to create.
 # TensorFlow's idle threads spin: with one in each process, tests that train take a seventh less CPU.
-test: lint ## run lint, and every test that needs no cluster
+pytest: $(READY)
 	TF_NUM_INTRAOP_THREADS=1 UV=$(UV) $(BIN)/pytest -m "not cluster" --durations=25 \
 		--numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 

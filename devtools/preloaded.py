@@ -22,6 +22,7 @@ from setproctitle import setproctitle
 
 
 def main() -> None:
+    gc.disable()  # what is imported is no garbage
     component = _serve(int(sys.argv[1]))
     if component is not None:
         _become(**component)
@@ -48,6 +49,7 @@ def _serve(descriptor: int) -> dict[str, Any] | None:
 
 def _become(*, words: list[str], environment: dict[str, str], log: str) -> NoReturn:
     """Become the component: what ``airflow WORDS`` does in a session of its own."""
+    gc.enable()
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for stream in (1, 2):

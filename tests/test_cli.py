@@ -18,7 +18,7 @@ from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
 from aerotrain.data.dataset import load_dataset
 from aerotrain.standalone import ATTEMPT
-from support.training_fixtures import DIGITS, MODELS, read_until, start
+from support.training_fixtures import DIGITS, MODELS, Process, read_until, start, start_python
 from support.waiting import wait_for
 
 JOBS = Path(__file__).parent / "jobs"
@@ -262,9 +262,13 @@ def test_a_module_gets_the_documented_learning_rate_by_hand_too() -> None:
     assert job_of(parse(given)).arguments["hparams"] == {"learning_rate": 0.1, "units": 8}
 
 
-def aerotrain(folder: Path, *words: str) -> str:
+def aerotrain(folder: Path, *words: str, forked: bool = False) -> str:
     """The output of a successful command, in a shell that names another backend of Keras."""
-    with start([*AEROTRAIN, *words], folder, {"KERAS_BACKEND": "jax"}) as process:
+    if forked:
+        started: Process = start_python(["-m", "aerotrain", *words], folder)
+    else:
+        started = start([*AEROTRAIN, *words], folder, {"KERAS_BACKEND": "jax"})
+    with started as process:
         said: str = process.communicate(timeout=240)[0]
     assert process.returncode == ExitCode.OK, said
     return said
@@ -292,9 +296,10 @@ def test_a_model_is_prepared_trained_on_several_replicas_and_exported_by_hand(tm
     said = aerotrain(tmp_path, "evaluate", *where, *wanted)
     assert "accuracy=0." in said
     assert "rebuild TensorFlow" not in said
-    assert "published as version 1" in aerotrain(tmp_path, "export", *where, "--model", model)
+    said = aerotrain(tmp_path, "export", *where, "--model", model, forked=True)
+    assert "published as version 1" in said
     words = ["--model", "serving", "--keep", '["label"]', "--code", str(DIGITS), *store]
-    said = aerotrain(tmp_path, "predict", "digits", *words)
+    said = aerotrain(tmp_path, "predict", "digits", *words, forked=True)
     assert re.search(r"finalized file:.*/predictions/\w+: 1,797 predictions", said)
 
 
@@ -309,8 +314,17 @@ def test_the_failure_of_a_replica_ends_the_others_and_is_named(tmp_path, digits)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_replicas_end_with_the_command(tmp_path, digits, number):
+def test_the_replicas_end_with_a_killed_command(tmp_path):
+    with replicas_of(tmp_path, chief="serve", worker="serve", ps="serve") as process:
+        for _ in range(3):
+            read_until(process, "hello from")
+        assert len(processes_of(f"{tmp_path}/")) >= 3
+        process.kill()
+    wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
+
+
+@pytest.mark.process
+def test_the_replicas_end_with_ctrl_c(tmp_path, digits):
     where = ["--store", digits.store, "--data", digits.data, "--code", str(MODELS)]
     words = ["--model", "small", "--epochs", "2000", "--strategy", "parameter_server"]
     environment = {"TMPDIR": str(tmp_path)}  # of the command's scratch folder
@@ -321,8 +335,8 @@ def test_the_replicas_end_with_the_command(tmp_path, digits, number):
         assert {" ".join(each.cmdline()) for each in replicas} == {
             " ".join(psutil.Process(process.pid).cmdline())
         }, "they are forked, so that TensorFlow is imported once"
-        process.send_signal(number)
-        assert process.wait(60) == (-number if number is signal.SIGKILL else ExitCode.TERMINATED)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == ExitCode.TERMINATED
     wait_for("the replicas to end", lambda: not processes_of(f"{tmp_path}/"), 60)
 
 

@@ -11,6 +11,8 @@ from aerotrain.contract.environment import cluster_of
 from aerotrain.contract.errors import ExitCode, FinalError, SpecError
 from aerotrain.contract.job import Job
 from aerotrain.contract.training import TrainArguments
+from aerotrain.store import open_store
+from aerotrain.training.checkpoints.retention import complete_checkpoints
 from aerotrain.training.model_manifest import ModelManifest
 from support.training_fixtures import (
     read_until,
@@ -112,7 +114,7 @@ def test_a_layer_cut_in_two_takes_half_of_its_memory_in_each_process(digits):
     assert cut < whole - 192, f"{cut} MiB with half of the layer, {whole} with all of it"
 
 
-def test_a_failed_process_of_the_mesh_is_a_temporary_error(digits):
+def test_a_mesh_resumes_after_a_failed_process_and_saves_when_a_member_is_preempted(digits):
     arguments = {"model": "small", "epochs": 2000, "layout": {"dense/kernel": [None, "model"]}}
     arguments |= {"strategy": "dtensor", "checkpoint_interval": 0.5}
     with digits.cluster("lost-mesh", **arguments) as processes:
@@ -124,6 +126,13 @@ def test_a_failed_process_of_the_mesh_is_a_temporary_error(digits):
         for process in processes.values():
             read_until(process, "resuming from the checkpoint of step")
         read_until(processes["chief"], "progress")
+        processes["worker-0"].terminate()
+        said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
+        codes = {each: process.returncode for each, process in processes.items()}
+    assert set(codes.values()) == {ExitCode.TERMINATED}, said
+    saved = complete_checkpoints(open_store(f"{digits.store}/runs/lost-mesh/train"))[-1]
+    for words in said.values():
+        assert f"preempted after step {saved.step}, which is saved" in words
 
 
 #: Invalid jobs on a mesh of four devices, and the error of each.

@@ -4,7 +4,6 @@ TF_USE_LEGACY_KERAS chooses the Keras when TensorFlow and the loop are imported,
 a fresh interpreter; the others are forked from a process with tf_keras.
 """
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from aerotrain.contract.replicas import ReplicaSpec, Role
 from support.training_fixtures import (
     CHIEF,
     said_of_shared_steps,
-    start,
     start_python,
     steps_of_replicas,
 )
@@ -75,7 +73,7 @@ def test_replicas_that_share_a_batch_train_the_same_tf_keras_model_as_one(digits
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("support.embedding_models", ["clipped by norm", "a table used twice"]),
+        ("support.embedding_models", ["clipped by norm, with weight decay", "a table used twice"]),
         (
             "support.metric_models",
             ["metrics of each output", "metrics of the model's own call"],
@@ -188,7 +186,7 @@ for refused in (
 
 
 def test_unsupported_features_of_tf_keras_are_refused_with_an_alternative(tmp_path):
-    lines = said_by(start([sys.executable, "-c", REFUSALS], tmp_path)).splitlines()
+    lines = said_by(start_python(["-c", REFUSALS], tmp_path)).splitlines()
     for line, words in zip(
         [line for line in lines if line.startswith("refused: ")],
         (

@@ -1,7 +1,7 @@
 """The params of a training pipeline, as an operator resolves them."""
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
 
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import Role
@@ -50,6 +50,14 @@ def test_null_over_rest_is_the_same_as_leaving_the_param_out(name, default):
     dag.params[name] = None  # as Airflow does with the conf of a run
     context = {"params": dag.params.validate(), "dag": dag}
     assert RunParam(name).resolve(context) == default
+
+
+def test_a_task_has_no_copies_of_the_params_of_its_dag_which_cost_most_of_parsing_it():
+    """But its own, and those that others read of tasks, as OpenLineage reads its switch."""
+    params = {**training_params(), "_selective_enable_ol": Param(True)}
+    with DAG("copies", params=params):
+        step = train("m", "file:///data", params={"epochs": training_params()["epochs"], "mine": 1})
+    assert set(step.operator.params) == {"epochs", "mine", "_selective_enable_ol"}
 
 
 def test_a_switch_is_shown_as_its_param_in_a_rendered_template():

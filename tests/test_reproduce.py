@@ -1,7 +1,6 @@
 """Reproduction: what a version was made of is named, trained again to equal bits, and compared."""
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from aerotrain.contract.retention import RetentionPolicy
 from aerotrain.retention.plan import make_plan
 from aerotrain.standalone import prepare
 from aerotrain.store import open_store
-from support.training_fixtures import start
+from support.training_fixtures import start_python
 
 MODULE = """
 import keras
@@ -31,7 +30,7 @@ def build_model(hparams):
 
 
 def aerotrain(folder: Path, *words: str) -> str:
-    with start([sys.executable, "-m", "aerotrain", *words], folder) as process:
+    with start_python(["-m", "aerotrain", *words], folder) as process:
         said = process.communicate(timeout=240)[0]
     assert process.returncode == 0, said
     return said

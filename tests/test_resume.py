@@ -161,17 +161,15 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
     assert (events[-1], entries[-1].step) == (EventType.END, STEPS)
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "dtensor"])
-def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits, strategy):
-    name = f"told-{strategy.replace('_', '-')}"
-    common = {"strategy": strategy, "model": "small", "epochs": 2000, "checkpoint_interval": 3600}
-    with digits.cluster(name, steps_per_execution=7, **common) as processes:
+def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits):
+    common = {**GANG, "epochs": 2000, "checkpoint_interval": 3600}
+    with digits.cluster("told-gang", **common) as processes:
         read_until(processes["chief"], "epoch 2 of")
         processes["worker-0"].send_signal(signal.SIGTERM)
         said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
         codes = {each: process.returncode for each, process in processes.items()}
     assert set(codes.values()) == {ExitCode.TERMINATED}, said
-    [saved] = complete_checkpoints(store_of(digits, name))
+    [saved] = complete_checkpoints(store_of(digits, "told-gang"))
     for words in said.values():
         assert f"preempted after step {saved.step}, which is saved" in words
 

@@ -130,7 +130,6 @@ CASES = {
         "multi_worker_mirrored", workers=1, model="looking_up", steps_per_execution=STEPS
     ),
     "bfloat16": case("multi_worker_mirrored", workers=1, gradient_dtype="bfloat16"),
-    "float16": case("multi_worker_mirrored", workers=1, gradient_dtype="float16"),
 }
 
 
@@ -219,14 +218,13 @@ def test_workers_train_an_embedding_with_a_short_batch_as_one_replica_does(steps
         assert_same(replica, one)
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-10)])
-def test_gradients_of_16_bits_cost_little_accuracy(steps_of, dtype, error):
+def test_gradients_of_16_bits_cost_little_accuracy(steps_of):
     [alone] = steps_of("one_device")
-    one, other = steps_of(dtype)
+    one, other = steps_of("bfloat16")
     assert_same(one, other, rtol=0, atol=0)
     lost = np.abs(one["loss"] - alone["loss"]) / alone["loss"]
-    print(f"{dtype}: mean {lost.mean():.5f}, worst {lost.max():.5f} of the loss")
-    assert 0 < lost.mean() < 4 * error
+    print(f"mean {lost.mean():.5f}, worst {lost.max():.5f} of the loss")
+    assert 0 < lost.mean() < 4 * 2**-8
 
 
 @pytest.mark.parametrize(

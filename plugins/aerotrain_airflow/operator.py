@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, get_current_context
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.observability import stats
 from jinja2 import Environment
@@ -39,6 +40,7 @@ from aerotrain_airflow.links import (
     with_addresses,
 )
 from aerotrain_airflow.metrics import JobMetrics
+from aerotrain_airflow.params import without_copies
 from aerotrain_airflow.reuse import earlier_result, key_of, remember
 from aerotrain_airflow.settings import Settings
 from aerotrain_airflow.task_try import TaskTry, WorkerGoneError
@@ -101,6 +103,7 @@ class JobOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.params = without_copies(ParamsDict(self.params))
         self.job = job
         self.arguments = arguments or {}
         self.return_key = return_key

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from airflow.sdk import Context, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from aerotrain.contract.errors import SpecError, nearest
 from aerotrain.contract.job import Deadlines, Job, Restarts
@@ -138,6 +139,22 @@ def prediction_params(**defaults: Any) -> dict[str, Param]:
     """
     declared = {name: FORM[name] for name in _PREDICTION}
     return _params("a DAG of predictions", declared, defaults)
+
+
+def without_copies(params: ParamsDict) -> ParamsDict:
+    """The params of an operator without its copies of those that its DAG has from this module.
+
+    Airflow copies the params of a DAG to each operator, and validates each copy twice whenever it
+    serializes the operator: four fifths of the time of that. The context of a run has the DAG's.
+    """
+    all_params = {name: params.get_param(name) for name in params}
+    return ParamsDict(
+        {
+            name: each
+            for name, each in all_params.items()
+            if not (each.source == "dag" and _DEFAULT in each.schema)
+        }
+    )
 
 
 def _params(

@@ -1,5 +1,6 @@
 """Modules that the launcher's tests run as jobs: what a replica may do, without TensorFlow."""
 
+import gc
 import os
 import random
 import signal
@@ -144,6 +145,7 @@ def tell_all(replica: Replica) -> dict[str, Any]:
             "path": sys.path,
             "folder": str(Path.cwd()),
             "temporary folder": tempfile.gettempdir(),
+            "collects garbage": gc.isenabled(),
             "leads its session": os.getsid(0) == os.getpid(),
             "signals": [repr(signal.getsignal(each)) for each in signals],
             "status": [line for line in status if line.startswith(("Umask", "SigBlk", "SigIgn"))],

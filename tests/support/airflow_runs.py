@@ -9,7 +9,7 @@ from devtools.stack import Stack
 from support.waiting import wait_for
 
 #: Seconds between two requests: Airflow is polled, because it sends no notifications.
-ASK_EVERY = 0.5
+ASK_EVERY = 1.0
 
 #: Timeout in seconds of the longest wait, a whole run: ten times what it takes.
 MOST = 600

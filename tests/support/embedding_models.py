@@ -68,12 +68,12 @@ class OwnTraining(keras.Sequential):
 optimizers = keras.optimizers
 
 MODELS = {
-    "adam": lambda: one(optimizers.Adam(0.05)),
     # Its slices need a large message.
     "a large table": lambda: one(optimizers.Adam(0.05), dim=2**12),
-    "clipped by norm": lambda: one(optimizers.Adam(0.05, clipnorm=0.01)),
+    "clipped by norm, with weight decay": lambda: one(
+        optimizers.AdamW(0.05, weight_decay=0.1, clipnorm=0.01)
+    ),
     "clipped by the global norm": lambda: several(optimizers.SGD(0.1, global_clipnorm=0.01)),
-    "weight decay": lambda: one(optimizers.AdamW(0.05, weight_decay=0.1)),
     "accumulated by the loop": lambda: several(optimizers.Adam(0.05)),
     "a regularizer": lambda: one(optimizers.Adam(0.05), embeddings_regularizer="l2"),
     "a table used twice": lambda: used_twice(optimizers.Adam(0.05)),
