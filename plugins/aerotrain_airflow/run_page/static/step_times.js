@@ -29,7 +29,7 @@ export class StepTimes {
       row.classList.toggle("warn", time.replica === slowest?.replica);
       bar.style.width = `${(time.seconds / longest) * 100}%`;
       PARTS.forEach((part, index) => {
-        bar.children[index].style.flexGrow = parts[part] ?? 0;
+        bar.children[index].style.flexGrow = (parts[part] ?? 0) / time.seconds;
         setText(cells[index], textOf(parts[part], time.seconds));
       });
       setText(cells[PARTS.length], milliseconds(time.seconds));
