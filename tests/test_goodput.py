@@ -98,6 +98,7 @@ def test_a_job_that_does_not_train_has_no_goodput() -> None:
         "wall_seconds": 3,
         "goodput": None,
         "lost_seconds": {},
+        "queue_seconds": None,
         "steps": 0,
         "steps_twice": 0,
         "restarts": 0,

@@ -1,7 +1,10 @@
 """The metrics of a job, by Airflow's own client of StatsD."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +19,7 @@ from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.goodput import goodput_of
 from aerotrain_airflow.metrics import JobMetrics
+from support.otlp_collector import otlp_collector
 from support.statsd_server import StatsdServer, statsd_server
 from support.waiting import wait_for
 
@@ -50,10 +54,14 @@ def test_the_progress_of_the_chief_is_sent_with_dag_and_task(
     metrics = JobMetrics(stats, "digits", "train")
     metrics.read(LogLine(WORKER, "progress step=9 steps=540 loss=0.9"))
     metrics.read(LogLine(CHIEF, "the checkpoint of step 240 is in the store"))
-    metrics.read(LogLine(CHIEF, "progress step=20 steps=540 loss=0.25 examples_per_second=42"))
-    wait_for("three metrics", lambda: len(server.of("airflow.aerotrain")) == 3, 10)
+    said = "progress step=20 steps=540 loss=0.25 examples_per_second=42 input_wait=0.10"
+    metrics.read(LogLine(CHIEF, said))
+    metrics.read(LogLine(CHIEF, "drift columns=2"))
+    wait_for("five metrics", lambda: len(server.of("airflow.aerotrain")) == 5, 10)
     assert sorted(server.received) == [
+        "airflow.aerotrain.drifted_columns,dag_id=digits,task_id=train:2|g",
         "airflow.aerotrain.examples_per_second,dag_id=digits,task_id=train:42.0|g",
+        "airflow.aerotrain.input_wait,dag_id=digits,task_id=train:0.1|g",
         "airflow.aerotrain.loss,dag_id=digits,task_id=train:0.25|g",
         "airflow.aerotrain.step,dag_id=digits,task_id=train:20|g",
     ]
@@ -64,6 +72,7 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
 ) -> None:
     events = [
         Event(event=EventType.START, at=0),
+        Event(event=EventType.START, at=4, replica="chief"),
         Event(event=EventType.RESTORE, at=10, step=0),
         Event(event=EventType.TRAIN, at=50, step=400, seconds=40),
         Event(event=EventType.DETECT, at=60, step=500, replica="worker-1", kind="node"),
@@ -73,7 +82,8 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
         Event(event=EventType.TRAIN, at=110, step=800, seconds=40),
     ]
     JobMetrics(stats, "digits", "train").ended(events, goodput_of(events))
-    wait_for("eight metrics", lambda: len(server.received) == 8, 10)
+    wait_for("nine metrics", lambda: len(server.received) == 9, 10)
+    assert "airflow.aerotrain.queue_seconds,dag_id=digits,task_id=train:4|g" in server.received
     tags = "dag_id=digits,task_id=train"
     assert server.of("airflow.aerotrain.restarts") == [
         f"airflow.aerotrain.restarts,{tags},role=worker,kind=node:1|c",
@@ -85,6 +95,37 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
     causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
     assert "recovery:10|g" in causes
     assert "save_stall:0|g" in causes
+
+
+SENDER = """
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+from aerotrain.contract.event_log import Event, EventType
+from aerotrain.contract.replicas import ReplicaName, Role
+from aerotrain_airflow.backends.base import LogLine
+from aerotrain_airflow.goodput import goodput_of
+from aerotrain_airflow.metrics import JobMetrics
+
+stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+metrics = JobMetrics(stats, "digits", "train")
+said = "progress step=20 steps=540 loss=0.25 input_wait=0.10"
+metrics.read(LogLine(ReplicaName(Role.CHIEF, 0), said))
+restart = Event(event=EventType.RESTART, at=60, replica="worker-1")
+metrics.ended([restart], goodput_of([restart]))
+"""
+
+
+@pytest.mark.process
+def test_a_collector_of_opentelemetry_receives_the_same(tmp_path: Path) -> None:
+    """As Airflow sends its own metrics: by OTLP over HTTP, at the latest when the process ends."""
+    with otlp_collector() as collector:
+        environment = os.environ | collector.environment | {"AIRFLOW_HOME": str(tmp_path)}
+        subprocess.run([sys.executable, "-c", SENDER], env=environment, check=True)
+    where = {"dag_id": "digits", "task_id": "train"}
+    assert collector.received["airflow.aerotrain.step"] == (20, where)
+    assert collector.received["airflow.aerotrain.input_wait"] == (0.1, where)
+    restarts = {**where, "role": "worker", "kind": "with_others"}
+    assert collector.received["airflow.aerotrain.restarts"] == (1, restarts)
 
 
 def test_the_dashboard_and_the_alerts_query_metrics_that_are_documented() -> None:

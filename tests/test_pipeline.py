@@ -83,7 +83,7 @@ def runs(pipeline: Runs) -> list[str]:
     hostile = 'two words; $(id) "quoted" é'
     triggered = [
         pipeline.trigger({}),
-        pipeline.trigger({"strategy": "one_device", "reuse": True}, hostile),
+        pipeline.trigger({"strategy": "one_device"}, hostile),
     ]
     for run in triggered:
         assert pipeline.end_of(run) == "success", pipeline.errors(run)
@@ -179,14 +179,14 @@ def test_another_run_prepares_nothing_and_a_weak_model_is_not_exported(
     assert store.exists(f"runs/{path_segment(run)}/evaluate/metrics.json")
 
 
-def test_a_run_with_the_inputs_of_an_earlier_one_trains_nothing_where_that_is_asked_for(
+def test_a_run_with_the_inputs_of_an_earlier_one_trains_nothing(
     pipeline: Runs, runs: list[str]
 ) -> None:
-    run = pipeline.trigger({"strategy": "one_device", "reuse": True, "check_model": False})
+    run = pipeline.trigger({"strategy": "one_device", "check_model": False})
     assert pipeline.end_of(run) == "success", pipeline.errors(run)
     for task in ("train", "evaluate", "export"):
         assert pipeline.result(run, task) == pipeline.result(runs[1], task)
-        assert "nothing is run: data, code, parameters and image are those of the run two wor" in (
+        assert "nothing is run: data, code, parameters and packages are those of the run two wor" in (
             pipeline.log(run, task)
         )
 

@@ -297,16 +297,19 @@ def test_a_data_set_has_its_schema_its_statistics_and_a_page(tmp_path: Path) -> 
     ],
 )
 def test_drift_stops_the_run_with_a_table(
-    tmp_path: Path, changed: dict[str, Any], words: str
+    tmp_path: Path, changed: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = (tmp_path / "store").as_uri()
     prepare(store, tmp_path, write(tmp_path / "in"))
     described = write(tmp_path / "in", **changed)
     with pytest.raises(FinalError, match=rf"(?s)column +what +before +now\n.*{words}"):
         prepare(store, tmp_path, described)
+    capsys.readouterr()
     accepted = prepare(store, tmp_path, described, allow_drift=True)
+    assert "drift columns=1\n" in capsys.readouterr().out
     # From now on these are the baseline.
     again = prepare(store, tmp_path, write(tmp_path / "in", **changed), seed=1)
+    assert "drift columns=0\n" in capsys.readouterr().out
     assert open_store(again).exists(MANIFEST)
     assert again != accepted
 

@@ -6,6 +6,7 @@ from aerotrain.contract.errors import LIMIT, ExitCode, TerminationMessage
 from aerotrain.contract.event_log import Event, EventType, read
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import (
+    Drift,
     Failure,
     Observation,
     Progress,
@@ -73,6 +74,13 @@ def test_a_progress_line_is_found_after_any_prefix_of_a_log() -> None:
     first = Progress(step=50, steps=540, loss=0.231)  # the pace is not known yet
     assert str(first) == "progress step=50 steps=540 loss=0.2310"
     assert Progress.parse(str(first)) == first
+    shared = Progress(step=1, steps=2, loss=0.5, input_wait=0.25, communication=0.5)
+    assert Progress.parse(str(shared)) == shared
+
+
+def test_the_number_of_drifted_columns_is_found_after_any_prefix_of_a_log() -> None:
+    assert Drift.parse(f"[chief] {Drift(columns=2)}") == Drift(columns=2)
+    assert Drift.parse("adrift columns=2") is Drift.parse("drift columns=2 of 3") is None
 
 
 @pytest.mark.parametrize("line", ["", "progress", "in progress step=1", "progress step=x steps=2"])

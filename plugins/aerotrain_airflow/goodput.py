@@ -34,7 +34,11 @@ _WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """The seconds of a run by purpose. ``goodput`` is None if there was no training."""
+    """The seconds of a run by purpose. ``goodput`` is None if there was no training.
+
+    ``queued`` is the time until the chief's first process started, as for quota, a node or an
+    image. It is a part of what the start-up took.
+    """
 
     wall: float
     goodput: float | None = None
@@ -42,6 +46,7 @@ class Goodput:
     steps: int = 0
     steps_twice: int = 0
     restarts: int = 0
+    queued: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as JSON values."""
@@ -52,6 +57,7 @@ class Goodput:
             "steps": self.steps,
             "steps_twice": self.steps_twice,
             "restarts": self.restarts,
+            "queue_seconds": None if self.queued is None else round(self.queued, 1),
         }
 
     def __str__(self) -> str:
@@ -80,7 +86,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     trained = _stretches(events)
     done = max((last for _, last, _ in trained), default=0)
     if not done:
-        return Goodput(wall=wall, restarts=restarts)
+        return Goodput(wall=wall, restarts=restarts, queued=_queued(events))
     pace = _pace(trained)
     first = trained[0][0]
     twice = _steps_twice(events)
@@ -99,7 +105,15 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
         steps=done - first,
         steps_twice=twice,
         restarts=restarts,
+        queued=_queued(events),
     )
+
+
+def _queued(events: Sequence[Event]) -> float | None:
+    """The seconds until the first process of the chief started; None if none has."""
+    began = (each.at for each in events if each.event is EventType.START and each.replica)
+    first = next(began, None)
+    return None if first is None else max(0.0, first - events[0].at)
 
 
 def _stretches(events: Iterable[Event]) -> list[tuple[int, int, float]]:

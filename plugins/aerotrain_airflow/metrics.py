@@ -8,11 +8,12 @@ https://airflow.apache.org/docs/apache-airflow/stable/administration-and-deploym
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replicas import Role
-from aerotrain.contract.status import Progress
+from aerotrain.contract.status import Drift, Progress
 from aerotrain_airflow.backends.base import LogLine
 from aerotrain_airflow.goodput import Goodput
 
@@ -25,15 +26,15 @@ class JobMetrics:
         self._tags = {"dag_id": dag_id, "task_id": task_id}
 
     def read(self, line: LogLine) -> None:
-        """Send the progress in a line of the chief, if it has any."""
-        if line.replica.role is not Role.CHIEF or (progress := Progress.parse(line.text)) is None:
+        """Send the progress, or the drift of data, in a line of the chief, if it has any."""
+        if line.replica.role is not Role.CHIEF:
             return
-        self._gauge("step", progress.step)
-        self._gauge("loss", progress.loss)
-        if progress.examples_per_second is not None:
-            self._gauge("examples_per_second", progress.examples_per_second)
-        if progress.seconds_left is not None:
-            self._gauge("seconds_left", progress.seconds_left)
+        if (progress := Progress.parse(line.text)) is not None:
+            for name, value in asdict(progress).items():
+                if value is not None and name != "steps":
+                    self._gauge(name, value)
+        elif (drift := Drift.parse(line.text)) is not None:
+            self._gauge("drifted_columns", drift.columns)
 
     def ended(self, events: Iterable[Event], goodput: Goodput) -> None:
         """Send the restarts of a replica group, from its events, and the goodput of its run."""
@@ -48,6 +49,8 @@ class JobMetrics:
                 self._stats.incr("aerotrain.restarts", tags=tags)
         if goodput.goodput is not None:
             self._gauge("goodput", goodput.goodput)
+        if goodput.queued is not None:
+            self._gauge("queue_seconds", goodput.queued)
         for cause, seconds in goodput.lost.items():
             self._gauge("lost_seconds", seconds, cause=cause.replace(" ", "_"))
 

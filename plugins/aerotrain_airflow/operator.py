@@ -155,8 +155,9 @@ class JobOperator(BaseOperator):
                 key = key_of(job, settings)
                 if (earlier := earlier_result(key, job, settings)) is not None:
                     self.log.info(
-                        "nothing is run: data, code, parameters and image are those of the run %s, "
-                        "whose result this is; its output is in %s",
+                        "nothing is run: data, code, parameters and packages are those of the run "
+                        "%s, whose result this is; its output is in %s. To run it again, turn off "
+                        "the option reuse",
                         earlier.run,
                         earlier.prefix,
                     )

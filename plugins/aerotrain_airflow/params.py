@@ -74,10 +74,10 @@ class RunOptions:
         choices=tuple(LAUNCHERS),
     )
     reuse: bool = option(
-        False,
+        True,
         title="Reuse results",
         help="Take over the trained model, the evaluation and the export of an earlier run, if "
-        "data, code, parameters and image are the same.",
+        "data, code, parameters and packages are the same. Turn it off to run them again.",
         section=Section.LAUNCHER,
     )
     dry_run: bool = option(

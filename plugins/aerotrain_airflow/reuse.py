@@ -2,15 +2,18 @@
 
 ``reuse/<key>.json`` in a pipeline's store says what a job has returned. The key is a hash of all
 that the result depends on: the data set, whose URL has a fingerprint, the user's code, the module
-and its arguments, the strategy, the replicas and the image; and the served version, where the job
-reads it. A record is written once its task has succeeded.
+and its arguments, the strategy, the replicas, and the image or the packages; and the served
+version, where the job reads it. A record is written once its task has succeeded.
 """
 
 import hashlib
 import json
+import platform
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from typing import Any
 
 from aerotrain.contract import curves
@@ -46,6 +49,7 @@ def key_of(job: Job, settings: Settings) -> str:
         "arguments": job.arguments,
         "code": job.code,
         "image": job.made_from.get("image"),
+        "packages": _packages(settings),
         "served": served_number(versions) if _reads_served(job) else None,
         "replicas": [
             (each.role, each.count, each.resources.gpu, each.resources.tpu, each.environment)
@@ -53,6 +57,15 @@ def key_of(job: Job, settings: Settings) -> str:
         ],
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _packages(settings: Settings) -> list[Any] | None:
+    """What local processes import: the interpreter and, if it is Airflow's own, its packages."""
+    if settings.launcher != "process":
+        return None
+    if settings.python != sys.executable:
+        return [settings.python]
+    return [platform.python_version(), *sorted(f"{e.name}=={e.version}" for e in distributions())]
 
 
 def _reads_served(job: Job) -> bool:

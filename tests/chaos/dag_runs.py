@@ -68,7 +68,7 @@ class DagTraining:
 
     def __post_init__(self) -> None:
         self.runs = Runs(self.stack, DAG)
-        self.run = self.runs.trigger(dict(self.conf))
+        self.run = self.runs.trigger({**self.conf, "reuse": False})
 
     def until_under_way(self, lines: int) -> None:
         """Wait for so many lines of progress."""

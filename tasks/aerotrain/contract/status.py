@@ -107,6 +107,7 @@ def job_state(replicas: Mapping[ReplicaName, Observation]) -> State:
 
 
 _LINE = re.compile(r"\bprogress ((?:[a-z_]+=\S+ ?)+)")
+_DRIFT = re.compile(r"(?:^|\s)drift columns=(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,7 @@ class Progress:
     """The progress of training: global steps done and planned, the loss, and the pace.
 
     The pace, and so the time left, is unknown at first: the first steps include the compilation.
+    ``input_wait`` and ``communication`` are shares of the time of a step, if known.
     A replica logs it as the word ``progress`` and ``key=value`` pairs (https://brandur.org/logfmt)::
 
         progress step=120 steps=540 loss=0.2310 examples_per_second=4210 seconds_left=12
@@ -124,12 +126,14 @@ class Progress:
     loss: float
     examples_per_second: float | None = None
     seconds_left: float | None = None
+    input_wait: float | None = None
+    communication: float | None = None
 
     def __str__(self) -> str:
         line = f"progress step={self.step} steps={self.steps} loss={self.loss:.4f}"
-        for name in ("examples_per_second", "seconds_left"):
+        for name, digits in _OPTIONAL.items():
             if (value := getattr(self, name)) is not None:
-                line += f" {name}={value:.0f}"
+                line += f" {name}={value:.{digits}f}"
         return line
 
     @classmethod
@@ -140,16 +144,34 @@ class Progress:
             return None
         pairs = dict(pair.split("=", 1) for pair in match[1].split())
         try:
-            pace, left = pairs.get("examples_per_second"), pairs.get("seconds_left")
             return cls(
                 step=int(pairs["step"]),
                 steps=int(pairs["steps"]),
                 loss=float(pairs["loss"]),
-                examples_per_second=None if pace is None else float(pace),
-                seconds_left=None if left is None else float(left),
+                **{name: float(pairs[name]) for name in _OPTIONAL if name in pairs},
             )
         except (KeyError, ValueError):
             return None
+
+
+#: The values of progress that may be unknown, and their digits after the point.
+_OPTIONAL = {"examples_per_second": 0, "seconds_left": 0, "input_wait": 2, "communication": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How many columns of a data set differ from those of the last one: ``drift columns=2``."""
+
+    columns: int
+
+    def __str__(self) -> str:
+        return f"drift columns={self.columns}"
+
+    @classmethod
+    def parse(cls, line: str) -> Self | None:
+        """The drift in a log line, after any prefix; None if the line has none."""
+        match = _DRIFT.search(line)
+        return cls(columns=int(match[1])) if match else None
 
 
 @dataclass(frozen=True, kw_only=True)

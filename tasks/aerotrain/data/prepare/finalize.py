@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.preparing import FinalizeArguments
+from aerotrain.contract.status import Drift
 from aerotrain.data.dataset import (
     PAGE,
     PICTURES,
@@ -100,6 +101,8 @@ def write_statistics(
     comparison = _compared(root, plan, now)
     shown = page(now, dataset.splits, plan.inferred, comparison, dataset.label, rejected)
     store.put(PAGE, shown.encode())
+    if comparison:
+        print(Drift(columns=len({each.column for each in comparison.changes})), flush=True)
     if comparison and not plan.rules.allow_drift:
         check_changes(comparison.changes, plan.rules.drift, f"{store.url}/{PAGE}")
     schema = schema_to_dict(dataset.schema)

@@ -97,9 +97,10 @@ class Report(Hook):
         self._begun = True
         loss = main_loss(state.results(self._context.step.metrics))
         pace = self._pace.at(self._clock(), schedule.records_after(state.step))
+        shares = self._step_times.shares()
         if self._line.due() or is_first_or_last:
-            print(self._progress(state.step, loss, pace), flush=True)
-        values = {"loss": loss, **self._step_times.shares()}
+            print(self._progress(state.step, loss, pace, shares), flush=True)
+        values = {"loss": loss, **shares}
         if pace is not None:
             values["examples_per_second"] = pace
         if (optimizer := self._context.model.optimizer) is not None:
@@ -108,7 +109,9 @@ class Report(Hook):
         self._events.write(state.step, values)
         self._curves.add(state.step, values, at_once=is_first_or_last)
 
-    def _progress(self, step: int, loss: float, pace: float | None) -> Progress:
+    def _progress(
+        self, step: int, loss: float, pace: float | None, shares: Mapping[str, float]
+    ) -> Progress:
         schedule = self._context.schedule
         left = schedule.records_after(schedule.steps) - schedule.records_after(step)
         seconds = left / pace if pace else None
@@ -118,6 +121,7 @@ class Report(Hook):
             loss=loss,
             examples_per_second=pace,
             seconds_left=seconds if left else 0.0,
+            **shares,
         )
 
     def on_epoch_end(self, state: TrainState) -> None:
