@@ -93,7 +93,7 @@ def test_a_finite_number_that_float32_cannot_hold_is_rejected_or_kept(
 def test_a_text_that_float64_cannot_hold_is_rejected(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
-    with pytest.raises(FinalError, match=r"(?s)least 1 record was.*byte \d+: .*(beyond|too big)"):
+    with pytest.raises(FinalError, match=r"(?s)least 1 record was.*at line \d: .*(beyond|too big)"):
         prepared(tmp_path, {name: content})
 
 
@@ -453,7 +453,7 @@ def test_arrays_and_examples_have_declared_types_too(tmp_path: Path) -> None:
 def test_a_word_that_is_no_class_is_rejected(tmp_path: Path) -> None:
     files = {"x.csv": b"n,label\n1,cat\n2,bird\n3,dog\n"}
     types = {"types": {"label": ["cat", "dog"]}}
-    with pytest.raises(FinalError, match="byte 14: 'bird' is not one of cat, dog"):
+    with pytest.raises(FinalError, match="at line 3: column 'label': 'bird' is not one of"):
         prepared(tmp_path, files, **types)
     url = prepared(tmp_path, files, {"max_rejected": 1}, **types)
     assert load_dataset(url).splits["all"].classes == {0: 1, 1: 1}
@@ -471,9 +471,9 @@ def test_classes_keep_their_names_where_their_column_is_renamed_or_left_out(tmp_
     }
 
 
-def test_a_date_that_does_not_parse_is_rejected_with_its_offset(tmp_path: Path) -> None:
+def test_a_date_that_does_not_parse_is_rejected_with_its_line(tmp_path: Path) -> None:
     files = {"x.csv": b"d\n2026-01-01\n2026-13-01\n"}
-    with pytest.raises(FinalError, match=r"byte 13: .*2026-13-01"):
+    with pytest.raises(FinalError, match=r"at line 3: column 'd': '2026-13-01'"):
         prepared(tmp_path, files, types={"d": "date"})
 
 

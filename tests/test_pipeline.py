@@ -186,9 +186,7 @@ def test_a_run_with_the_inputs_of_an_earlier_one_trains_nothing(
     assert pipeline.end_of(run) == "success", pipeline.errors(run)
     for task in ("train", "evaluate", "export"):
         assert pipeline.result(run, task) == pipeline.result(runs[1], task)
-        assert "nothing is run: data, code, parameters and packages are those of the run two wor" in (
-            pipeline.log(run, task)
-        )
+        assert "packages are those of the run two words" in pipeline.log(run, task)
 
 
 def test_a_training_task_that_is_marked_failed_leaves_no_process(

@@ -96,7 +96,7 @@ def test_the_job_succeeds_with_its_chief_and_passes_every_line_on(
             "crash",
             State.FAILED,
             "exited with 65: ZeroDivisionError: a bug of the user's own "
-            "(line 89 of small_jobs.py, in crash)",
+            "(line 90 of small_jobs.py, in crash)",
         ),
         ("chief", "vanish", State.LOST, "was ended by signal 9"),
     ],

@@ -103,6 +103,7 @@ class LocalStepRunner:
         else:
             self._execute = _execution(strategy, step)
         self._zero = step.metrics.zero
+        self._is_traced = False
         self._batches = iter(dataset)
         self._per_execution = per_execution
 
@@ -114,14 +115,19 @@ class LocalStepRunner:
         while done < steps:
             size = min(self._per_execution, steps - done)
             done += size
+            begun = time.perf_counter()
             arguments = (self._batches, np.int64(size), sums)
             if self._has_peers:
-                sums, times, total = self._execute(*arguments, np.float32(is_preempted()))
+                sums, parts, total = self._execute(*arguments, np.float32(is_preempted()))
                 preempted = bool(total > 0)
             else:
-                sums, times = self._execute(*arguments)
+                sums, parts, *_ = self._execute(*arguments)
                 preempted = is_preempted()
-            yield StepsRun(done, sums, preempted, _spent(size, times, exchanges=self._exchanges))
+            np.asarray(sums[-1])  # a GPU may still compute
+            seconds = time.perf_counter() - begun
+            spent = _spent(size, seconds, parts, exchanges=self._exchanges)
+            yield StepsRun(done, sums, preempted, spent if self._is_traced else None)
+            self._is_traced = True
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
@@ -162,11 +168,11 @@ class CoordinatorStepRunner:
         sums = self._zero if sums is None else sums
         done = 0
         for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
-            added, times = self._fetch(value)
+            added, parts, seconds = self._fetch(value)
             sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
             done += size
             worker = tensorflow2.worker_of(value)
-            spent = _spent(size, times, exchanges=True, worker=worker)
+            spent = _spent(size, seconds, parts, exchanges=True, worker=worker)
             yield StepsRun(done, sums, is_preempted(), spent)
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
@@ -197,10 +203,15 @@ class CoordinatorStepRunner:
         self._coordinator.join()
 
 
-def _spent(steps: int, times: Any, *, exchanges: bool, worker: int | None = None) -> Spent:
-    """The time of ``steps`` steps, from the last result of a function of ``_execution``."""
-    seconds, waiting, computing = (float(each) for each in np.asarray(times))
-    return Spent(steps, seconds, waiting, computing if exchanges and computing else None, worker)
+def _spent(
+    steps: int, seconds: float, parts: Any, *, exchanges: bool, worker: int | None = None
+) -> Spent | None:
+    """The time of ``steps`` steps, with the parts that were measured; None if there are none."""
+    waiting, computing = (float(each) for each in np.asarray(parts))
+    if not waiting:
+        return None
+    known = computing if exchanges and computing else None
+    return Spent(steps, float(seconds), waiting, known, worker)
 
 
 def _here(number: Any) -> tf.Tensor:
@@ -228,8 +239,8 @@ def _execution(
 ) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums.
 
-    It also returns three times in seconds, float64: the whole, waiting for batches, and computing.
-    The main loop runs ``unrolled`` steps per turn.
+    It also returns two times in seconds, float64, of waiting for batches and of computing, and the
+    whole time. The main loop runs ``unrolled`` steps per turn.
     """
 
     # So that the step is traced once, and not for each time that it is unrolled.
@@ -255,7 +266,7 @@ def _execution(
         if unrolled > 1:
             state = looped(unrolled, *state)
         _, sums, parts = looped(1, *state)
-        return sums, _times(begun, sums, parts)
+        return sums, parts, read_after(sums) - begun
 
     return execute
 
@@ -267,17 +278,12 @@ def _next(batches: Any, before: tf.Tensor) -> tuple[Any, tf.Tensor]:
     return batch, read_after(batch) - begun
 
 
-def _times(begun: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> tf.Tensor:
-    """The time since ``begun`` until ``sums`` were computed, followed by its two ``parts``."""
-    return tf.concat([[read_after(sums) - begun], parts], axis=0)
-
-
 def _replicated_execution(
     strategy: tf.distribute.Strategy, step: Step, has_peers: bool
 ) -> Callable[..., Any]:
     """The same for several replicas: each adds up its own sums, which are reduced at the end.
 
-    The times are those of this process, and the mean of its replicas. With peers, the function
+    The two times are those of this process, and the mean of its replicas. With peers, the function
     takes one more number, and also returns its sum over all replicas.
     """
 
@@ -294,19 +300,17 @@ def _replicated_execution(
             own = strategy.experimental_local_results(computing)
             return done + 1, sums, parts + tf.stack([waiting, tf.reduce_mean(tf.stack(own))])
 
-        begun = read_after(steps)
         before = strategy.run(averages.read)
         begin = (tf.zeros_like(steps), strategy.run(zero), tf.zeros([2], tf.float64))
         _, added, parts = tf.while_loop(
             lambda done, *_: done < steps, body, begin, parallel_iterations=1
         )
-        times = _times(begun, added, parts)
         strategy.run(averages.join, args=(before,))
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:
-            return sums, times
+            return sums, parts
         number = strategy.run(lambda: tf.identity(own[0]))
-        return sums, times, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
+        return sums, parts, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
 
     return execute

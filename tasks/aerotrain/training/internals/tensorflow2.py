@@ -9,6 +9,7 @@ from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from tensorflow.python.eager import context
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 _fetch_by_function = RemoteValueImpl._copy_to_local
 
@@ -41,6 +42,14 @@ def _fetch_by_copies(remote: Any) -> Any:
 
 def _copied(value: Any) -> Any:
     return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def is_deterministic() -> bool:
+    """Whether operations are deterministic, so that none reads a clock.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/framework/config.py
+    """
+    return bool(is_op_determinism_enabled())
 
 
 def worker_of(remote: Any) -> int:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.clock import read_after
+from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.metric_state import MetricState, MetricValues, flat
 from aerotrain.training.steps.slices import summed
@@ -66,7 +66,7 @@ class CustomStep(TrainStep):
         self._counter = counter
 
     def __call__(self, sums: MetricValues, batch: Any) -> StepResult:
-        arrived = read_after(batch)
+        arrived = computed_at(batch)
         metrics = list(zip(self.metrics.variables, sums, strict=False))
         for variable, value in metrics:
             # Keras reads, adds and assigns, so replicas that share a variable would each add the
@@ -85,7 +85,7 @@ class CustomStep(TrainStep):
         weights = updated(self.weights, self.weights)
         bad = first_bad(sums[-1], [*losses, *weights], done)
         # The exchange of gradients is within the model's own step, so it counts as computing.
-        return [*states, self.metrics.added(sums, logs), bad], read_after(bad) - arrived
+        return [*states, self.metrics.added(sums, logs), bad], computed_at(bad) - arrived
 
 
 class ReplicatedCustomStep:

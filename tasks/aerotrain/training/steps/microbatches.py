@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.clock import read_after
+from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.metric_state import MetricValues
 from aerotrain.training.steps.slices import joined, summed
@@ -48,7 +48,7 @@ class MicrobatchStep:
         self, sums: MetricValues, microbatches: Sequence[tuple[tf.Tensor, Any]]
     ) -> StepResult:
         """Train on ``microbatches``, each a share and a batch."""
-        begun = read_after(microbatches)
+        begun = computed_at(microbatches)
         total: Gradients | None = None
         losses: list[tf.Tensor] = []
         for share, batch in microbatches:
@@ -62,14 +62,14 @@ class MicrobatchStep:
             else:
                 total = [_added(*pair) for pair in zip(total, gradients, strict=True)]
             losses.append(loss)
-        computing = read_after(total) - begun
+        computing = computed_at(total) - begun
         exchanged = self._exchanged(total or ())
-        received = read_after(exchanged)
+        received = computed_at(exchanged)
         done = self._step.apply(exchanged)
         values = [*losses, *updated(self._step.weights, exchanged)]
         bad = first_bad(sums[-1], values, done)
         if self._replicas > 1:  # the optimizer is in this process, too
-            computing += read_after(bad) - received
+            computing += computed_at(bad) - received
         return [*sums[:-1], bad], computing
 
     def _exchanged(self, gradients: Gradients) -> Gradients:

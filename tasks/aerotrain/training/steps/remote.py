@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
-from aerotrain.training.steps.clock import read_after
+from aerotrain.training.steps.clock import computed_at
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
 from aerotrain.training.steps.step import TrainStep, inner
@@ -42,8 +42,8 @@ class RemoteStep(TrainStep):
                 keras3.gather_by_rows(weight)
 
     def _computing(self, batch: Any, gradients: Sequence[Any]) -> tf.Tensor:
-        begun = read_after(batch, self._fetched)
-        return read_after(gradients) - begun
+        begun = computed_at(batch, self._fetched)
+        return computed_at(gradients) - begun
 
     def _scope(self, sums: MetricValues) -> MetricScope:
         scope = FetchedScope(self.metrics, sums, self._packed)
