@@ -243,3 +243,6 @@ class RunSwitch(RunParam):
 
 #: The arguments by which every step reads how it is run.
 WHERE: dict[str, Any] = {"launcher": RunParam("launcher"), "dry_run": RunParam("dry_run")}
+
+#: What the steps of a model read besides, so that their results may be those of an earlier run.
+REUSE: dict[str, Any] = {"reuse": RunParam("reuse")}

@@ -1,0 +1,34 @@
+"""The steps of a pipeline, as functions for a DAG file.
+
+Each returns the output of its task, which is passed to the next step::
+
+    shards = prepare("digits")
+    model = train("digits", shards)
+    evaluate(model, shards) >> export(model, shards)
+
+The steps read the options of a run (strategy, epochs, threshold, …) from the DAG's params, which
+``aerotrain_airflow.params.training_params`` creates.
+"""
+
+from aerotrain_airflow.steps.data import predict, prepare
+from aerotrain_airflow.steps.release import (
+    approve,
+    evaluate,
+    export,
+    promote,
+    rollback,
+    serve_check,
+)
+from aerotrain_airflow.steps.training import train
+
+__all__ = [
+    "approve",
+    "evaluate",
+    "export",
+    "predict",
+    "prepare",
+    "promote",
+    "rollback",
+    "serve_check",
+    "train",
+]
