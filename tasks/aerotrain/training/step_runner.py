@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from aerotrain.training.distribution import StrategyDistribution
 from aerotrain.training.internals import tensorflow2
-from aerotrain.training.steps.clock import read_after
+from aerotrain.training.steps.clock import read_after, unmeasured
 from aerotrain.training.steps.layer_state import MovingAverages
 from aerotrain.training.steps.metric_state import MetricState, MetricValues
 from aerotrain.training.steps.step import StepResult
@@ -101,9 +101,9 @@ class LocalStepRunner:
         if self._exchanges:
             self._execute = _replicated_execution(strategy, step, self._has_peers)
         else:
-            self._execute = _execution(strategy, step)
+            self._execute = _execution(strategy, step, clock=unmeasured)
         self._zero = step.metrics.zero
-        self._is_traced = False
+        self._traces = True
         self._batches = iter(dataset)
         self._per_execution = per_execution
 
@@ -118,16 +118,28 @@ class LocalStepRunner:
             begun = time.perf_counter()
             arguments = (self._batches, np.int64(size), sums)
             if self._has_peers:
-                sums, parts, total = self._execute(*arguments, np.float32(is_preempted()))
+                sums, measured, total = self._execute(*arguments, np.float32(is_preempted()))
                 preempted = bool(total > 0)
             else:
-                sums, parts, *_ = self._execute(*arguments)
+                sums, measured = self._execute(*arguments)
                 preempted = is_preempted()
             np.asarray(sums[-1])  # a GPU may still compute
-            seconds = time.perf_counter() - begun
-            spent = _spent(size, seconds, parts, exchanges=self._exchanges)
-            yield StepsRun(done, sums, preempted, spent if self._is_traced else None)
-            self._is_traced = True
+            spent = self._spent(size, time.perf_counter() - begun, measured)
+            yield StepsRun(done, sums, preempted, spent)
+
+    def _spent(self, steps: int, seconds: float, measured: Any) -> Spent | None:
+        """The time of an execution; None of the first, in which TensorFlow traces and compiles.
+
+        The wait for batches is what tf.data has measured, for the clock of a graph would take a
+        considerable part of a small model's step.
+        """
+        traces, self._traces = self._traces, False
+        between = tensorflow2.seconds_between_elements(self._batches)
+        if traces or between is None:
+            return None
+        waiting = max(0.0, seconds - between * steps)
+        computing = float(measured) if self._exchanges else 0.0
+        return Spent(steps, seconds, waiting, computing or None)
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
@@ -168,11 +180,12 @@ class CoordinatorStepRunner:
         sums = self._zero if sums is None else sums
         done = 0
         for size, value in self._in_flight(shares(steps, self._workers, self._per_execution)):
-            added, parts, seconds = self._fetch(value)
+            added, times = self._fetch(value)
             sums = [sum_ + more for sum_, more in zip(sums, added, strict=True)]
             done += size
+            waiting, computing, seconds = (float(each) for each in times)
             worker = tensorflow2.worker_of(value)
-            spent = _spent(size, seconds, parts, exchanges=True, worker=worker)
+            spent = Spent(size, seconds, waiting, computing or None, worker) if seconds else None
             yield StepsRun(done, sums, is_preempted(), spent)
 
     def _in_flight(self, sizes: list[int]) -> Iterator[tuple[int, Any]]:
@@ -203,17 +216,6 @@ class CoordinatorStepRunner:
         self._coordinator.join()
 
 
-def _spent(
-    steps: int, seconds: float, parts: Any, *, exchanges: bool, worker: int | None = None
-) -> Spent | None:
-    """The time of ``steps`` steps, with the parts that were measured; None if there are none."""
-    waiting, computing = (float(each) for each in np.asarray(parts))
-    if not waiting:
-        return None
-    known = computing if exchanges and computing else None
-    return Spent(steps, float(seconds), waiting, known, worker)
-
-
 def _here(number: Any) -> tf.Tensor:
     """A number as a tensor on this machine, for a closure.
 
@@ -235,12 +237,15 @@ def shares(steps: int, workers: int, per_execution: int) -> list[int]:
 
 
 def _execution(
-    strategy: tf.distribute.Strategy, step: Step, unrolled: int = 1
+    strategy: tf.distribute.Strategy,
+    step: Step,
+    unrolled: int = 1,
+    clock: Callable[..., tf.Tensor] = read_after,
 ) -> Callable[..., Any]:
     """A compiled function of (iterator, number of steps, sums) that returns the new sums.
 
-    It also returns two times in seconds, float64, of waiting for batches and of computing, and the
-    whole time. The main loop runs ``unrolled`` steps per turn.
+    It also returns times in seconds by ``clock``, float64: of waiting for batches, of computing,
+    and the whole. The main loop runs ``unrolled`` steps per turn.
     """
 
     # So that the step is traced once, and not for each time that it is unrolled.
@@ -251,7 +256,9 @@ def _execution(
         def looped(many: int, *before: Any) -> Any:
             def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
                 for _ in range(many):
-                    batch, waiting = _next(batches, parts)
+                    requested = clock(parts)
+                    batch = next(batches)
+                    waiting = clock(batch) - requested
                     sums, computing = strategy.run(traced, args=(sums, batch))
                     parts += tf.stack([waiting, computing])
                 return done + many, sums, parts
@@ -261,21 +268,14 @@ def _execution(
                 lambda done, *_: done + many <= steps, body, before, parallel_iterations=1
             )
 
-        begun = read_after(steps)
+        begun = clock(steps)
         state = (tf.zeros_like(steps), sums, tf.zeros([2], tf.float64))
         if unrolled > 1:
             state = looped(unrolled, *state)
         _, sums, parts = looped(1, *state)
-        return sums, parts, read_after(sums) - begun
+        return sums, tf.concat([parts, [clock(sums) - begun]], axis=0)
 
     return execute
-
-
-def _next(batches: Any, before: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """The next batch, and the seconds that it was waited for, once ``before`` was computed."""
-    begun = read_after(before)
-    batch = next(batches)
-    return batch, read_after(batch) - begun
 
 
 def _replicated_execution(
@@ -283,8 +283,8 @@ def _replicated_execution(
 ) -> Callable[..., Any]:
     """The same for several replicas: each adds up its own sums, which are reduced at the end.
 
-    The two times are those of this process, and the mean of its replicas. With peers, the function
-    takes one more number, and also returns its sum over all replicas.
+    Instead of times, it returns for how many seconds this process computed, as the mean of its
+    replicas. With peers, it takes one more number, and also returns its sum over all replicas.
     """
 
     averages = MovingAverages(step.metrics.model)
@@ -294,23 +294,22 @@ def _replicated_execution(
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def execute(batches: Any, steps: tf.Tensor, sums: MetricValues, *own: tf.Tensor) -> Any:
-        def body(done: tf.Tensor, sums: MetricValues, parts: tf.Tensor) -> Any:
-            batch, waiting = _next(batches, parts)
-            sums, computing = strategy.run(step, args=(sums, batch))
+        def body(done: tf.Tensor, sums: MetricValues, seconds: tf.Tensor) -> Any:
+            sums, computing = strategy.run(step, args=(sums, next(batches)))
             own = strategy.experimental_local_results(computing)
-            return done + 1, sums, parts + tf.stack([waiting, tf.reduce_mean(tf.stack(own))])
+            return done + 1, sums, seconds + tf.reduce_mean(tf.stack(own))
 
         before = strategy.run(averages.read)
-        begin = (tf.zeros_like(steps), strategy.run(zero), tf.zeros([2], tf.float64))
-        _, added, parts = tf.while_loop(
+        begin = (tf.zeros_like(steps), strategy.run(zero), tf.zeros([], tf.float64))
+        _, added, seconds = tf.while_loop(
             lambda done, *_: done < steps, body, begin, parallel_iterations=1
         )
         strategy.run(averages.join, args=(before,))
         total = [strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None) for each in added]
         sums = [sum_ + more for sum_, more in zip(sums, total, strict=True)]
         if not has_peers:
-            return sums, parts
+            return sums, seconds
         number = strategy.run(lambda: tf.identity(own[0]))
-        return sums, parts, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
+        return sums, seconds, strategy.reduce(tf.distribute.ReduceOp.SUM, number, axis=None)
 
     return execute

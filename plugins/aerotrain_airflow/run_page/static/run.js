@@ -6,6 +6,7 @@ import { fetchTrend, follow, isActive } from "./data.js";
 import { byId, changes, setText } from "./elements.js";
 import { GoodputOfRun } from "./goodput.js";
 import { Header } from "./header.js";
+import { openLinksInTabs } from "./links.js";
 import { showOptions } from "./options_table.js";
 import { Replicas } from "./replicas.js";
 import { startOf } from "./series.js";
@@ -119,5 +120,6 @@ function choose(chosenTask) {
   showTrend();
 }
 
+openLinksInTabs();
 followTheme(() => curves.redraw());
 follow(show, (message) => header.fail(message));

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.data.experimental.ops.iterator_model_ops import get_model_proto
 from tensorflow.python.distribute.coordinator.values import RemoteValueImpl
 from tensorflow.python.distribute.cross_device_ops import CollectiveAllReduce
 from tensorflow.python.eager import context
@@ -42,6 +43,27 @@ def _fetch_by_copies(remote: Any) -> Any:
 
 def _copied(value: Any) -> Any:
     return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def seconds_between_elements(iterator: Any) -> float | None:
+    """The mean time from the end of a request for an element of ``iterator`` to the next request.
+
+    So it is what the consumer took for an element. tf.data measures it for the last 100 elements,
+    to tune its buffers; None while it has none, or where the iterator is in another process.
+    ``iterator`` may be a strategy's, whose first device is read.
+
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/data/experimental/ops/iterator_model_ops.py
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/framework/model.proto
+    """
+    # Of a strategy, of each of its workers, and of each device of a worker.
+    for name in ("_iterators", "_iterator", "_device_iterators"):
+        inner = getattr(iterator, name, iterator)
+        iterator = inner[0] if isinstance(inner, (list, tuple)) else inner
+    try:
+        gaps = get_model_proto(iterator).gap_times
+    except (ValueError, tf.errors.OpError):
+        return None
+    return sum(gaps) / len(gaps) / 1e6 if gaps else None
 
 
 def is_deterministic() -> bool:
