@@ -254,11 +254,25 @@ def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):
 def test_a_run_that_has_reused_a_training_shows_its_curves(store):
     earlier, again = store.child("runs/one/train"), store.child("runs/two/train")
     end = {"event": "end", "at": 990.0, "step": 300, "replica": "chief"}
+    again.put("reused.json", json.dumps({"run": "one", "prefix": earlier.url}).encode())
     again.put("progress.jsonl", earlier.get("progress.jsonl"))
     again.put("events.json", json.dumps({"events": [end]}).encode())
-    [training] = run_data(store, "flats", "two", NOW)["trainings"]
+    data = run_data(store, "flats", "two", NOW)
+    [training] = data["trainings"]
     assert training["curves"]["step"] == [0, 100, 200]
+    assert training["reused_from"] == "one"
+    [command] = [each["command"] for each in data["files"] if "command" in each]
+    assert command.endswith(f"{earlier.url}/tensorboard")
+    assert trend_data(store, "two", 0.0) == [], "it was not trained again"
     assert (training["running"], training["lanes"], training["replicas"]) == (False, [], [])
+
+
+def test_no_replica_of_a_run_that_has_ended_is_lost_for_ever(store):
+    """It was marked as failed, so that its log has no end."""
+    later = NOW + 10 * GONE_AFTER
+    for active, state in ((True, "lost"), (False, "training")):
+        [training] = run_data(store, "flats", "one", later, active=active)["trainings"]
+        assert {each["spans"][-1]["state"] for each in training["lanes"]} == {state}
 
 
 def test_a_run_that_has_written_nothing_has_no_training(store):

@@ -3,8 +3,8 @@
 Goodput is the share of wall time that moved the model forward: the steps that count, times the pace
 of this training, divided by the time from its start to its end. Each step counts once, even if it
 was repeated. The pace is the mean over the intervals between two checkpoints that are not slower
-than the median by more than three times the median absolute deviation. So the load of a shared
-machine does not count as a failure, but a stop does. See
+than the median by more than three times the median absolute deviation, both weighted by steps. So
+the load of a shared machine does not count as a failure, but a stop does. See
 https://research.google/blog/introducing-ml-productivity-goodput/ and, for the pace,
 https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 """
@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, RUN_LOG, Event, EventType, read
@@ -132,12 +131,26 @@ def _stretches(events: Iterable[Event]) -> list[tuple[int, int, float]]:
 def _pace(trained: Sequence[tuple[int, int, float]]) -> float:
     """Seconds per step, without interruptions."""
     paces = [seconds / (last - first) for first, last, seconds in trained]
-    middle = median(paces)
-    most = middle + 3 * median(abs(pace - middle) for pace in paces)
+    steps = [last - first for first, last, _ in trained]
+    middle = _median(paces, steps)
+    most = middle + 3 * _median([abs(pace - middle) for pace in paces], steps)
     if len(paces) < 3:  # of two, it is unknown which is the usual pace
         most = min(paces)
     usual = [each for each, pace in zip(trained, paces, strict=True) if pace <= most]
     return sum(seconds for *_, seconds in usual) / sum(last - first for first, last, _ in usual)
+
+
+def _median(values: Sequence[float], weights: Sequence[int]) -> float:
+    """The weighted median, so that a short interval counts for as little as it has steps."""
+    half, so_far = sum(weights) / 2, 0
+    pairs = sorted(zip(values, weights, strict=True))
+    for place, (value, weight) in enumerate(pairs):
+        so_far += weight
+        if so_far == half:
+            return (value + pairs[place + 1][0]) / 2
+        if so_far > half:
+            return value
+    raise ValueError("there are no values")
 
 
 def _steps_twice(events: Iterable[Event]) -> int:

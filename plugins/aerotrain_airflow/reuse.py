@@ -27,6 +27,9 @@ from aerotrain.store import MANIFEST, MissingError
 from aerotrain_airflow.credentials import store_of
 from aerotrain_airflow.settings import Settings
 
+#: The key in a task's output that names the run whose result it is, and the URL of its output.
+REUSED = "reused.json"
+
 #: What Airflow's UI shows of the output of a task.
 _LINKED = (curves.KEY, RUN_LOG, CARD, CARD_DATA, METRICS)
 
@@ -89,6 +92,7 @@ def earlier_result(key: str, job: Job, settings: Settings) -> EarlierResult | No
     if not _is_there(found, settings):
         return None
     source, target = store_of(found.prefix, settings), store_of(job.prefix, settings)
+    target.put(REUSED, json.dumps({"run": found.run, "prefix": found.prefix}).encode())
     for each in _LINKED:
         with suppress(MissingError):
             target.put(each, source.get(each))

@@ -13,6 +13,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.models import DagRun
+from airflow.utils.state import DagRunState
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -31,6 +32,9 @@ _STATIC = Path(__file__).parent / "static"
 
 #: The most runs whose curves are compared, and the number of runs in the trend.
 _COMPARED, _TREND = 10, 50
+
+#: The states of a run whose trainings may still change.
+_ACTIVE = (DagRunState.QUEUED, DagRunState.RUNNING)
 
 #: For the page itself, which loads nothing but its own files.
 _POLICY = {"Content-Security-Policy": "default-src 'self'; img-src 'self' data:"}
@@ -60,7 +64,7 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
         raise HTTPException(404, f"{dag_id} has no run {run_id}")
     return _answer(
         ("run", dag_id, run_id),
-        lambda: run_data(_store(dag_id), dag_id, run_id, time.time()),
+        lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=state in _ACTIVE),
         state=state,
     )
 

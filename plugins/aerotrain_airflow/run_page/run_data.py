@@ -26,6 +26,7 @@ from aerotrain.serving.versions import FOLDER as VERSIONS
 from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
+from aerotrain_airflow.reuse import REUSED
 from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of, restarts_in
@@ -36,8 +37,12 @@ _LOSS = "loss"
 _MOST_EVALUATIONS = 200
 
 
-def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, Any]:
+def run_data(
+    store: Store, dag_id: str, run_id: str, now: float, *, active: bool = True
+) -> dict[str, Any]:
     """All that the page shows of a run. ``store`` is that of the pipeline, ``now`` the time.
+
+    ``active`` is whether Airflow still runs it.
 
     Raises:
         StoreUnavailable, StoreRefused: by the answer of the store.
@@ -50,7 +55,7 @@ def run_data(store: Store, dag_id: str, run_id: str, now: float) -> dict[str, An
         "dag_id": dag_id,
         "run_id": run_id,
         "now": now,
-        "trainings": [each.data(now) for each in trainings],
+        "trainings": [each.data(now, active=active) for each in trainings],
         "files": [*_files(store, dag_id, run_id, found, trainings)],
     }
 
@@ -72,7 +77,9 @@ def trend_data(store: Store, run_id: str, at: float) -> list[dict[str, Any]]:
             metrics |= json.loads(content_of(run, evaluated)).get("metrics", {})
     common = {"run_id": run_id, "at": at, "metrics": _finite(metrics)}
     return [
-        {**common, "task": each.task, **_short(each.goodput())} for each in _trainings(run, found)
+        {**common, "task": each.task, **_short(each.goodput())}
+        for each in _trainings(run, found)
+        if not each.reused
     ]
 
 
@@ -99,7 +106,7 @@ class _TaskObjects:
         return bool({CHIEF_LOG, curves.KEY} & self.files.keys() or self.statuses)
 
 
-_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, METRICS)
+_READ = (curves.KEY, CHIEF_LOG, RUN_LOG, CARD, METRICS, REUSED)
 
 
 def _by_task(listed: Iterable[StoredObject]) -> dict[str, _TaskObjects]:
@@ -130,10 +137,16 @@ class _Training:
         """The curves, which the trend of many runs does not read."""
         return Curves.from_bytes(self._content(curves.KEY))
 
-    def data(self, now: float) -> dict[str, Any]:
+    @cached_property
+    def reused(self) -> Mapping[str, str]:
+        """The run and the URL of the output whose result this is; empty if it was trained here."""
+        found: Mapping[str, str] = json.loads(self._content(REUSED) or b"{}")
+        return found
+
+    def data(self, now: float, *, active: bool) -> dict[str, Any]:
         events, statuses = self._events(), dict(self._statuses())
         last_seen = max((each.processes[-1].seen for each in statuses.values()), default=0.0)
-        ended = any(each.event is EventType.END for each in events[-3:])
+        ended = not active or any(each.event is EventType.END for each in events[-3:])
         running = not ended and now - last_seen < GONE_AFTER
         goodput = goodput_of(events) if events else None
         marks = at_steps(
@@ -146,6 +159,7 @@ class _Training:
             **self.curve_data(),
             "steps": self.curves.steps or None,
             "running": running,
+            "reused_from": self.reused.get("run"),
             "marks": [vars(each) for each in marks],
             "lanes": [
                 {"replica": name, "spans": [_span(each) for each in spans]}
@@ -274,7 +288,8 @@ def _files(
         if data.startswith(f"{store.url}/"):
             page = f"{data.removeprefix(store.url + '/')}/{PAGE}"
             yield _file("Statistics of the data", task, f"{files}/{page}")
-        folder = f"{store.url}/{_folder(run_id)}/{task}/tensorboard"
+        output = training.reused.get("prefix", f"{store.url}/{_folder(run_id)}/{task}")
+        folder = f"{output}/tensorboard"
         command = f"tensorboard --load_fast=false --logdir {quote(folder)}"
         # With TensorFlow, TensorBoard reads by its file systems, of which none is S3's.
         needs = ", installed with boto3 and without TensorFlow" if folder.startswith("s3") else ""

@@ -6,8 +6,8 @@ from statistics import median
 
 from aerotrain.contract.replica_status import ReplicaStatus, StepTime
 
-#: From how much more than the median a replica is called slow: less is within the noise.
-_SLOW = 1.1
+#: From which multiple of the median a replica is called slow: less is noise on a busy machine.
+_SLOW = 1.5
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ const REASONS = {
   401: "you are no longer signed in: reload the page of Airflow",
   403: "you may not read this DAG",
   404: "this run does not exist",
+  503: "the store has not answered yet",
 };
 
 export const fetchRun = () => get(`data/${dag}/${run}`);

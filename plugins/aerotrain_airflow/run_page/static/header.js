@@ -78,6 +78,8 @@ function showFile(element, { title, task, href, command }) {
 
 /** The state of a training in words. */
 function stateOf(training, now) {
+  const { reused_from: earlier } = training;
+  if (earlier) return `not trained: the inputs are those of the run ${earlier}, whose result this is`;
   const start = startOf(training);
   if (start === null) return training.running ? "starting" : "not started";
   const parts = training.running
