@@ -216,6 +216,21 @@ def test_a_label_that_some_records_lack_leaves_them_out(new: Any, tmp_path: Path
     assert "max_rejected=10" in dag
 
 
+def test_an_identifier_is_no_label_although_its_name_begins_like_the_pipelines(
+    new: Any, tmp_path: Path
+) -> None:
+    rows = [{"kunden_id": each * 7, "x": each % 9, "z": each % 4} for each in range(100)]
+    with pytest.raises(SpecError, match=r"in doubt; name it by --label, probably one of 'x', 'z'"):
+        new("kunden", written(tmp_path / "x.csv", rows))
+
+
+def test_the_first_record_that_cannot_be_read_is_named(new: Any, tmp_path: Path) -> None:
+    file = written(tmp_path / "x.csv", [{"x": each % 9, "y": each % 2} for each in range(100)])
+    file.write_text(file.read_text() + "1,2,3\n")
+    said = new("rows", file)
+    assert "left out: 1 other that cannot be read, first line 102: " in said["(all)"]
+
+
 NUMBERS = [{"a": each, "b": each % 7, "y": each % 2} for each in range(60)]
 
 

@@ -122,7 +122,8 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
         "" if columns.sample.is_whole else ", the first"
     )
     if columns.sample.rejected:
-        read += f"; left out: {counted(columns.sample.rejected, 'other')} that cannot be read"
+        others = counted(columns.sample.rejected, "other")
+        read += f"; left out: {others} that cannot be read, first {columns.sample.rejection}"
     return [*rows, ("(all)", read)]
 
 

@@ -86,7 +86,11 @@ def name_of_label(
     if given is None:
         folded = {each: each.casefold() for each in columns}
         begin = name.casefold()
-        named = [x for x, low in folded.items() if low in _NAMES or low.startswith(begin)]
+        named = [
+            x
+            for x, low in folded.items()
+            if (low in _NAMES or low.startswith(begin)) and decisions[x].use is not Use.KEY
+        ]
         if len(named) == 1:
             return named[0]
         if ask is None:

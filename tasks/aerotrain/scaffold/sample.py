@@ -49,7 +49,8 @@ class Sample:
     """The first records of a source.
 
     ``description`` is that of the source, as ``prepare`` takes it. ``left_out`` are the columns
-    that cannot be read, with the reasons; ``rejected`` counts the records that cannot be.
+    that cannot be read, with the reasons; ``rejected`` counts the records that cannot be, of which
+    ``rejection`` is where the first is, and why.
     ``is_whole`` is whether these are all records.
     """
 
@@ -59,6 +60,7 @@ class Sample:
     is_whole: bool
     left_out: Mapping[str, str] = field(default_factory=dict)
     rejected: int = 0
+    rejection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,10 +223,13 @@ def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> Sample:
     most = min(_MOST_RECORDS, _MOST_VALUES // max(1, len(schema)))
     chunks: dict[str, list[Any]] = {name: [] for name in schema}
     records = rejected = 0
+    rejection = ""
     is_whole = True
     for fragment in source.fragments():
         for batch in source.read(fragment.description, schema):
             rejected += len(batch.rejected)
+            if batch.rejected and not rejection:
+                rejection = f"{batch.rejected[0].place}: {batch.rejected[0].reason}"
             part = batch[slice(0, most - records)]
             is_whole = is_whole and len(part) == len(batch)
             records += len(part)
@@ -244,6 +249,7 @@ def _read(source: DeclaredSource, left_out: Mapping[str, str]) -> Sample:
         is_whole=is_whole,
         left_out=left_out,
         rejected=rejected,
+        rejection=rejection,
     )
 
 

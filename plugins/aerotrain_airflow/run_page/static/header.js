@@ -18,9 +18,10 @@ export class Header {
     this.shownAt = null;
   }
 
-  show({ trainings, files, notes, now }, chosen) {
+  show({ state, trainings, files, notes, now }, chosen) {
     this.shownAt = now;
-    this.setStatus(`As of ${clock(now)}`, false);
+    const failed = state === "failed" ? ". The run has failed: the log of its task says why" : "";
+    this.setStatus(`As of ${clock(now)}${failed}`, state === "failed");
     byId("notes").hidden = notes.length === 0;
     each(byId("notes"), notes, () => make("li"), setText);
     each(
