@@ -5,7 +5,7 @@
 #   RUNS      the number of trainings of `chaos`            SEED      of its random faults
 #   LAUNCHER  of these trainings: process or kubernetes
 #   PORT      of the UI of `up`: 8080                       HOME_DIR  the folder of `run` and `up`
-#   WORKERS   the number of test processes: each takes 3 GiB; twice the cores, as tests wait
+#   WORKERS   the number of test processes: each takes 3 GiB; one more than cores, as tests wait
 # and of `images`:
 #   BASE      the base image, for example that of your platform team
 #   TAG       their tag                                     EXTRAS    of the training image
@@ -20,7 +20,7 @@ RUNS ?= 30
 SEED ?= 1
 LAUNCHER ?= process
 PORT ?=
-WORKERS ?= 4
+WORKERS ?= 3
 HOME_DIR ?= .local
 export CONF
 BASE ?=
