@@ -5,7 +5,7 @@ candidate differs from it for one of twelve, as models do that differ by their s
 good as the baseline, or a point worse. Beside that, real models are trained with other seeds and
 compared by the gate itself. The cost is that of evaluating a small network on TFRecords with a rule
 for each of 20 slices, with the download of shards, in turns with Keras's ``evaluate`` of the same
-records on this disk; and of a comparison, beside evaluating both models. ``predict`` is compared
+records on this disk; and of a comparison, besides evaluating both models. ``predict`` is compared
 with ``model.predict`` of the same records in memory, on one core, in a process of its own.
 """
 

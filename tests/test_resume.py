@@ -163,13 +163,13 @@ def test_a_preempted_training_saves_its_steps_and_ends(digits, whole):
 
 def test_a_gang_with_a_preempted_member_saves_and_ends_together(digits):
     common = {**GANG, "epochs": 2000, "checkpoint_interval": 3600}
-    with digits.cluster("told-gang", **common) as processes:
+    with digits.cluster("preempted-gang", **common) as processes:
         read_until(processes["chief"], "epoch 2 of")
         processes["worker-0"].send_signal(signal.SIGTERM)
         said = {each: process.communicate(timeout=60)[0] for each, process in processes.items()}
         codes = {each: process.returncode for each, process in processes.items()}
     assert set(codes.values()) == {ExitCode.TERMINATED}, said
-    [saved] = complete_checkpoints(store_of(digits, "told-gang"))
+    [saved] = complete_checkpoints(store_of(digits, "preempted-gang"))
     for words in said.values():
         assert f"preempted after step {saved.step}, which is saved" in words
 

@@ -82,10 +82,11 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
         return Goodput(wall=0.0)
     wall = events[-1].at - events[0].at
     restarts = len({each.at for each in events if each.event is EventType.RESTART})
+    queued = _queued(events)
     trained = _stretches(events)
     done = max((last for _, last, _ in trained), default=0)
     if not done:
-        return Goodput(wall=wall, restarts=restarts, queued=_queued(events))
+        return Goodput(wall=wall, restarts=restarts, queued=queued)
     pace = _pace(trained)
     first = trained[0][0]
     twice = _steps_twice(events)
@@ -104,7 +105,7 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
         steps=done - first,
         steps_twice=twice,
         restarts=restarts,
-        queued=_queued(events),
+        queued=queued,
     )
 
 

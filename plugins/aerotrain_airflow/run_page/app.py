@@ -62,10 +62,12 @@ def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
     state = session.scalar(asked)
     if state is None:
         raise HTTPException(404, f"{dag_id} has no run {run_id}")
+    active = state in _ACTIVE
     return _answer(
         ("run", dag_id, run_id),
-        lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=state in _ACTIVE),
+        lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=active),
         state=state,
+        active=active,
     )
 
 

@@ -174,14 +174,14 @@ def serve_check(
         The latencies by name.
     """
     _check_exported("serve_check", version)
-    beside = server_pod(image) if image else {}
+    sidecar = server_pod(image) if image else {}
     return JobOperator(
         task_id=task_id,
         **WHERE,
         **other,
         job={
             "module": "aerotrain.serve_check",
-            "replicas": [chief(environment, merge(beside, pod or {}))],
+            "replicas": [chief(environment, merge(sidecar, pod or {}))],
             "arguments": {
                 "version": version,
                 "command": list(command),

@@ -28,8 +28,8 @@ export const addressOfRun = (other) =>
   new URL(`runs/${dag}/${encodeURIComponent(other)}`, ROOT).href;
 
 /** Whether a run may still change: Airflow runs it, or replicas report that they train. */
-export const isActive = ({ state, trainings }) =>
-  ["queued", "running"].includes(state) || trainings.some(({ running }) => running);
+export const isActive = ({ active, trainings }) =>
+  active || trainings.some(({ running }) => running);
 
 /** The address of a file of the run; null if it is of another site. */
 export function addressOfFile(href) {

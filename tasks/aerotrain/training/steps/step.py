@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from aerotrain.training.internals import keras3
+from aerotrain.training.steps.clock import unmeasured
 from aerotrain.training.steps.finite import first_bad, updated
 from aerotrain.training.steps.fused import fuse
 from aerotrain.training.steps.metric_state import MetricScope, MetricState, MetricValues
@@ -82,7 +83,7 @@ class TrainStep:
 
     def _computing(self, _batch: Any, _gradients: Sequence[Any]) -> tf.Tensor:
         """The seconds of computing; not measured where a replica waits only for its batch."""
-        return tf.zeros([], tf.float64)
+        return unmeasured()
 
     def _scope(self, sums: MetricValues) -> MetricScope:
         return self.metrics.scope(sums)
