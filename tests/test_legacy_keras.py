@@ -114,11 +114,11 @@ def test_a_tf_keras_model_is_trained_again_evaluated_and_exported(digits, tmp_pa
 
 
 def test_parameter_servers_train_a_tf_keras_model(digits):
-    with digits.cluster("keras2-ps", model="legacy", epochs=2) as processes:
+    with digits.cluster("keras2-ps", model="legacy", epochs=3) as processes:
         said = processes[str(CHIEF)].communicate(timeout=200)[0]
         assert processes[str(CHIEF)].returncode == 0, said
-    assert "the checkpoint of step 80 is in the store" in said
-    [epoch] = [line for line in said.splitlines() if line.startswith("epoch 2 of 2")]
+    assert "the checkpoint of step 120 is in the store" in said
+    [epoch] = [line for line in said.splitlines() if line.startswith("epoch 3 of 3")]
     assert float(epoch.partition("accuracy=")[2].split()[0]) > 0.8
 
 

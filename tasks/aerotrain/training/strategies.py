@@ -31,9 +31,10 @@ from aerotrain.training.steps.layer_state import (
     seed_by_replica,
     synchronize_batch_norm,
 )
+from aerotrain.training.steps.locked import lock_updates
 from aerotrain.training.steps.microbatches import MicrobatchStep
 from aerotrain.training.steps.remote import RemoteStep
-from aerotrain.training.steps.step import TrainStep
+from aerotrain.training.steps.step import TrainStep, inner
 
 #: Seconds for which servers are awaited that do not listen yet, and between two attempts.
 _LISTENING, _TRY_AGAIN = 10.0, 0.02
@@ -201,6 +202,7 @@ def _central_step_runner(
 
 
 def _remote_step(model: keras.Model, counter: tf.Variable, batch: Any) -> TrainStep:
+    lock_updates(inner(model.optimizer))
     if isinstance(model, keras.Model):
         return RemoteStep(model, counter)
     return KERAS.step(model, counter, batch)

@@ -26,16 +26,16 @@ LARGE = 2**14
 def fuse(optimizer: Any, least: int = LARGE) -> None:
     """Make ``optimizer``, if possible, update variables of ``least`` elements by one operation."""
     if type(optimizer) in _ADAM and not optimizer.amsgrad and optimizer.beta_1 and optimizer.beta_2:
-        optimizer.update_step = _adam(optimizer, least, type(optimizer).update_step)
+        optimizer.update_step = _adam(optimizer, least, optimizer.update_step)
 
 
 def _adam(
-    optimizer: keras.optimizers.Adam, least: int, otherwise: Callable[[Any, Any, Any, Any], None]
+    optimizer: keras.optimizers.Adam, least: int, otherwise: Callable[[Any, Any, Any], None]
 ) -> Callable[[Any, Any, Any], None]:
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
         dtype = variable.dtype
         if variable.shape.num_elements() < least or dtype not in _DTYPES:
-            otherwise(optimizer, gradient, variable, learning_rate)
+            otherwise(gradient, variable, learning_rate)
             return
         m, v = (each.handle for each in keras3.adam_moments(optimizer, variable))
         step = tf.cast(optimizer.iterations + 1, dtype)
@@ -46,9 +46,11 @@ def _adam(
         if isinstance(gradient, tf.IndexedSlices):
             # The operation below also scales the moments of these rows, so the added values are
             # divided by that factor. Keras squares each slice, and adds up the slices of a row.
+            # The second moment is first, because the operation of another worker may be between
+            # them, and divides the first moment by its root.
             for moment, part, values in (
-                (m, first, gradient.values),
                 (v, second, tf.square(gradient.values)),
+                (m, first, gradient.values),
             ):
                 tf.raw_ops.ResourceScatterAdd(
                     resource=moment,
@@ -70,6 +72,7 @@ def _adam(
             beta2=tf.cast(optimizer.beta_2, dtype),
             epsilon=tf.cast(optimizer.epsilon * size, dtype),
             grad=gradient,
+            use_locking=True,
         )
 
     return update_step
