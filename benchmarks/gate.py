@@ -2,7 +2,7 @@
 
 Wrong refusals and power are simulated: the baseline is right for nine of ten records, and the
 candidate differs from it for one of twelve, as models do that differ by their seed only. It is as
-good as the baseline, or a point worse. Beside that, real models are trained with other seeds and
+good as the baseline, or a point worse. In addition, real models are trained with other seeds and
 compared by the gate itself. The cost is that of evaluating a small network on TFRecords with a rule
 for each of 20 slices, with the download of shards, in turns with Keras's ``evaluate`` of the same
 records on this disk; and of a comparison, besides evaluating both models. ``predict`` is compared

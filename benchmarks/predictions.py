@@ -1,4 +1,4 @@
-"""Predictions of a table by the steps of ``predict``, beside ``model.predict`` of an array.
+"""Predictions of a table by the steps of ``predict``, compared with ``model.predict`` of an array.
 
 Both predict the same records by the same network, in batches of one size, on one core.
 """

@@ -18,6 +18,7 @@ from aerotrain.contract.errors import SpecError, TemporaryError
 from aerotrain.contract.job import Job
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.contract.status import Failure, Observation, State, job_state
+from aerotrain.supervisor.protocol import socket_of
 from aerotrain_airflow.backends.launcher import Launcher
 from support.listening import listening, open_to_network
 from support.live_sets import process_launcher, processes_of, replica_environment, replica_pid
@@ -157,6 +158,17 @@ def test_stop_may_be_called_by_another_process_and_twice(
     stranger.stop(handle)
     stranger.stop(handle)
     assert not processes_of(handle)
+
+
+def test_a_task_that_is_killed_while_it_stops_its_group_leaves_nothing(
+    launcher: Launcher[Any], tmp_path: Path
+) -> None:
+    handle = launcher.start(launcher.plan(job(tmp_path), "try-1"))
+    with socket.socket(socket.AF_UNIX) as killed:  # before the answer
+        killed.connect(str(socket_of(Path(handle))))
+        killed.sendall(b'{"do": "end", "remove": true}\n')
+    wait_for("no folder", lambda: not Path(handle).exists(), seconds=60)
+    wait_for("no process", lambda: not processes_of(handle), seconds=60)
 
 
 def test_the_start_of_a_different_job_ends_the_earlier_replica_group(

@@ -1,4 +1,4 @@
-"""The page of the statistics: what it shows of each column, alone and beside the last data set."""
+"""The page of the statistics: what it shows of each column, alone and next to the last data set."""
 
 import json
 import re

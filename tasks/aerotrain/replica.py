@@ -123,7 +123,7 @@ class Replica:
     group. The work reads from ``notice`` whether the replica was preempted. ``heartbeat`` is the
     file that shows others that it is alive, ``termination_log`` the one of its termination message;
     a replica that was started by hand has neither. ``has_server`` says whether a server of models
-    runs beside it, in its pod.
+    runs in its pod.
     """
 
     job: Job

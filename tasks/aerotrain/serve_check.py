@@ -40,7 +40,7 @@ PROTOCOLS: Mapping[str, Callable[[Endpoint], Client]] = {"rest": RestClient, "gr
 
 
 def run(replica: Replica) -> dict[str, float]:
-    """Start the server, or wait for the one beside this replica, and check its answers.
+    """Start the server, or wait for the one in this replica's pod, and check its answers.
 
     Returns:
         The 50th and 99th percentiles of the latencies in milliseconds by protocol, and the number

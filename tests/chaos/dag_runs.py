@@ -65,8 +65,10 @@ class DagTraining:
     marks: list[Mark] = field(default_factory=list)
     handle: str = ""
     _read: int = 0
+    _others: set[Path] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self._others = {*self.scratch.glob("*")}  # an earlier run may still end
         self.runs = Runs(self.stack, DAG)
         self.run = self.runs.trigger({**self.conf, "reuse": False})
 
@@ -119,7 +121,7 @@ class DagTraining:
     def _left(self) -> list[str]:
         """Processes and folders of replica groups that remain after the run has ended."""
         processes = [f"process {pid}" for pid in processes_of(str(self.scratch))]
-        return processes + [str(each) for each in self.scratch.iterdir()]
+        return processes + [str(each) for each in {*self.scratch.glob("*")} - self._others]
 
     def task(self) -> psutil.Process:
         """The process that runs the task's code; its parent is Airflow's worker."""
@@ -148,7 +150,8 @@ class DagTraining:
         """Read the chief's new lines, wherever its replica group is."""
         time.sleep(_LOOK_EVERY)
         for started in self.scratch.glob(f"{TASK}-*/*/started"):
-            self.handle = str(started.parent)
+            if started.parent.parent not in self._others:
+                self.handle = str(started.parent)
         try:
             said = (Path(self.handle) / "chief" / "log").read_text()
         except FileNotFoundError:

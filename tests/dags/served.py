@@ -1,4 +1,4 @@
-"""A DAG that checks an exported version in a server beside the replica, and promotes it."""
+"""A DAG that checks an exported version in a server in the replica's pod, and promotes it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A model whose only state beside its weights is that of a batch normalization."""
+"""A model whose only state besides its weights is that of a batch normalization."""
 
 import keras
 from small import transform  # noqa: F401 -- it is this module's transform too

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -172,10 +173,15 @@ class Supervisor:
                 except OSError as error:
                     answer(connection, error)
                     return
-                answer(connection, answered)
-                if request["do"] == "end":
-                    socket_of(self._folder).unlink(missing_ok=True)
-                    os._exit(0)
+                if request["do"] != "end":
+                    answer(connection, answered)
+                    return
+                if request.get("remove"):
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                with suppress(OSError):  # the process that asked may have been killed
+                    answer(connection, answered)
+                socket_of(self._folder).unlink(missing_ok=True)
+                os._exit(0)
 
     def _do(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         match request["do"]:

@@ -187,7 +187,7 @@ async def _stream(
 def _fail(http: web.BaseRequest, fault: Fault, request: Request) -> None:
     if fault.drop:
         _drop(http)
-        raise answers.ApiError(500, "nobody reads this: the connection is broken")
+        raise answers.ApiError(500, "this is never read: the connection is broken")
     if fault.status:
         raise fault.refusal(request)
 

@@ -193,7 +193,6 @@ class ProcessBackend:
             folder.check_no_replica_runs()
         folder.mark_ending()
         self._supervisor(path).end()
-        shutil.rmtree(path, ignore_errors=True)
 
     def trigger(self, handle: str, until: float | None) -> None:
         """None: a triggerer may run on another machine, and cannot see local processes."""

@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import shutil
 import struct
 import subprocess
 import time
@@ -168,11 +169,17 @@ class SupervisorClient:
         return read_status(self._folder)
 
     def end(self) -> None:
-        """End every process of the job, and the supervisor with them."""
+        """End every process of the job, and the supervisor with them; remove the folder.
+
+        The supervisor does so even if this process is killed meanwhile, as Airflow kills a task
+        that does not end within seconds.
+        """
         with suppress(OSError):
-            ask(socket_of(self._folder), {"do": "end"}, seconds=_ANSWER_SECONDS)
+            request = {"do": "end", "remove": True}
+            ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)
         self._kill()
         socket_of(self._folder).unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _kill(self) -> None:
         """Kill the supervisor if it is still running; its replicas are killed with it."""
