@@ -174,10 +174,13 @@ class SupervisorClient:
         The supervisor does so even if this process is killed meanwhile, as Airflow kills a task
         that does not end within seconds.
         """
+        supervisor = self.pid()
         with suppress(OSError):
             request = {"do": "end", "remove": True}
             ask(socket_of(self._folder), request, seconds=_ANSWER_SECONDS)
         self._kill()
+        if supervisor is not None:
+            _wait_for_end([supervisor])
         socket_of(self._folder).unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -188,6 +191,10 @@ class SupervisorClient:
         replicas = [int(each["pid"]) for each in read_status(self._folder).values()]
         with suppress(ProcessLookupError):
             os.kill(pid, 9)
-        until = time.monotonic() + _KILL_SECONDS
-        while any(map(is_alive, (pid, *replicas))) and time.monotonic() < until:
-            time.sleep(_POLL_EVERY)
+        _wait_for_end([pid, *replicas])
+
+
+def _wait_for_end(processes: Sequence[int]) -> None:
+    until = time.monotonic() + _KILL_SECONDS
+    while any(map(is_alive, processes)) and time.monotonic() < until:
+        time.sleep(_POLL_EVERY)
