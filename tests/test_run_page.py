@@ -16,11 +16,12 @@ from aerotrain.contract.replica_status import (
     key_of,
 )
 from aerotrain.store import StoreUnavailable, open_store
+from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import Answers
 from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
 from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.store_files import file_of, list_page
-from aerotrain_airflow.run_page.timeline import at_steps, lanes_of, marks_of, restarts_in, spans_of
+from aerotrain_airflow.run_page.timeline import lanes_of, spans_of
 
 NOW = 1000.0
 
@@ -84,15 +85,61 @@ def test_a_restart_is_marked_before_the_launcher_has_written_its_events_and_only
     assert (mark.kind, mark.at) == ("restart", 50)
     restart = Event(event=EventType.RESTART, at=20, replica="worker-0", because="signal 9")
     [mark] = marks_of([restart], statuses)
-    assert (mark.at, mark.text) == (20, "worker-0 is restarted: signal 9")
+    assert (mark.at, mark.text) == (20, "worker-0 restarted: signal 9")
+
+
+def restarts_in(statuses):
+    return [each.text.partition(":")[0] for each in marks_of([], statuses)]
 
 
 def test_replicas_that_restart_together_are_one_restart():
     statuses = {f"worker-{i}": ReplicaStatus((process(1), process(50 + i))) for i in range(3)}
-    assert restarts_in(marks_of([], statuses)) == 1
-    later = {"chief": ReplicaStatus((process(1), process(300)))}
-    assert restarts_in(marks_of([], statuses | later)) == 2
-    assert restarts_in([]) == 0
+    assert restarts_in(statuses) == ["worker-0, worker-1 and worker-2 started again"]
+    statuses["chief"] = ReplicaStatus((process(1), process(300)))
+    assert restarts_in(statuses)[1:] == ["chief started again"]
+    many = {f"worker-{i}": ReplicaStatus((process(1), process(50))) for i in range(9)}
+    assert restarts_in(many) == ["worker-0, worker-1, worker-2 and 6 others started again"]
+    assert restarts_in({}) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        ("crash", " after a crash"),
+        ("memory", " after the memory limit was reached"),
+        ("preempted", " after a preemption"),
+        ("of a later version", ""),
+    ],
+)
+def test_a_restart_says_what_failed_and_how(kind, after):
+    why = "worker-1 was ended by signal 9; it is restarted (1 of 3)"
+    failed = Event(event=EventType.DETECT, at=19, replica="worker-1", kind=kind, because="signal 9")
+    restarts = [
+        Event(event=EventType.RESTART, at=20, replica=name, restarts=1, because=why)
+        for name in ("chief", "worker-1")
+    ]
+    [_, mark] = marks_of([failed, *restarts], {})
+    assert (mark.kind, mark.text) == ("restart", f"chief and worker-1 restarted{after}: {why}")
+
+
+def test_a_training_that_has_failed_is_marked_once_with_the_reason_of_its_task(store):
+    why = "worker-0 was ended by signal 9; it was restarted 0 times"
+    failed = Event(event=EventType.DETECT, at=950, replica="worker-0", because="signal 9")
+    end = Event(event=EventType.END, at=950, kind="lost", because=why)
+    log = {"events": [json.loads(each.to_json()) for each in (failed, end)]}
+    store.put("runs/one/train/events.json", json.dumps(log).encode())
+    [training] = run_data(store, "flats", "one", NOW, active=False)["trainings"]
+    marks = [(each["kind"], each["text"]) for each in training["marks"]]
+    assert marks == [("failure", f"training failed: {why}")]
+    assert training["failure"] == why
+
+
+def test_a_training_that_is_tried_again_or_has_succeeded_has_not_failed():
+    lost = Event(event=EventType.END, at=950, kind="lost", because="no node")
+    assert failure_of([lost]) == "no node"
+    assert failure_of([lost, chief(EventType.START, 960)]) == ""
+    assert failure_of([chief(EventType.END, 950, step=9), replace(lost, kind="succeeded")]) == ""
+    assert failure_of([]) == ""
 
 
 def test_of_many_checkpoints_some_are_marked_and_the_last_one_always():

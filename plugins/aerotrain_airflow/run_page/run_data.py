@@ -27,9 +27,10 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.reuse import REUSED
+from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.step_times import slowest, step_times
-from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of, restarts_in
+from aerotrain_airflow.run_page.timeline import Span, lanes_of
 
 _LOSS = "loss"
 
@@ -152,6 +153,7 @@ class _Training:
         marks = at_steps(
             marks_of(events, statuses), [(each.at, each.step) for each in self.curves.points]
         )
+        restarts = sum(each.kind == "restart" for each in marks)
         lanes = lanes_of(statuses, events, now, ended=ended)
         times = step_times(statuses)
         slow = slowest(times)
@@ -159,6 +161,7 @@ class _Training:
             **self.curve_data(),
             "steps": self.curves.steps or None,
             "running": running,
+            "failure": "" if running else failure_of(events),
             "reused_from": self.reused.get("run"),
             "marks": [vars(each) for each in marks],
             "lanes": [
@@ -175,7 +178,7 @@ class _Training:
             ],
             "slowest": asdict(slow) if slow else None,
             # The launcher's log, which has all restarts, is in the store only at the end.
-            "goodput": {**goodput.to_dict(), "restarts": restarts_in(marks)} if goodput else None,
+            "goodput": {**goodput.to_dict(), "restarts": restarts} if goodput else None,
         }
 
     def curve_data(self) -> dict[str, Any]:
