@@ -15,7 +15,7 @@ class SpanState(StrEnum):
     """What a replica does for some time."""
 
     WAITING = "waiting"  # to be placed, or for its image, while others have begun
-    STARTING = "starting"  # imports, connects, restores
+    STARTING = "starting"  # imports, connects, restores, compiles: until its first execution
     TRAINING = "training"  # trains, or serves those that do
     LOST = "lost"  # its process is gone, and the next one has not begun
 
