@@ -261,32 +261,30 @@ def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
     assert training["goodput"]["restarts"] == 1
 
 
-def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
-    curves = Curves(2000, "")
-    for step in range(2000):
-        curves.add(Point(at=float(step), step=step, metrics={"loss": step % 7, "rate": 0.1}))
+@pytest.mark.parametrize("part", ["curves", "epochs"])
+def test_no_extreme_of_any_metric_is_lost_where_points_stand_for_several(store, part):
+    curves = Curves(3000, "")
+    for step in range(3000):
+        epoch = step if part == "epochs" else None
+        accuracy = {3: 0.0, 4: 1.0}.get(step, 0.9)
+        metrics = {"loss": step % 7, "accuracy": accuracy, "rate": 0.1}
+        curves.add(Point(at=float(step), step=step, epoch=epoch, metrics=metrics))
     store.put("runs/one/train/progress.jsonl", curves.to_bytes())
     [training] = curve_data(store, "one")["trainings"]
-    values = training["curves"]["values"]
-    assert set(values) == {"loss", "loss_min", "loss_max", "rate"}
-    assert (min(values["loss_min"]), max(values["loss_max"])) == (0, 6)
-
-
-def test_epochs_of_which_points_stand_for_several_have_no_band(store):
-    curves = Curves(2000, "")
-    for epoch in range(2000):
-        curves.add(Point(at=float(epoch), step=epoch, epoch=epoch, metrics={"loss": epoch % 7}))
-    store.put("runs/one/train/progress.jsonl", curves.to_bytes())
-    [training] = curve_data(store, "one")["trainings"]
-    assert set(training["epochs"]["values"]) == {"loss"}
+    found = training[part]
+    assert set(found["values"]) == {"loss", "accuracy", "rate"}
+    assert (min(found["lowest"]["loss"]), max(found["highest"]["loss"])) == (0, 6)
+    assert (min(found["lowest"]["accuracy"]), max(found["highest"]["accuracy"])) == (0.0, 1.0)
+    assert "rate" not in {**found["lowest"], **found["highest"]}, "it is constant"
 
 
 def test_an_evaluator_that_lags_behind_supersedes_no_metrics_of_epochs(store):
     measured = {"step": 100, "at": 930.0, "metrics": {"loss": 0.4}}
     store.put("runs/one/train/evaluations/0001-0000000100.json", json.dumps(measured).encode())
     [training] = curve_data(store, "one")["trainings"]
-    assert training["epochs"] == {"at": [925.0], "step": [150], "values": {"val_loss": [0.5]}}
-    assert training["evaluations"] == {"at": [930.0], "step": [100], "values": {"val_loss": [0.4]}}
+    [epochs, evaluations] = training["epochs"], training["evaluations"]
+    assert (epochs["step"], epochs["values"]) == ([150], {"val_loss": [0.5]})
+    assert (evaluations["step"], evaluations["values"]) == ([100], {"val_loss": [0.4]})
 
 
 def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):

@@ -32,8 +32,6 @@ from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.timeline import Span, lanes_of
 
-_LOSS = "loss"
-
 #: The most evaluations that are read. Each is an object of its own.
 _MOST_EVALUATIONS = 200
 
@@ -250,23 +248,28 @@ def _process(status: ReplicaStatus) -> dict[str, Any]:
 def _columns(points: Sequence[Point]) -> dict[str, Any]:
     """Points as columns of equal length, with null where a point lacks a value.
 
-    Where points during epochs stand for several, ``loss_min`` and ``loss_max`` are the extremes of
-    the loss.
+    Where points stand for several, ``lowest`` and ``highest`` have the extremes that differ from
+    the values.
     """
-    values: dict[str, list[float | None]] = {}
-    for row, point in enumerate(points):
-        extremes = {
-            f"{_LOSS}_{name}": metrics[_LOSS]
-            for name, metrics in (("min", point.lowest), ("max", point.highest))
-            if _LOSS in metrics and point.epoch is None
-        }
-        for name, value in _finite({**point.metrics, **extremes}).items():
-            values.setdefault(name, [None] * len(points))[row] = value
+    values = _by_name([each.metrics for each in points])
+    lowest = _by_name([each.lowest or each.metrics for each in points])
+    highest = _by_name([each.highest or each.metrics for each in points])
     return {
         "at": [each.at for each in points],
         "step": [each.step for each in points],
         "values": values,
+        "lowest": {name: each for name, each in lowest.items() if each != values.get(name)},
+        "highest": {name: each for name, each in highest.items() if each != values.get(name)},
     }
+
+
+def _by_name(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """The columns of rows, by the name of the metric."""
+    columns: dict[str, list[float | None]] = {}
+    for number, row in enumerate(rows):
+        for name, value in _finite(row).items():
+            columns.setdefault(name, [None] * len(rows))[number] = value
+    return columns
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -67,8 +67,8 @@ function lookOf(colours) {
   return { stroke: () => colours.quiet, font: FONT, grid: line, ticks: { ...line, size: 4 } };
 }
 
-function seriesOf({ run, part, epochs }, { colours, slots }) {
-  if (part === "min" || part === "max") return { width: 0, points: { show: false } };
+function seriesOf({ run, part, bound, epochs }, { colours, slots }) {
+  if (bound) return { width: 0, points: { show: false }, spanGaps: Boolean(epochs) };
   const compared = slots.length > 0;
   const colour = compared ? colourOfRun(run, slots) : part === "validation" ? part : "train";
   const stroke = () => colours[colour];
@@ -84,11 +84,16 @@ function seriesOf({ run, part, epochs }, { colours, slots }) {
 
 const colourOfRun = (run, slots) => (run === 0 ? "text" : `run-${slots[run - 1]}`);
 
-/** The band between the least and the largest loss of the page's run. */
+/** The bands between the extremes of points that stand for several. */
 function bandsOf(lines, colours) {
-  const place = (part) => 1 + lines.findIndex((line) => line.part === part);
-  const series = [place("max"), place("min")];
-  return series.includes(0) ? [] : [{ series, fill: () => colours.band }];
+  const place = ({ label, run }, bound) =>
+    1 + lines.findIndex((each) => each.label === label && each.run === run && each.bound === bound);
+  return lines
+    .filter(({ bound }) => bound === "max")
+    .map((line) => ({
+      series: [place(line, "max"), place(line, "min")],
+      fill: () => colours[line.part === "validation" ? "band-validation" : "band"],
+    }));
 }
 
 function cursorOf(page) {
