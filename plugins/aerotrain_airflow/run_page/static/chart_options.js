@@ -8,6 +8,7 @@ const { uPlot } = window;
 export const HEIGHT = 190;
 const AXIS_WIDTH = 60;
 const AXIS_HEIGHT = 28;
+const HALF_LABEL = 34; // of the x axis, as "23 h 59 min", beyond its last tick
 const FONT = "11px system-ui, sans-serif";
 const DASH = [6, 4];
 
@@ -24,7 +25,7 @@ export function optionsOf({ name, lines, logarithmic, plot }, page) {
     width: plot.clientWidth,
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 24, 0, 0],
+    padding: [8, HALF_LABEL, 0, 0],
     scales: {
       x: { time: false, range: () => [page.range.min, page.range.max] },
       y: scaleOf(name, logarithmic),

@@ -21,7 +21,6 @@ export class Header {
   }
 
   show({ state, failed_tasks: failed, trainings, files, notes, now }, chosen) {
-    this.shownAt = now;
     const known = trainings.some(({ failure }) => failure);
     const failure = state === "failed" ? `. ${sentenceOfFailure(failed, known)}` : "";
     this.setStatus(`As of ${clock(now)}${failure}`, state === "failed");
@@ -43,12 +42,13 @@ export class Header {
     );
     byId("files").hidden = files.length === 0;
     each(byId("files"), files, () => make("span"), showFile);
+    this.shownAt = now;
   }
 
-  /** Say that the data could not be fetched, and from when that is which is shown. */
+  /** Say that there is no new data, and from when that is which is shown. */
   fail(message) {
     const shown = this.shownAt === null ? "" : ` This is the data of ${clock(this.shownAt)}.`;
-    this.setStatus(`No new data: ${message}.${shown}`, true);
+    this.setStatus(`No new data: ${message}. The page tries again.${shown}`, true);
   }
 
   setStatus(text, failed) {
