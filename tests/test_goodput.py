@@ -62,8 +62,8 @@ def test_a_kill_costs_the_restart_and_the_repeated_steps() -> None:
     )
 
 
-#: The chief compiles for 8 s. It is killed while it trains, restarted, killed while it compiles, and
-#: its task is tried again.
+#: The chief compiles for 8 s. It is killed while it trains, restarted, killed while it compiles,
+#: and its task is tried again.
 COMPILED = [
     entry(EventType.START, 0),
     entry(EventType.START, 1, replica="chief"),

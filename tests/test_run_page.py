@@ -113,12 +113,14 @@ def test_replicas_that_restart_together_are_one_restart():
 )
 def test_a_restart_says_what_failed_and_how(kind, after):
     why = "worker-1 was ended by signal 9; it is restarted (1 of 3)"
-    failed = Event(event=EventType.DETECT, at=19, replica="worker-1", kind=kind, because="signal 9")
+    died = "was ended by signal 9"
+    failed = Event(event=EventType.DETECT, at=19, replica="worker-1", kind=kind, because=died)
     restarts = [
         Event(event=EventType.RESTART, at=20, replica=name, restarts=1, because=why)
-        for name in ("chief", "worker-1")
+        for name in ("worker-1", "chief")
     ]
-    [_, mark] = marks_of([failed, *restarts], {})
+    [failure, mark] = marks_of([failed, *restarts], {})
+    assert (failure.kind, failure.text) == ("failure", "worker-1 was ended by signal 9")
     assert (mark.kind, mark.text) == ("restart", f"chief and worker-1 restarted{after}: {why}")
 
 

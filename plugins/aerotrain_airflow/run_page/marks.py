@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from aerotrain.contract.event_log import Event, EventType
 from aerotrain.contract.replica_status import ReplicaStatus
 from aerotrain.contract.status import Failure, State
+from aerotrain_airflow.run_page.timeline import place_of
 
 #: The most marks of checkpoints, evenly chosen, and of all other events, the newest.
 _MOST_CHECKPOINTS, _MOST_OTHERS = 40, 400
@@ -114,7 +115,7 @@ def _unrecorded_restarts(
 
 def _names(replicas: Sequence[str]) -> str:
     """Replicas in a sentence, the first ones by their names."""
-    shown = list(dict.fromkeys(replicas))
+    shown = sorted(set(replicas), key=place_of)
     if len(shown) > _MOST_NAMES:
         shown = [*shown[: _MOST_NAMES - 1], f"{len(shown) - _MOST_NAMES + 1} others"]
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
@@ -126,8 +127,7 @@ def _mark(event: Event) -> Mark | None:
     who = event.replica or "the group"
     match event.event:
         case EventType.DETECT:
-            why = reason or (f": {event.kind}" if event.kind else "")
-            return Mark(event.at, event.step, "failure", f"{who} failed{why}")
+            return Mark(event.at, event.step, "failure", f"{who} {event.because or 'failed'}")
         case EventType.PREEMPTED:
             return Mark(event.at, event.step, "preemption", f"{who} was preempted{reason}")
         case EventType.SAVE_STALL:

@@ -88,10 +88,11 @@ def lanes_of(
     since = min((each.processes[0].began for each in statuses.values()), default=now)
     return {
         name: spans_of(name, statuses[name], events, now, since=since, ended=ended)
-        for name in sorted(statuses, key=_order)
+        for name in sorted(statuses, key=place_of)
     }
 
 
-def _order(replica: str) -> tuple[bool, str, int]:
+def place_of(replica: str) -> tuple[bool, str, int]:
+    """The place of a replica among others, as a key to sort by."""
     role, _, number = replica.partition("-")
     return role != "chief", role, int(number) if number.isdigit() else 0

@@ -58,7 +58,7 @@ def _short(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def merge(earlier: Point, later: Point) -> Point:
-    """One point for both, with the last value of each metric: validation may be every other epoch."""
+    """One point for both, with the last value of each metric, which one of them may lack."""
     return Point(
         at=later.at,
         step=later.step,
