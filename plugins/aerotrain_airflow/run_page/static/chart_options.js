@@ -69,14 +69,16 @@ function lookOf(colours) {
 }
 
 function seriesOf({ run, part, bound, epochs }, { colours, slots }) {
-  if (bound) return { width: 0, points: { show: false }, spanGaps: Boolean(epochs) };
   const compared = slots.length > 0;
   const colour = compared ? colourOfRun(run, slots) : part === "validation" ? part : "train";
   const stroke = () => colours[colour];
+  // A metric may be missing in an epoch: validation may be every fifth, for example.
+  const spanGaps = Boolean(epochs);
+  // The band alone does not show an extreme of a single point.
+  if (bound) return { stroke, spanGaps, width: 0.5, points: { show: false } };
   return {
     stroke,
-    // A metric may be missing in an epoch: validation may be every fifth, for example.
-    spanGaps: Boolean(epochs),
+    spanGaps,
     width: compared && run === 0 ? 2 : 1.5,
     dash: part === "mean" || (compared && part === "validation") ? DASH : undefined,
     points: { size: epochs ? 5 : 3, fill: stroke },
