@@ -32,6 +32,15 @@ def test_very_many_points_become_some_hundred_that_have_the_extremes_and_the_las
     assert sum(each.merged for each in found) == 100_000
 
 
+def test_a_metric_of_every_other_epoch_keeps_its_values():
+    curves = Curves(2000, "")
+    for epoch in range(2000):
+        metrics = {"loss": 0.5, **({} if epoch % 2 else {"val_loss": float(epoch)})}
+        curves.add(Point(at=1000.0 + epoch, step=epoch, metrics=metrics, epoch=epoch))
+    found = [each.metrics["val_loss"] for each in curves.of_epochs.points]
+    assert found == sorted(set(found))
+
+
 def test_points_stand_for_equally_many_measured_ones():
     widths = {each.merged for each in curves_of([0.5] * 5000).during.points[:-1]}
     assert len(widths) == 1

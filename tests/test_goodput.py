@@ -62,6 +62,52 @@ def test_a_kill_costs_the_restart_and_the_repeated_steps() -> None:
     )
 
 
+#: The chief compiles for 8 s. It is killed while it trains, restarted, killed while it compiles,
+#: and its task is tried again.
+COMPILED = [
+    entry(EventType.START, 0),
+    entry(EventType.START, 1, replica="chief"),
+    entry(EventType.RESTORE, 10, step=0),
+    entry(EventType.READY, 20, step=20),
+    entry(EventType.TRAIN, 58, step=400, seconds=38),
+    entry(EventType.DETECT, 60, step=400, replica="chief"),
+    entry(EventType.RESTART, 60, replica="chief"),
+    entry(EventType.START, 61, replica="chief"),
+    entry(EventType.RESTORE, 65, step=400),
+    entry(EventType.DETECT, 70, step=400, replica="chief"),
+    entry(EventType.END, 70, kind="lost"),
+    entry(EventType.START, 80),
+    entry(EventType.START, 81, replica="chief"),
+    entry(EventType.RESTORE, 85, step=400),
+    entry(EventType.READY, 95, step=420),
+    entry(EventType.TRAIN, 133, step=800, seconds=38),
+    entry(EventType.END, 133),
+]
+
+
+def test_starts_last_until_the_first_execution_without_the_time_of_its_steps() -> None:
+    found = goodput_of(COMPILED)
+    assert found.lost["start-up"] == pytest.approx(20 - 2)
+    assert found.lost["recovery"] == pytest.approx((65 - 60) + (95 - 70 - 2))
+    assert found.lost["other"] == pytest.approx((60 - 58) + (70 - 65)), "it did not get ready"
+    assert found.goodput == pytest.approx(80 / 133)
+    assert (found.steps, found.steps_twice) == (800, 0)
+
+
+def test_a_training_of_one_execution_has_the_pace_of_that() -> None:
+    only = [*COMPILED[:4], entry(EventType.TRAIN, 20, step=20), entry(EventType.END, 20)]
+    found = goodput_of(only)
+    assert (found.goodput, found.lost["start-up"]) == (pytest.approx(0.5), 10)
+
+
+def test_steps_that_two_workers_have_run_count_once() -> None:
+    again = Event(event=EventType.REWORK, at=50, step=400, times=100)
+    found, calm = goodput_of(merged(CALM, [again])), goodput_of(CALM)
+    assert found.steps_twice == 100
+    assert found.lost["rework"] == pytest.approx(10)
+    assert found.goodput == pytest.approx((calm.goodput or 0) - 10 / 90)
+
+
 @pytest.mark.parametrize(("stop", "other"), [(0, 0), (20, 20)])
 def test_a_varying_pace_does_not_lower_the_goodput_and_a_stop_does(
     stop: float, other: float

@@ -15,7 +15,7 @@ from aerotrain.training.background.services import BackgroundServices
 from aerotrain.training.checkpoints.checkpoints import Checkpoints, SavedState
 from aerotrain.training.checkpoints.interval import Interval
 from aerotrain.training.hooks.checkpointing import Checkpointing
-from aerotrain.training.hooks.hooks import TrainState, UserCallbacks
+from aerotrain.training.hooks.hooks import Ready, TrainState, UserCallbacks
 from aerotrain.training.hooks.report import Report
 from aerotrain.training.hooks.step_times import StepTimes
 from aerotrain.training.hooks.validation import ValidationHook
@@ -101,6 +101,12 @@ def end_epoch(context, hook, state, *, best=False):
     state.move_to(context.steps_done(), context.schedule)
 
 
+def events_of(context):
+    """The event log of the chief, with all that was recorded so far."""
+    context.services.uploader.wait(60)
+    return read(context.services.store.get(CHIEF_LOG).decode().splitlines())
+
+
 @pytest.mark.parametrize(
     ("seconds", "best", "steps"),
     [
@@ -149,8 +155,29 @@ def test_a_preempted_training_saves_at_once_and_ends(context):
     with pytest.raises(Preempted, match="preempted after step 20, which is saved"):
         execute(context, hook, state, preempted=True)
     assert checkpoints.steps == [20]
-    content = context.services.store.get(CHIEF_LOG).decode().splitlines()
-    assert EventType.PREEMPTED in [each.event for each in read(content)]
+    assert EventType.PREEMPTED in [each.event for each in events_of(context)]
+
+
+def test_a_process_has_started_when_its_first_execution_has_ended(context):
+    hook, state = Ready(context), TrainState.at(0, context.schedule)
+    for _ in range(2):
+        execute(context, hook, state)
+    [ready] = [each for each in events_of(context) if each.event is EventType.READY]
+    assert ready.step == 20
+    status = context.services.status_writer._process
+    assert status.ready == pytest.approx(ready.at, abs=1.0)
+
+
+def test_steps_that_ran_on_a_lost_worker_and_on_another_are_recorded(context, capsys):
+    hook, _ = checkpointing(context, 1e9)
+    state = begin(context, hook)
+    for _ in range(2):
+        execute(context, hook, state)
+    context.counter.assign(context.steps_done() + 3)
+    end_epoch(context, hook, state)
+    [again] = [each for each in events_of(context) if each.event is EventType.REWORK]
+    assert (again.step, again.times) == (43, 3)
+    assert "3 steps ran twice" in capsys.readouterr().out
 
 
 def test_an_interval_longer_than_the_training_is_warned_of_once(context, capsys):

@@ -93,7 +93,7 @@ def test_restarts_are_counted_by_role_and_kind_and_the_goodput_by_cause(
         f"airflow.aerotrain.goodput,{tags}:0.72"
     )
     causes = [each.partition(",cause=")[2] for each in server.of("airflow.aerotrain.lost_seconds")]
-    assert "recovery:10|g" in causes
+    assert "recovery:10.0|g" in causes
     assert "save_stall:0|g" in causes
 
 

@@ -112,10 +112,19 @@ def test_an_evaluation_has_its_metrics_and_its_card_and_other_tasks_nothing(run:
     assert found.tags["evaluate/passed"] == "true"
     assert values(found)["evaluate/accuracy"] == [(0, 0.88)]
     assert record_of(tasks["plan"], Settings.read()) is None
-    assert record_of(tasks["predict.finalize"], Settings.read()) is None
     train: Any = tasks["train"].task
     train.is_dry_run = True
     assert record_of(tasks["train"], Settings.read()) is None
+
+
+def test_a_run_that_predicts_has_the_url_of_its_predictions_once_they_are_whole(
+    run: EndedRun,
+) -> None:
+    finalize = run.tasks()["predict.finalize"]
+    found = recorded(finalize)
+    assert found.tags["predict.finalize"] == run.predictions
+    assert found.tags["airflow"].endswith("/dags/flats/runs/one")
+    assert record_of(EndedTask(finalize.task), Settings.read()) is None
 
 
 @pytest.mark.process

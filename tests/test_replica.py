@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 from aerotrain.contract.environment import replica_environment
 from aerotrain.contract.errors import ExitCode
 from aerotrain.contract.job import Job
+from aerotrain.contract.replica_status import ReplicaStatus, key_of
 from aerotrain.contract.replicas import ReplicaName, Role
 from aerotrain.lease import Lease
+from aerotrain.replica import Replica
 from aerotrain.store import open_store
+from aerotrain.training.background.status_writer import StatusWriter
 
 pytestmark = pytest.mark.process
 
@@ -29,18 +33,8 @@ def run(replica):
 """
 
 
-def life_in(
-    folder: Path,
-    module: str,
-    strategy: str,
-    *roles: str,
-    stdout: int | IO[str] = subprocess.PIPE,
-    **environment: str,
-) -> subprocess.CompletedProcess[str]:
-    """The completed process of a chief that ran ``module`` as finder.py."""
-    (folder / "code").mkdir()
-    (folder / "code" / "finder.py").write_text(module)
-    job = Job.from_dict(
+def job_of(folder: Path, strategy: str, *roles: str) -> Job:
+    return Job.from_dict(
         {
             "name": "find",
             "module": "finder",
@@ -52,6 +46,20 @@ def life_in(
             "replicas": [{"role": role} for role in roles],
         }
     )
+
+
+def life_in(
+    folder: Path,
+    module: str,
+    strategy: str,
+    *roles: str,
+    stdout: int | IO[str] = subprocess.PIPE,
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """The completed process of a chief that ran ``module`` as finder.py."""
+    (folder / "code").mkdir()
+    (folder / "code" / "finder.py").write_text(module)
+    job = job_of(folder, strategy, *roles)
     addresses = {name: f"{name}.find:2222" for name in job.names()}
     told = replica_environment(job, CHIEF, addresses, attempt="1")
     path = os.pathsep.join(filter(None, sys.path))
@@ -86,6 +94,21 @@ def test_a_single_replica_has_no_cluster_and_a_folder_for_temporary_files(tmp_pa
     folder = str(tmp_path / "scratch" / "tmp")  # on a disk that was empty at first
     found = found_by(tmp_path, "one_device", "chief", TF_CONFIG='{"cluster": {}}', TMPDIR=folder)
     assert found == {"tf_config": None, "temporary": folder}
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"), [({"AEROTRAIN_NODE": "node-7"}, "node-7"), ({}, socket.gethostname())]
+)
+def test_a_replica_reports_the_node_of_its_pod_or_its_host(
+    tmp_path: Path, told: dict[str, str], shown: str
+) -> None:
+    job = job_of(tmp_path, "one_device", "chief")
+    environment = replica_environment(job, CHIEF, {CHIEF: ""}, attempt="1")
+    replica = Replica.from_environment({**environment, **told}, tmp_path)
+    store = open_store(job.prefix)
+    StatusWriter(store, "chief", replica.node)._report()
+    [process] = ReplicaStatus.from_json(store.get(key_of("chief"))).processes
+    assert process.host == shown
 
 
 #: A module that replaces the C handler of SIGTERM, as TensorFlow's coordination service does.

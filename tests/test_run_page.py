@@ -16,11 +16,12 @@ from aerotrain.contract.replica_status import (
     key_of,
 )
 from aerotrain.store import StoreUnavailable, open_store
+from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import Answers
 from aerotrain_airflow.run_page.run_data import curve_data, run_data, trend_data
 from aerotrain_airflow.run_page.step_times import slowest, step_times
 from aerotrain_airflow.run_page.store_files import file_of, list_page
-from aerotrain_airflow.run_page.timeline import at_steps, lanes_of, marks_of, restarts_in, spans_of
+from aerotrain_airflow.run_page.timeline import lanes_of, spans_of
 
 NOW = 1000.0
 
@@ -84,15 +85,63 @@ def test_a_restart_is_marked_before_the_launcher_has_written_its_events_and_only
     assert (mark.kind, mark.at) == ("restart", 50)
     restart = Event(event=EventType.RESTART, at=20, replica="worker-0", because="signal 9")
     [mark] = marks_of([restart], statuses)
-    assert (mark.at, mark.text) == (20, "worker-0 is restarted: signal 9")
+    assert (mark.at, mark.text) == (20, "worker-0 restarted: signal 9")
+
+
+def restarts_in(statuses):
+    return [each.text.partition(":")[0] for each in marks_of([], statuses)]
 
 
 def test_replicas_that_restart_together_are_one_restart():
     statuses = {f"worker-{i}": ReplicaStatus((process(1), process(50 + i))) for i in range(3)}
-    assert restarts_in(marks_of([], statuses)) == 1
-    later = {"chief": ReplicaStatus((process(1), process(300)))}
-    assert restarts_in(marks_of([], statuses | later)) == 2
-    assert restarts_in([]) == 0
+    assert restarts_in(statuses) == ["worker-0, worker-1 and worker-2 started again"]
+    statuses["chief"] = ReplicaStatus((process(1), process(300)))
+    assert restarts_in(statuses)[1:] == ["chief started again"]
+    many = {f"worker-{i}": ReplicaStatus((process(1), process(50))) for i in range(9)}
+    assert restarts_in(many) == ["worker-0, worker-1, worker-2 and 6 others started again"]
+    assert restarts_in({}) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        ("crash", " after a crash"),
+        ("memory", " after the memory limit was reached"),
+        ("preempted", " after a preemption"),
+        ("of a later version", ""),
+    ],
+)
+def test_a_restart_says_what_failed_and_how(kind, after):
+    why = "worker-1 was ended by signal 9; it is restarted (1 of 3)"
+    died = "was ended by signal 9"
+    failed = Event(event=EventType.DETECT, at=19, replica="worker-1", kind=kind, because=died)
+    restarts = [
+        Event(event=EventType.RESTART, at=20, replica=name, restarts=1, because=why)
+        for name in ("worker-1", "chief")
+    ]
+    [failure, mark] = marks_of([failed, *restarts], {})
+    assert (failure.kind, failure.text) == ("failure", "worker-1 was ended by signal 9")
+    assert (mark.kind, mark.text) == ("restart", f"chief and worker-1 restarted{after}: {why}")
+
+
+def test_a_training_that_has_failed_is_marked_once_with_the_reason_of_its_task(store):
+    why = "worker-0 was ended by signal 9; it was restarted 0 times"
+    failed = Event(event=EventType.DETECT, at=950, replica="worker-0", because="signal 9")
+    end = Event(event=EventType.END, at=950, kind="lost", because=why)
+    log = {"events": [json.loads(each.to_json()) for each in (failed, end)]}
+    store.put("runs/one/train/events.json", json.dumps(log).encode())
+    [training] = run_data(store, "flats", "one", NOW, active=False)["trainings"]
+    marks = [(each["kind"], each["text"]) for each in training["marks"]]
+    assert marks == [("failure", f"training failed: {why}")]
+    assert training["failure"] == why
+
+
+def test_a_training_that_is_tried_again_or_has_succeeded_has_not_failed():
+    lost = Event(event=EventType.END, at=950, kind="lost", because="no node")
+    assert failure_of([lost]) == "no node"
+    assert failure_of([lost, chief(EventType.START, 960)]) == ""
+    assert failure_of([chief(EventType.END, 950, step=9), replace(lost, kind="succeeded")]) == ""
+    assert failure_of([]) == ""
 
 
 def test_of_many_checkpoints_some_are_marked_and_the_last_one_always():
@@ -214,32 +263,30 @@ def test_a_restart_that_is_marked_while_the_training_runs_is_counted(store):
     assert training["goodput"]["restarts"] == 1
 
 
-def test_only_the_loss_has_a_band_where_points_stand_for_several(store):
-    curves = Curves(2000, "")
-    for step in range(2000):
-        curves.add(Point(at=float(step), step=step, metrics={"loss": step % 7, "rate": 0.1}))
+@pytest.mark.parametrize("part", ["curves", "epochs"])
+def test_no_extreme_of_any_metric_is_lost_where_points_stand_for_several(store, part):
+    curves = Curves(3000, "")
+    for step in range(3000):
+        epoch = step if part == "epochs" else None
+        accuracy = {3: 0.0, 4: 1.0}.get(step, 0.9)
+        metrics = {"loss": step % 7, "accuracy": accuracy, "rate": 0.1}
+        curves.add(Point(at=float(step), step=step, epoch=epoch, metrics=metrics))
     store.put("runs/one/train/progress.jsonl", curves.to_bytes())
     [training] = curve_data(store, "one")["trainings"]
-    values = training["curves"]["values"]
-    assert set(values) == {"loss", "loss_min", "loss_max", "rate"}
-    assert (min(values["loss_min"]), max(values["loss_max"])) == (0, 6)
-
-
-def test_epochs_of_which_points_stand_for_several_have_no_band(store):
-    curves = Curves(2000, "")
-    for epoch in range(2000):
-        curves.add(Point(at=float(epoch), step=epoch, epoch=epoch, metrics={"loss": epoch % 7}))
-    store.put("runs/one/train/progress.jsonl", curves.to_bytes())
-    [training] = curve_data(store, "one")["trainings"]
-    assert set(training["epochs"]["values"]) == {"loss"}
+    found = training[part]
+    assert set(found["values"]) == {"loss", "accuracy", "rate"}
+    assert (min(found["lowest"]["loss"]), max(found["highest"]["loss"])) == (0, 6)
+    assert (min(found["lowest"]["accuracy"]), max(found["highest"]["accuracy"])) == (0.0, 1.0)
+    assert "rate" not in {**found["lowest"], **found["highest"]}, "it is constant"
 
 
 def test_an_evaluator_that_lags_behind_supersedes_no_metrics_of_epochs(store):
     measured = {"step": 100, "at": 930.0, "metrics": {"loss": 0.4}}
     store.put("runs/one/train/evaluations/0001-0000000100.json", json.dumps(measured).encode())
     [training] = curve_data(store, "one")["trainings"]
-    assert training["epochs"] == {"at": [925.0], "step": [150], "values": {"val_loss": [0.5]}}
-    assert training["evaluations"] == {"at": [930.0], "step": [100], "values": {"val_loss": [0.4]}}
+    [epochs, evaluations] = training["epochs"], training["evaluations"]
+    assert (epochs["step"], epochs["values"]) == ([150], {"val_loss": [0.5]})
+    assert (evaluations["step"], evaluations["values"]) == ([100], {"val_loss": [0.4]})
 
 
 def test_a_training_that_has_ended_does_not_run_and_links_its_event_log(store):

@@ -12,7 +12,7 @@ https://github.com/AI-Hypercomputer/ml-goodput-measurement (ideal step time).
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aerotrain.contract.event_log import CHIEF_LOG, EARLIER_NAMES, RUN_LOG, Event, EventType, read
@@ -83,17 +83,20 @@ def goodput_of(events: Sequence[Event]) -> Goodput:
     wall = events[-1].at - events[0].at
     restarts = len({each.at for each in events if each.event is EventType.RESTART})
     queued = _queued(events)
-    trained = _stretches(events)
-    done = max((last for _, last, _ in trained), default=0)
-    if not done:
+    starts = _starts(events)
+    trained = _stretches(events) or [each.execution for each in starts if each.steps]
+    if not trained:
         return Goodput(wall=wall, restarts=restarts, queued=queued)
     pace = _pace(trained)
-    first = trained[0][0]
-    twice = _steps_twice(events)
-    moved = min(wall, (done - first) * pace)
+    first = starts[0].first if starts else trained[0][0]
+    done = max(last for _, last, _ in trained)
+    repeated = _steps_repeated(events)
+    twice = _steps_restored(events) + repeated
+    moved = min(wall, (done - first - repeated) * pace)
+    start_up, *recoveries = [each.without_steps(pace) for each in starts] or [0.0]
     lost = {
-        "start-up": _until_training(events, events[0].at),
-        "recovery": sum(_until_training(events, at) for at in _outages(events)),
+        "start-up": start_up,
+        "recovery": sum(recoveries),
         "save stall": sum(each.seconds for each in events if each.event is EventType.SAVE_STALL),
         "rework": twice * pace,
     }
@@ -120,7 +123,7 @@ def _stretches(events: Iterable[Event]) -> list[tuple[int, int, float]]:
     """Uninterrupted training as (first step, last step, seconds)."""
     found, at = [], 0
     for entry in events:
-        if entry.event is EventType.RESTORE:
+        if entry.event in (EventType.RESTORE, EventType.READY):
             at = entry.step or 0
         elif entry.event is EventType.TRAIN and entry.step is not None:
             if entry.step > at and entry.seconds > 0:
@@ -154,7 +157,7 @@ def _median(values: Sequence[float], weights: Sequence[int]) -> float:
     raise ValueError("there are no values")
 
 
-def _steps_twice(events: Iterable[Event]) -> int:
+def _steps_restored(events: Iterable[Event]) -> int:
     """Steps that a restored chief had to repeat, as far as the events show."""
     furthest = twice = 0
     for entry in events:
@@ -164,24 +167,57 @@ def _steps_twice(events: Iterable[Event]) -> int:
     return twice
 
 
-def _outages(events: Iterable[Event]) -> list[float]:
-    """The times of failures that stopped the chief; one per interruption of its training."""
-    found: list[float] = []
-    down: float | None = None
+def _steps_repeated(events: Iterable[Event]) -> int:
+    """Steps that were run on a worker that was lost and on another one; both were counted."""
+    return sum(each.times for each in events if each.event is EventType.REWORK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """A start of the chief, from the start of the run or a failure until it trained again.
+
+    At ``restored`` it had the variables of the step ``first``. It ends with the first execution, of
+    ``steps`` steps, as does the state "starting" of a replica on the timeline; in the event log of
+    an earlier version, with the restore.
+    """
+
+    begin: float
+    restored: float
+    end: float
+    first: int
+    steps: int = 0
+
+    @property
+    def execution(self) -> tuple[int, int, float]:
+        """The first execution as (first step, last step, seconds)."""
+        return self.first, self.first + self.steps, self.end - self.restored
+
+    def without_steps(self, pace: float) -> float:
+        """Its seconds without those of the steps, which count as training."""
+        return max(0.0, self.end - self.begin - self.steps * pace)
+
+
+#: The events after which the chief does not train, unless it says so by another one.
+_STOPS = (EventType.DETECT, EventType.PREEMPTED, EventType.END)
+
+
+def _starts(events: Sequence[Event]) -> list[_Start]:
+    """The starts of the chief that have ended: that of the run, then the recoveries."""
+    found: list[_Start] = []
+    since: float | None = events[0].at
     for entry in events:
-        if entry.event is EventType.DETECT and down is None:
-            down = entry.at
-        elif entry.event is EventType.RESTART and entry.replica == "chief" and down is not None:
-            found += [down] if down not in found else []
-        elif entry.event in (EventType.RESTORE, EventType.TRAIN):
-            down = None
+        if entry.event in _STOPS or (entry.event is EventType.START and entry.replica):
+            since = entry.at if since is None else since
+        elif entry.event is EventType.RESTORE and since is not None:
+            step = entry.step or 0
+            found.append(_Start(begin=since, restored=entry.at, end=entry.at, first=step))
+            since = None
+        elif entry.event is EventType.READY and found:
+            steps = max(0, (entry.step or 0) - found[-1].first)
+            found[-1] = replace(found[-1], end=entry.at, steps=steps)
+        elif entry.event is EventType.TRAIN:
+            since = None
     return found
-
-
-def _until_training(events: Sequence[Event], since: float) -> float:
-    """Seconds from ``since`` until the chief next restored its variables."""
-    ready = (each.at for each in events if each.event is EventType.RESTORE and each.at >= since)
-    return next(ready, events[-1].at) - since
 
 
 def record(group: Iterable[Event], store: Store, now: float) -> Goodput | None:

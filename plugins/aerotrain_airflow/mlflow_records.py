@@ -151,6 +151,11 @@ def _export(output: TaskOutput, empty: Record) -> Record | None:
     return replace(_with_url(output, empty, url), version=url, model=_model_of(url))
 
 
+def _predictions(output: TaskOutput, empty: Record) -> Record | None:
+    url = output.returned()
+    return None if url is None else _with_url(output, empty, url)
+
+
 def _serving_check(output: TaskOutput, empty: Record) -> Record:
     latencies = output.returned() or {}
     return replace(
@@ -166,6 +171,7 @@ _RECORDS: Mapping[str, Callable[[TaskOutput, Record], Record | None]] = {
     "aerotrain.evaluate": _evaluation,
     "aerotrain.export": _export,
     "aerotrain.serve_check": _serving_check,
+    "aerotrain.prediction.finalize": _predictions,
 }
 
 

@@ -122,8 +122,8 @@ class Replica:
     ``cluster`` has the addresses of all replicas. ``restarts`` is its restart count in the replica
     group. The work reads from ``notice`` whether the replica was preempted. ``heartbeat`` is the
     file that shows others that it is alive, ``termination_log`` the one of its termination message;
-    a replica that was started by hand has neither. ``has_server`` says whether a server of models
-    runs in its pod.
+    a replica that was started by hand has neither. ``node`` is the machine. ``has_server`` says
+    whether a server of models runs in its pod.
     """
 
     job: Job
@@ -135,6 +135,7 @@ class Replica:
     notice: PreemptionNotice = field(default_factory=PreemptionNotice, compare=False)
     heartbeat: Path | None = None
     termination_log: Path | None = None
+    node: str = field(default_factory=socket.gethostname)
     has_server: bool = False
 
     @property
@@ -172,6 +173,7 @@ class Replica:
             notice=PreemptionNotice(float(environment.get(Variable.GRACE, GRACE))),
             heartbeat=Path(environment.get(Variable.HEARTBEAT, scratch / HEARTBEAT)),
             termination_log=Path(environment.get(Variable.TERMINATION_LOG, TERMINATION_LOG)),
+            node=environment.get(Variable.NODE) or socket.gethostname(),
             has_server=Variable.SERVER in environment,
         )
 

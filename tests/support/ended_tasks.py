@@ -158,6 +158,7 @@ class EndedRun:
             "evaluate": {"accuracy": 0.88},
             "export": version,
             "serve_check": {"rest_p99": 12.5},
+            "predict.finalize": self.predictions,
             "promote": version,
             "rollback": f"{self.versions}/1",
         }

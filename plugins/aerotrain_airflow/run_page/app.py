@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_dag
-from airflow.models import DagRun
-from airflow.utils.state import DagRunState
+from airflow.models import DagRun, TaskInstance
+from airflow.utils.state import DagRunState, TaskInstanceState
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -57,16 +57,22 @@ def page(dag_id: str, run_id: str) -> FileResponse:
 
 @_guarded.get("/data/{dag_id}/{run_id:path}")
 def data(dag_id: str, run_id: str, session: SessionDep) -> JSONResponse:
-    """What the page shows of a run, with its state in Airflow."""
+    """What the page shows of a run, with its state and its failed tasks in Airflow."""
     asked = select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
     state = session.scalar(asked)
     if state is None:
         raise HTTPException(404, f"{dag_id} has no run {run_id}")
+    failed = select(TaskInstance.task_id).where(
+        TaskInstance.dag_id == dag_id,
+        TaskInstance.run_id == run_id,
+        TaskInstance.state == TaskInstanceState.FAILED,
+    )
     active = state in _ACTIVE
     return _answer(
         ("run", dag_id, run_id),
         lambda: run_data(_store(dag_id), dag_id, run_id, time.time(), active=active),
         state=state,
+        failed_tasks=sorted(set(session.scalars(failed))),
         active=active,
     )
 

@@ -27,11 +27,10 @@ from aerotrain.store import MissingError, Store
 from aerotrain.store.protocol import StoredObject
 from aerotrain_airflow.goodput import Goodput, goodput_of, merged
 from aerotrain_airflow.reuse import REUSED
+from aerotrain_airflow.run_page.marks import at_steps, failure_of, marks_of
 from aerotrain_airflow.run_page.reading import content_of
 from aerotrain_airflow.run_page.step_times import slowest, step_times
-from aerotrain_airflow.run_page.timeline import Span, at_steps, lanes_of, marks_of, restarts_in
-
-_LOSS = "loss"
+from aerotrain_airflow.run_page.timeline import Span, lanes_of
 
 #: The most evaluations that are read. Each is an object of its own.
 _MOST_EVALUATIONS = 200
@@ -152,6 +151,7 @@ class _Training:
         marks = at_steps(
             marks_of(events, statuses), [(each.at, each.step) for each in self.curves.points]
         )
+        restarts = sum(each.kind == "restart" for each in marks)
         lanes = lanes_of(statuses, events, now, ended=ended)
         times = step_times(statuses)
         slow = slowest(times)
@@ -159,6 +159,7 @@ class _Training:
             **self.curve_data(),
             "steps": self.curves.steps or None,
             "running": running,
+            "failure": "" if running else failure_of(events),
             "reused_from": self.reused.get("run"),
             "marks": [vars(each) for each in marks],
             "lanes": [
@@ -175,7 +176,7 @@ class _Training:
             ],
             "slowest": asdict(slow) if slow else None,
             # The launcher's log, which has all restarts, is in the store only at the end.
-            "goodput": {**goodput.to_dict(), "restarts": restarts_in(marks)} if goodput else None,
+            "goodput": {**goodput.to_dict(), "restarts": restarts} if goodput else None,
         }
 
     def curve_data(self) -> dict[str, Any]:
@@ -247,23 +248,28 @@ def _process(status: ReplicaStatus) -> dict[str, Any]:
 def _columns(points: Sequence[Point]) -> dict[str, Any]:
     """Points as columns of equal length, with null where a point lacks a value.
 
-    Where points during epochs stand for several, ``loss_min`` and ``loss_max`` are the extremes of
-    the loss.
+    Where points stand for several, ``lowest`` and ``highest`` have the extremes that differ from
+    the values.
     """
-    values: dict[str, list[float | None]] = {}
-    for row, point in enumerate(points):
-        extremes = {
-            f"{_LOSS}_{name}": metrics[_LOSS]
-            for name, metrics in (("min", point.lowest), ("max", point.highest))
-            if _LOSS in metrics and point.epoch is None
-        }
-        for name, value in _finite({**point.metrics, **extremes}).items():
-            values.setdefault(name, [None] * len(points))[row] = value
+    values = _by_name([each.metrics for each in points])
+    lowest = _by_name([each.lowest or each.metrics for each in points])
+    highest = _by_name([each.highest or each.metrics for each in points])
     return {
         "at": [each.at for each in points],
         "step": [each.step for each in points],
         "values": values,
+        "lowest": {name: each for name, each in lowest.items() if each != values.get(name)},
+        "highest": {name: each for name, each in highest.items() if each != values.get(name)},
     }
+
+
+def _by_name(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """The columns of rows, by the name of the metric."""
+    columns: dict[str, list[float | None]] = {}
+    for number, row in enumerate(rows):
+        for name, value in _finite(row).items():
+            columns.setdefault(name, [None] * len(rows))[number] = value
+    return columns
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -58,11 +58,11 @@ def _short(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def merge(earlier: Point, later: Point) -> Point:
-    """One point for both, with the values of the later one."""
+    """One point for both, with the last value of each metric, which one of them may lack."""
     return Point(
         at=later.at,
         step=later.step,
-        metrics=later.metrics,
+        metrics={**earlier.metrics, **later.metrics},
         epoch=later.epoch,
         merged=earlier.merged + later.merged,
         lowest=_extremes(min, earlier.lowest, earlier.metrics, later.lowest, later.metrics),

@@ -24,6 +24,7 @@ class Variable(StrEnum):
     RESTARTS = "AEROTRAIN_RESTARTS"  # the number of restarts of this replica, by the launcher
     HEARTBEAT = "AEROTRAIN_HEARTBEAT"  # the file that the replica touches while it is alive
     TERMINATION_LOG = "AEROTRAIN_TERMINATION_LOG"  # the file of its termination message
+    NODE = "AEROTRAIN_NODE"  # the machine, where the host name is that of the replica, as in a pod
     SERVER = "MODEL_SERVER"  # set by the pod template with a sidecar of serve_check
     GRACE = "AEROTRAIN_GRACE"  # seconds that it may take to save after it was preempted
 

@@ -24,12 +24,13 @@ class EventType(StrEnum):
     START = "start"  # the replica group, or one of its processes, started
     IMPORT = "import"  # until the user's module was loaded
     RESTORE = "restore"
-    TRAIN = "train"  # steps that were run since the last event of this type
+    READY = "ready"  # the first steps of a process were run, which include the compilation
+    TRAIN = "train"  # steps that were run since the last event of this type or READY
     SAVE_STALL = "save stall"  # no step started, because variables were read for a checkpoint
     PREEMPTED = "preempted"
     DETECT = "detect"  # a failure was observed
     RESTART = "restart"  # replicas were restarted
-    REWORK = "rework"  # steps that were run twice
+    REWORK = "rework"  # ``times`` steps of which another worker had run a part
     ADOPT = "adopt"  # another attempt took over the replica group
     END = "end"  # in the log of a replica group, with the state of the job as ``kind``
 

@@ -35,7 +35,7 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStatus:
-    """One process of a replica, which began at a time of ``time.time()`` on ``host``.
+    """One process of a replica, which began at a time of ``time.time()`` on the machine ``host``.
 
     ``ready`` is since when it trains or serves, and ``seen`` the time of its last report. Memory is
     in bytes: now, at most so far, and the limit of its container if it has one. ``step_times`` has

@@ -277,6 +277,7 @@ def _ours(job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings) -
 def _container(
     job: Job, replica: ReplicaSpec, attempt: str, settings: PodSettings
 ) -> dict[str, Any]:
+    node = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "command": ["python", "-m", "aerotrain.replica"],
@@ -289,6 +290,7 @@ def _container(
             _from_owner(Variable.CLUSTER.value, job, "cluster.json"),
             {"name": Variable.ROLE.value, "value": replica.role.value},
             {"name": Variable.ATTEMPT.value, "value": attempt},
+            {"name": Variable.NODE.value, "valueFrom": node},
             *(
                 # Kubernetes would replace $(NAME) by another variable.
                 {"name": name, "value": value.replace("$", "$$")}

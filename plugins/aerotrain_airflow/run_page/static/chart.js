@@ -35,7 +35,7 @@ export class Chart {
     this.name = name;
     this.lines = [...lines].reverse(); // the run of the page is drawn last
     this.logarithmic = logarithmic && name === "loss";
-    const labels = lines.map(({ label, run }) => [label, run]);
+    const labels = lines.map(({ label, run, bound }) => [label, run, bound]);
     const shape = JSON.stringify([name, axis, this.logarithmic, slots, labels]);
     if (shape === this.shape) {
       this.chart.setData(this.table(), false);

@@ -17,7 +17,7 @@ export class ChartLegend {
   show(lines, slots) {
     const items = new Map();
     for (const line of lines) {
-      const key = slots.length ? line.run : line.label.replace(/_(min|max)$/, "");
+      const key = slots.length ? line.run : line.label;
       if (!items.has(key)) items.set(key, { key, ...nameOf(line, slots), lines: [] });
       items.get(key).lines.push(line);
     }
@@ -36,7 +36,7 @@ export class ChartLegend {
       button.setAttribute("aria-pressed", !this.hidden.has(key));
       swatch.className = `swatch ${style}`;
       setText(label, name);
-      const shown = lines.filter(({ part }) => part !== "min" && part !== "max");
+      const shown = lines.filter(({ bound }) => !bound);
       setText(value, shown.map(valueOf).join(" / "));
     });
   }

@@ -8,6 +8,7 @@ const { uPlot } = window;
 export const HEIGHT = 190;
 const AXIS_WIDTH = 60;
 const AXIS_HEIGHT = 28;
+const HALF_LABEL = 34; // of the x axis, as "23 h 59 min", beyond its last tick
 const FONT = "11px system-ui, sans-serif";
 const DASH = [6, 4];
 
@@ -24,7 +25,7 @@ export function optionsOf({ name, lines, logarithmic, plot }, page) {
     width: plot.clientWidth,
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 24, 0, 0],
+    padding: [8, HALF_LABEL, 0, 0],
     scales: {
       x: { time: false, range: () => [page.range.min, page.range.max] },
       y: scaleOf(name, logarithmic),
@@ -67,15 +68,17 @@ function lookOf(colours) {
   return { stroke: () => colours.quiet, font: FONT, grid: line, ticks: { ...line, size: 4 } };
 }
 
-function seriesOf({ run, part, epochs }, { colours, slots }) {
-  if (part === "min" || part === "max") return { width: 0, points: { show: false } };
+function seriesOf({ run, part, bound, epochs }, { colours, slots }) {
   const compared = slots.length > 0;
   const colour = compared ? colourOfRun(run, slots) : part === "validation" ? part : "train";
   const stroke = () => colours[colour];
+  // A metric may be missing in an epoch: validation may be every fifth, for example.
+  const spanGaps = Boolean(epochs);
+  // The band alone does not show an extreme of a single point.
+  if (bound) return { stroke, spanGaps, width: 0.5, points: { show: false } };
   return {
     stroke,
-    // A metric may be missing in an epoch: validation may be every fifth, for example.
-    spanGaps: Boolean(epochs),
+    spanGaps,
     width: compared && run === 0 ? 2 : 1.5,
     dash: part === "mean" || (compared && part === "validation") ? DASH : undefined,
     points: { size: epochs ? 5 : 3, fill: stroke },
@@ -84,11 +87,16 @@ function seriesOf({ run, part, epochs }, { colours, slots }) {
 
 const colourOfRun = (run, slots) => (run === 0 ? "text" : `run-${slots[run - 1]}`);
 
-/** The band between the least and the largest loss of the page's run. */
+/** The bands between the extremes of points that stand for several. */
 function bandsOf(lines, colours) {
-  const place = (part) => 1 + lines.findIndex((line) => line.part === part);
-  const series = [place("max"), place("min")];
-  return series.includes(0) ? [] : [{ series, fill: () => colours.band }];
+  const place = ({ label, run }, bound) =>
+    1 + lines.findIndex((each) => each.label === label && each.run === run && each.bound === bound);
+  return lines
+    .filter(({ bound }) => bound === "max")
+    .map((line) => ({
+      series: [place(line, "max"), place(line, "min")],
+      fill: () => colours[line.part === "validation" ? "band-validation" : "band"],
+    }));
 }
 
 function cursorOf(page) {

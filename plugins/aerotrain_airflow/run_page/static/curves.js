@@ -7,7 +7,7 @@ import { chartsOf, extent, startOf, stepOf } from "./series.js";
 import { colour } from "./theme.js";
 import { count, duration } from "./words.js";
 
-const COLOURS = ["text", "quiet", "line", "train", "validation", "band"];
+const COLOURS = ["text", "quiet", "line", "train", "validation", "band", "band-validation"];
 
 export class Curves {
   /** `zoomed` is called with the shown range, in seconds since 1970, or null for all or an axis of steps;

@@ -59,7 +59,8 @@ async function get(path) {
 }
 
 /** Call `show` with the data of the run, again and again: soon while something runs, later if not, and
-    with growing delays, and `fail`, after errors. Nothing is fetched while the page is hidden. */
+    with growing delays, and `fail`, after errors, those of `show` too. Nothing is fetched while the page is
+    hidden. */
 export function follow(show, fail) {
   let errors = 0;
   let timer = null;
@@ -71,18 +72,20 @@ export function follow(show, fail) {
   async function poll() {
     if (fetching) return;
     fetching = true;
-    let data = null;
+    let seconds = IDLE_SECONDS;
     try {
-      data = await fetchRun();
+      const data = await fetchRun();
+      if (isActive(data)) seconds = RUNNING_SECONDS;
+      show(data);
+      errors = 0;
     } catch (error) {
       errors += 1;
+      seconds = Math.min(LONGEST_SECONDS, RUNNING_SECONDS * 2 ** errors);
       fail(error.message);
+    } finally {
+      fetching = false;
+      next(seconds);
     }
-    fetching = false;
-    if (data === null) return next(Math.min(LONGEST_SECONDS, RUNNING_SECONDS * 2 ** errors));
-    errors = 0;
-    next(isActive(data) ? RUNNING_SECONDS : IDLE_SECONDS);
-    return show(data);
   }
   document.addEventListener("visibilitychange", () => next(0));
   poll();

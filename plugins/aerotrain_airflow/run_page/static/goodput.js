@@ -43,7 +43,7 @@ export class GoodputOfRun {
       this.sentence,
       known
         ? sentenceOf(goodput)
-        : "The goodput of this run is not known yet: no step that counts has been recorded.",
+        : "This run has no goodput so far: no step that counts has been recorded.",
     );
     const parts = known ? partsOf(goodput) : [];
     this.bar.hidden = !known;

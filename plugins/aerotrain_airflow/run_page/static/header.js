@@ -5,6 +5,8 @@ import { byId, each, make, setText } from "./elements.js";
 import { lastStep, startOf, timeLeft } from "./series.js";
 import { clock, count, counted, duration, moment, percent } from "./words.js";
 
+const MOST_TASKS = 3;
+
 export class Header {
   /** `choose` is called with the task of the training that the user wants to see. */
   constructor(choose) {
@@ -18,10 +20,10 @@ export class Header {
     this.shownAt = null;
   }
 
-  show({ state, trainings, files, notes, now }, chosen) {
-    this.shownAt = now;
-    const failed = state === "failed" ? ". The run has failed: the log of its task says why" : "";
-    this.setStatus(`As of ${clock(now)}${failed}`, state === "failed");
+  show({ state, failed_tasks: failed, trainings, files, notes, now }, chosen) {
+    const known = trainings.some(({ failure }) => failure);
+    const failure = state === "failed" ? `. ${sentenceOfFailure(failed, known)}` : "";
+    this.setStatus(`As of ${clock(now)}${failure}`, state === "failed");
     byId("notes").hidden = notes.length === 0;
     each(byId("notes"), notes, () => make("li"), setText);
     each(
@@ -29,22 +31,24 @@ export class Header {
       trainings,
       () => this.training(),
       (label, training) => {
-        const [radio, name, state] = label.children;
+        const [radio, name, state, failure] = label.children;
         radio.value = training.task;
         radio.checked = training.task === chosen;
         radio.hidden = trainings.length === 1;
         setText(name, training.task);
         setText(state, stateOf(training, now));
+        setText(failure, training.failure ? `failed: ${training.failure}` : "");
       },
     );
     byId("files").hidden = files.length === 0;
     each(byId("files"), files, () => make("span"), showFile);
+    this.shownAt = now;
   }
 
-  /** Say that the data could not be fetched, and from when that is which is shown. */
+  /** Say that there is no new data, and from when that is which is shown. */
   fail(message) {
     const shown = this.shownAt === null ? "" : ` This is the data of ${clock(this.shownAt)}.`;
-    this.setStatus(`No new data: ${message}.${shown}`, true);
+    this.setStatus(`No new data: ${message}. The page tries again.${shown}`, true);
   }
 
   setStatus(text, failed) {
@@ -58,8 +62,15 @@ export class Header {
       name: "training",
       onchange: () => this.choose(radio.value),
     });
-    return make("label", {}, radio, make("bdi"), make("span"));
+    return make("label", {}, radio, make("bdi"), make("span"), make("b", { class: "warn" }));
   }
+}
+
+/** That the run has failed, and where to read why; `known` is whether the page says why itself. */
+function sentenceOfFailure(tasks, known) {
+  const where = tasks.length ? ` in ${tasks.slice(0, MOST_TASKS).join(", ")}` : "";
+  const more = tasks.length > MOST_TASKS ? " and others" : "";
+  return `The run has failed${where}${more}${known ? "" : ": the log of the task says why"}`;
 }
 
 /** A link to a file, or a command that the user runs. */
@@ -99,10 +110,8 @@ function partsOfRunning(training, seconds) {
 
 function partsOfEnded(training, start) {
   const end = endOf(training);
-  const last = training.marks.findLast(({ kind }) => kind === "end" || kind === "failure");
   const at = lastStep(training) ? `at ${progressOf(training)}` : "before its first step";
-  const parts = [`ended ${moment(end)} ${at}`, `after ${duration(end - start)}`];
-  return last?.text ? [...parts, last.text] : parts;
+  return [`ended ${moment(end)} ${at}`, `after ${duration(end - start)}`];
 }
 
 function progressOf(training) {
@@ -113,10 +122,8 @@ function progressOf(training) {
     : `step ${count(step)} of ${count(steps)} (${percent(step / steps)})`;
 }
 
-/** Replicas that are restarted at the same time are one restart. */
-const restartsOf = ({ goodput, marks }) =>
-  goodput?.restarts ??
-  new Set(marks.filter(({ kind }) => kind === "restart").map(({ at }) => at)).size;
+/** As many as the legend of the marks has. */
+const restartsOf = ({ marks }) => marks.filter(({ kind }) => kind === "restart").length;
 
 function endOf({ marks, curves, lanes }) {
   const ends = lanes.flatMap(({ spans }) => spans.map(({ to }) => to ?? 0));

@@ -32,19 +32,25 @@ export function startOf(training) {
   return known.length ? Math.min(...known) : null;
 }
 
-/** A table with x (step, or seconds since the start) and those of its values that can be drawn. */
+/** A table with x (step, or seconds since the start) and those of its columns that can be drawn: values by
+    name, and of those whose points stand for several the extremes, [least, greatest]. */
 export function tableOver(axis, table, start) {
   const points = axis === "step" ? currentPoints(table.step) : pointsInTime(table.at);
+  const shown = (column) => points.map((index) => drawable(column[index]));
   const values = new Map();
+  const extremes = new Map();
   for (const [name, column] of Object.entries(table.values)) {
-    const shown = points.map((index) => drawable(column[index]));
-    if (shown.some((value) => value !== null)) values.set(name, shown);
+    if (shown(column).every((value) => value === null)) continue;
+    values.set(name, shown(column));
+    const [lowest, highest] = [table.lowest[name], table.highest[name]];
+    if (lowest || highest) extremes.set(name, [lowest ?? column, highest ?? column].map(shown));
   }
   const x = points.map((index) => (axis === "step" ? table.step[index] : table.at[index] - start));
-  return { x, values };
+  return { x, values, extremes };
 }
 
-const columnsOf = ({ x, values }) => [...values].map(([name, column]) => [name, x, column]);
+const columnsOf = ({ x, values, extremes }) =>
+  [...values].map(([name, column]) => [name, x, column, extremes.get(name)]);
 
 const drawable = (value) => (value === undefined || Math.abs(value) > LARGEST ? null : value);
 
@@ -70,38 +76,34 @@ export function timeLeft(training) {
 }
 
 /** The charts of a training. Each is {name, lines}; a line is {label, run, part, x, values}, where
-    part is "train", "validation", "mean" (of an epoch), "min" or "max", and run an index of others + 1. */
+    part is "train", "validation" or "mean" (of an epoch), and run an index of others + 1. Of points that
+    stand for several, two more lines have the extremes, with "min" and "max" as their bound. */
 export function chartsOf(axis, training, others) {
   const charts = new Map();
   const start = startOf(training);
-  const add = (name, line) => {
+  const add = (name, line, extremes) => {
     if (!charts.has(name)) charts.set(name, { name, lines: [] });
-    charts.get(name).lines.push(line);
+    const { lines } = charts.get(name);
+    lines.push(line);
+    if (!extremes || line.run > 0) return;
+    ["min", "max"].forEach((bound, index) =>
+      lines.push({ ...line, bound, values: extremes[index] }),
+    );
   };
   [training, ...others].forEach((each, run) => {
     const alone = others.length === 0;
     const curves = tableOver(axis, each.curves, start);
-    for (const [name, values] of curves.values) {
-      const bound = /^loss_(min|max)$/.exec(name);
-      if (bound && run > 0) continue;
-      const part = bound ? bound[1] : "train";
-      add(bound ? "loss" : name, { label: name, run, part, x: curves.x, values });
-    }
+    for (const [name, x, values, extremes] of columnsOf(curves))
+      add(name, { label: name, run, part: "train", x, values }, extremes);
     const tables = [each.epochs, each.evaluations].map((table) => tableOver(axis, table, start));
-    for (const [name, x, values] of tables.flatMap(columnsOf)) {
+    for (const [name, x, values, extremes] of tables.flatMap(columnsOf)) {
       const validation = name.startsWith(VALIDATION);
       const metric = validation ? name.slice(VALIDATION.length) : name;
       const again = !validation && curves.values.has(metric);
       if (again && !alone) continue;
+      const label = again ? `${name}, mean of the epoch` : name;
       const part = validation ? "validation" : again ? "mean" : "train";
-      add(metric, {
-        label: again ? `${name}, mean of the epoch` : name,
-        run,
-        part,
-        x,
-        values,
-        epochs: true,
-      });
+      add(metric, { label, run, part, x, values, epochs: true }, extremes);
     }
   });
   return [...charts.values()].sort((a, b) => place(a.name) - place(b.name));

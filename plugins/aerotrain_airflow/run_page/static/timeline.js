@@ -10,6 +10,7 @@ import { clock, counted, duration } from "./words.js";
 const STATES = ["waiting", "starting", "training", "lost"];
 const EVENT_HEADS = ["after", "step", "kind", "what happened"];
 const ROOM_OF_A_TICK = 90;
+const ROOM_OF_A_LABEL = 70;
 
 export class Timeline {
   /** `visibleMarks` gives those of marks that the user has not hidden. */
@@ -90,14 +91,17 @@ export class Timeline {
         this.parts.set(element, linesOfMarks([mark], this.start));
       },
     );
-    const most = Math.max(2, this.marks.clientWidth / ROOM_OF_A_TICK);
+    const width = this.marks.clientWidth;
+    const most = Math.max(2, width / ROOM_OF_A_TICK);
     each(
       this.ticks,
       ticks(from - this.start, to - this.start, most),
       () => make("span"),
       (element, seconds) => {
-        setText(element, duration(seconds));
-        element.style.left = share(this.start + seconds);
+        const at = this.start + seconds;
+        const fits = ((to - at) / (to - from)) * width >= ROOM_OF_A_LABEL;
+        setText(element, fits ? duration(seconds) : "");
+        element.style.left = share(at);
       },
     );
   }

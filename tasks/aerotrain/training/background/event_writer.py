@@ -40,6 +40,7 @@ class EventWriter:
         seconds: float = 0.0,
         step: int | None = None,
         because: str = "",
+        times: int = 1,
         at: float | None = None,
     ) -> None:
         """Add an event, at the current time or at ``at``. The uploader writes it to the store."""
@@ -51,6 +52,7 @@ class EventWriter:
             replica="chief",
             restarts=self._restarts,
             because=because,
+            times=times,
         )
         self._lines.append(entry.to_json() + "\n")
         self._uploader.send("event log", self._put)

@@ -1,6 +1,5 @@
 """The status of this process, written to the store every few seconds: it is alive, its memory."""
 
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -35,13 +34,13 @@ _NO_LIMIT = 1 << 60
 class StatusWriter:
     """Reports on one replica from a thread of its own; a report that fails is made again later."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, node: str) -> None:
         #: Times of steps by replica, for the next report.
         self.step_times: Mapping[str, StepTime] = {}
         self._store = store
         self._key = key_of(name)
         self._earlier: ReplicaStatus | None = None
-        self._process = ProcessStatus(began=began(), host=socket.gethostname())
+        self._process = ProcessStatus(began=began(), host=node)
         self._change = threading.Event()
         self._ends = False
         self._thread = threading.Thread(target=self._work, name="status", daemon=True)
@@ -50,7 +49,7 @@ class StatusWriter:
     @contextmanager
     def of(cls, replica: Replica) -> Iterator[Self]:
         """Report on ``replica`` while the scope runs, and once more at its end."""
-        writer = cls(open_store(replica.job.prefix), str(replica.name))
+        writer = cls(open_store(replica.job.prefix), str(replica.name), replica.node)
         writer._thread.start()
         try:
             yield writer

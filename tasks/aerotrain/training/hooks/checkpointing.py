@@ -76,7 +76,10 @@ class Checkpointing(Hook):
     def on_execution(self, state: TrainState) -> None:
         """Raises Preempted when a replica was preempted, and all is saved."""
         self._checkpoints.check()
-        self._warn_of_long_interval(state)
+        if self._first is None:  # the start has ended: see ``Ready``
+            self._noted_at = self._clock()
+            self._first = self._noted_at, state.step
+        self._warn_of_long_interval(state, *self._first)
         if self._events.due():
             self._note_steps()
         self._is_due |= self._interval.due()
@@ -96,7 +99,7 @@ class Checkpointing(Hook):
         repeated = step - state.step
         if repeated > 0 and state.epoch_step == schedule.steps_per_epoch:
             why = f"{repeated} steps ran twice, on a worker that was lost and on another"
-            self._note(EventType.REWORK, step=step, because=why)
+            self._note(EventType.REWORK, step=step, because=why, times=repeated)
             print(f"{why}, by step {step}", flush=True)
         if (self._is_due or state.is_best) and not state.stop and step < schedule.steps:
             self._save(state)
@@ -136,11 +139,11 @@ class Checkpointing(Hook):
         # Last, because a callback may draw numbers as its state is read.
         return SavedState(about=about, files={**files, **random_state()})
 
-    def _warn_of_long_interval(self, state: TrainState) -> None:
-        """Warn once, when the pace is known, if the training will end before its first save."""
-        if self._first is None:
-            self._first = self._clock(), state.step
-        since, first = self._first
+    def _warn_of_long_interval(self, state: TrainState, since: float, first: int) -> None:
+        """Warn once, when the pace is known, if the training will end before its first save.
+
+        ``since`` is when the first execution ended, after step ``first``.
+        """
         seconds, steps = self._clock() - since, state.step - first
         if self._warned or seconds < _PACE_KNOWN or steps <= 0:
             return

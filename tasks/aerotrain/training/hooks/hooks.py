@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from aerotrain.contract.errors import AerotrainError, FinalError
+from aerotrain.contract.event_log import EventType
 from aerotrain.data.dataset import load_statistics
 from aerotrain.training.checkpoints.checkpoints import SavedState
 from aerotrain.training.context import TrainingContext
@@ -95,13 +96,21 @@ class Hook:
 
 
 class Ready(Hook):
-    """Reports that this replica trains, after its first execution."""
+    """Reports that this replica trains, after its first execution: only then its start has ended.
+
+    The timeline and the goodput of a run both have the start from here.
+    """
 
     def __init__(self, context: TrainingContext) -> None:
-        self._status = context.services.status_writer
+        self._context = context
+        self._is_ready = False
 
     def on_execution(self, state: TrainState) -> None:
-        self._status.ready()
+        if self._is_ready:
+            return
+        self._is_ready = True
+        self._context.services.status_writer.ready()
+        self._context.services.event_writer.note(EventType.READY, step=self._context.steps_done())
 
 
 class FiniteValues(Hook):
