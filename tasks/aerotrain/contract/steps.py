@@ -178,14 +178,15 @@ class ExportArguments(Arguments):
     ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
     The exported model must give the predictions of the trained one for the first ``records``
-    records of the split, or for all of them if it is None. With ``keras_file``, the file
-    ``model.keras`` is written next to the SavedModel.
+    records of the split, or for all of them if it is None, within a bound of disk. With
+    ``keras_file``, the file ``model.keras`` is written next to the SavedModel.
 
     ``formats`` are other formats of the same version, ``litert`` and ``onnx``: with the transform
-    inside, and verified on the same records in their own runtime. With ``quantize`` ``int8``, their
-    weights and activations are integers of 8 bits. ``format_tolerance`` is the accepted difference
-    of their predictions: of each value, absolute or relative, by default 0.0001; with ``quantize``
-    of the mean difference of an output, relative to its range, by default 0.05.
+    inside, and verified in their own runtime, on as many of the same records as fit into 256 MiB
+    with their predictions. With ``quantize`` ``int8``, their weights and activations are integers
+    of 8 bits. ``format_tolerance`` is the accepted difference of their predictions: of each value,
+    absolute or relative, by default 0.0001; with ``quantize`` of the mean difference of an output,
+    relative to its range, by default 0.05.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.

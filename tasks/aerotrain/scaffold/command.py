@@ -141,7 +141,9 @@ def _rejected(columns: Columns) -> str:
     """What becomes of the records that do not fit."""
     records = counted(columns.rejected, "record")
     if most := columns.max_rejected:
-        return f"{records}, left out by max_rejected={most} in the DAG; a run fails if there are more"
+        return (
+            f"{records}, left out by max_rejected={most} in the DAG; a run fails if there are more"
+        )
     return (
         f"{records}, more than {MOST_REJECTED:.0%}: a run fails and names the first; correct them, "
         "or give prepare max_rejected in the DAG to leave them out"
