@@ -100,8 +100,9 @@ class EvaluateArguments(Arguments):
     ``baseline``: the URL of an exported version, or ``serving`` for the served one of this
     pipeline. Where that has no version yet, ``first_run`` says whether to ``accept`` or to
     ``refuse`` the model. ``group`` is a column; records with the same value in it depend on each
-    other, such as those of one user. With ``on_fail`` ``skip``, a refused model is no error: the
-    task is skipped, and later ones with it.
+    other, such as those of one user. ``leakage`` says whether to ``accept`` a model, with a
+    warning, or to ``refuse`` it if one of its columns alone predicts the label. With ``on_fail``
+    ``skip``, a refused model is no error: the task is skipped, and later ones with it.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -119,6 +120,7 @@ class EvaluateArguments(Arguments):
     baseline: str = SERVING
     first_run: str | None = None
     group: str | None = None
+    leakage: str = Choice.ACCEPT
     on_fail: str = "fail"
 
     def __post_init__(self) -> None:
@@ -148,6 +150,10 @@ class EvaluateArguments(Arguments):
         if self.first_run not in (None, *Choice):
             raise SpecError(
                 f"first_run of evaluate must be 'accept' or 'refuse', got {self.first_run!r}"
+            )
+        if self.leakage not in tuple(Choice):
+            raise SpecError(
+                f"leakage of evaluate must be 'accept' or 'refuse', got {self.leakage!r}"
             )
         check_gate(self.rules)
         if self.compares and self.baseline == SERVING and self.first_run is None:
