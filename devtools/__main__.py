@@ -20,16 +20,13 @@ from aerotrain.contract.errors import AerotrainError, FinalError
 from aerotrain.store.errors import FULL
 from devtools.dag_names import check_dag
 from devtools.dag_run import run_once
-from devtools.environment import BUCKET, HOST, base_url
+from devtools.environment import BUCKET, HOST, PORT, base_url
 from devtools.home import USER, Home, Secrets, held, holder, wait_until_free
 from devtools.model_server import model_server
 from devtools.stack import check_project, end_marked, running_stack
 
 #: Exit codes.
 _OK, _RUN_FAILED, _ERROR = 0, 1, 2
-
-#: The port of the UI, if no other is given.
-_PORT = 8080
 
 #: The highest number of a TCP port, and the lowest that others than root may bind.
 _PORTS, _FREE_PORTS = 65535, 1024
@@ -89,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     run.add_argument("--dag", default="digits", help="the pipeline, by the name of its DAG")
     run.add_argument("--conf", type=_conf, default={}, help="params of the run, as JSON")
-    up.add_argument("--port", type=_port, help=f"where the UI answers; by default {_PORT}")
+    up.add_argument("--port", type=_port, help=f"where the UI answers; by default {PORT}")
     serve.add_argument("--port", type=_port, required=True)
     serve.add_argument("--ready", type=int, required=True, help="a file descriptor")
     serve.add_argument("--screen", type=Path, help="the terminal that shows restarts")
@@ -150,7 +147,7 @@ def up(home: Home, project: Path, port: int | None) -> int:
         _say(f"Airflow is already running.\n{_login(home, other.url)}")
         _show_restarts(home)
         return _OK
-    port = port or _PORT
+    port = port or PORT
     check_project(project)
     _check_free(port)  # here, so that a command that is refused leaves no folder
     home.make()
@@ -169,15 +166,9 @@ def _login(home: Home, url: str) -> str:
     return (
         f"open   {url}\nlogin  {USER} / {Secrets.of(home).password}\n"
         f"data   s3://{BUCKET}, for AWS clients after: set -a; . {shlex.quote(str(home.s3))}\n"
-        f"{_models(home)}stop   make down{_named(home)}\n"
+        f"{_models(home)}stop   make down{home.option}\n"
         "Airflow pauses new DAGs: turn a pipeline on before its first run."
     )
-
-
-def _named(home: Home) -> str:
-    """How a command names the home, unless it is that of the clone."""
-    is_default = home.root.resolve() == Path.cwd().resolve() / ".local"
-    return "" if is_default else f" HOME_DIR={shlex.quote(str(home.root))}"
 
 
 def _models(home: Home) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from aerotrain.contract.errors import AerotrainError, FinalError, TemporaryError
 from aerotrain.contract.status import Progress
 from devtools.airflow_api import AirflowApi
 from devtools.display import Display, display, in_order, task_rows
+from devtools.environment import PORT, base_url
 from devtools.home import Home
 from devtools.report import collect
 from devtools.stack import Stack
@@ -39,8 +41,10 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
         with display() as shown:
             state, training = _follow(stack, home, dag, run, shown)
     if state != "success":
-        print(_why_failed(api, dag, run))
-        print(f"{dag} failed; `make up` shows all of it in Airflow's UI", flush=True)
+        print(later_addresses(_why_failed(api, dag, run), api.url))
+        print(
+            f"{dag} failed, and this Airflow is stopped. {how_to_look(home, dag, run)}", flush=True
+        )
         return False
     report = collect(
         api,
@@ -53,6 +57,17 @@ def run_once(stack: Stack, home: Home, dag: str, conf: Mapping[str, Any], begin:
     )
     print(f"\n{report}", flush=True)
     return True
+
+
+def how_to_look(home: Home, dag: str, run: str) -> str:
+    """How to look at a run in Airflow's UI after the Airflow of the home was stopped."""
+    page = f"{base_url(PORT)}/dags/{quote(dag)}/runs/{quote(run, safe='')}"
+    return f"To look at the run, start it again: make up{home.option}\nthen open {page}"
+
+
+def later_addresses(text: str, url: str) -> str:
+    """The text with addresses of the Airflow at ``url`` as they are after ``make up``."""
+    return text.replace(url, base_url(PORT))
 
 
 @contextmanager

@@ -12,6 +12,9 @@ from devtools.home import USER, Home, Secrets
 BUCKET = "aerotrain"
 HOST = "127.0.0.1"
 
+#: The port of the UI of ``make up``, if no other is given.
+PORT = 8080
+
 #: An environment variable of every process that a local Airflow starts, replicas included. Its
 #: value is the home; by it the processes are found, even if their parent has ended.
 MARK = "AEROTRAIN_LOCAL"

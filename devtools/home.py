@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 
 from aerotrain.contract.errors import FinalError
 
@@ -45,6 +46,12 @@ class Home:
         self.passwords = root / "passwords.json"  # of Airflow's simple auth manager, by user
         self.secrets = root / "secrets.json"
         self.sessions = root / "sessions"  # the ids of the sessions of Airflow's components
+
+    @property
+    def option(self) -> str:
+        """How a command of ``make`` names the home, unless it is that of the clone."""
+        is_default = self.root.resolve() == Path.cwd().resolve() / ".local"
+        return "" if is_default else f" HOME_DIR={quote(str(self.root))}"
 
     def make(self) -> None:
         """Make the folders, readable by this user only: the database holds Airflow's secrets.

@@ -66,10 +66,9 @@ def _snippet(model: Path) -> list[str]:
 
 def _request(dag: str, model: Path) -> list[str]:
     """Commands that serve the model, and send it the request that it carries."""
-    home = model.parent
-    up = "make up" if home.name == ".local" else f"make up HOME_DIR={quote(str(home))}"
-    address = f'"$(cat {quote(str(home / "models.url"))})/{path_segment(dag)}:predict"'
-    return [f"    {up} && curl -d @{quote(str(model / BODY))} {address}"]
+    home = Home(model.parent)
+    address = f'"$(cat {quote(str(home.models))})/{path_segment(dag)}:predict"'
+    return [f"    make up{home.option} && curl -d @{quote(str(model / BODY))} {address}"]
 
 
 def collect(

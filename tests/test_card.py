@@ -186,9 +186,33 @@ def test_dots_of_a_picture_are_within_its_frame():
         assert all(least < each - radius < each + radius < greatest for each in (x, y))
 
 
+def test_each_picture_has_a_scale_on_both_axes():
+    y = RANDOM.permutation(np.arange(1000) % 2)
+    numbers = RANDOM.normal(size=(500, 1))
+    page = pictures(seen(y, y[:, None] * 1.0).outputs["predictions"])
+    page += pictures(seen(numbers, numbers).outputs["predictions"])
+    upwards = re.findall(r'class="up-name">(.*?)</div><div class="up">(.*?)</div>', page)
+    across = re.findall(r'class="across">(.*?)</div><div class="across-name">(.*?)</div>', page)
+    shares = "<span>0</span><span>0.5</span><span>1</span>"
+    assert upwards[:2] == [("observed share", shares), ("share", shares)]
+    assert across[:2] == [(shares, "predicted probability"), (shares, "threshold of 1")]
+    assert (upwards[2][0], across[2][1]) == ("prediction", "target")
+    assert upwards[2][1] == across[2][0]  # the least and the greatest number
+
+
+def test_each_table_scrolls_in_its_own_box():
+    numbers = RANDOM.normal(size=(5000, 1))
+    many = seen(RANDOM.integers(0, 60, 9000), RANDOM.random((9000, 60)))
+    outputs = [each.outputs["predictions"] for each in (seen(numbers, -numbers), many)]
+    page = card(
+        {**EMPTY, "metrics": {"a": 1.0}, "outputs": dict(zip("ab", outputs, strict=True))}, "run"
+    )
+    assert page.count("<table") == len(re.findall(r'<div class="table[^>]*><table', page)) == 4
+
+
 def test_long_lists_say_how_long_they_are():
     numbers = seen(RANDOM.normal(size=(5000, 1)), RANDOM.normal(size=(5000, 1)))
-    assert "a random sample of 2,000 of 5,000 records" in pictures(numbers.outputs["predictions"])
+    assert "A random sample of 2,000 of 5,000 records" in pictures(numbers.outputs["predictions"])
     many = seen(RANDOM.integers(0, 60, 9000), RANDOM.random((9000, 60)))
     assert "The 30 most frequent confusions" in pictures(many.outputs["predictions"])
     page = card({**EMPTY, "failures": [f"reason {each}" for each in range(100)]}, "run")

@@ -371,6 +371,19 @@ def test_all_records_of_the_split_are_compared_where_that_is_asked_for(
         export.verify(saved, check)
 
 
+def test_records_beyond_a_bound_of_disk_are_compared_and_removed_before_the_next_are_read(
+    digits, trained, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(export, "_CHECKED_AT_ONCE", 200)
+    monkeypatch.setattr(export, "_CHECK_BYTES", 1)
+    arguments = ExportArguments(model=trained, data=digits.data, records=400, keras_file=False)
+    replica = digits.replica("export", "bounded-records")
+    export.write(replica, replace(arguments, split="train"), tmp_path / "saved", tmp_path / "check")
+    assert [part.name for part in (tmp_path / "check").iterdir()] == ["000000"]
+    assert not list(replica.scratch.rglob("examples"))
+    assert capsys.readouterr().out.count("both signatures give the same predictions") == 1
+
+
 def test_only_as_many_shards_are_read_as_the_check_needs(digits):
     shards = load_dataset(digits.data).splits["test"].shards
     assert enough(shards, 1) == list(shards[:1])

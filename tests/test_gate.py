@@ -10,18 +10,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from aerotrain import evaluate
 from aerotrain.contract.errors import FinalError, SpecError
 from aerotrain.contract.gate import Rule
 from aerotrain.contract.steps import EvaluateArguments
 from aerotrain.data.dataset import Feature
 from aerotrain.evaluation.card import card
+from aerotrain.evaluation.examined import Examined
 from aerotrain.evaluation.gate import (
     Gate,
+    Outcome,
     check_rules,
     check_rules_of_batches,
     has_metrics_of_records,
 )
 from aerotrain.evaluation.intervals import GROUPS, holm
+from aerotrain.evaluation.leakage import leaking_columns
 from aerotrain.evaluation.metrics import chosen
 from aerotrain.evaluation.records import BASELINE, CANDIDATE, Block, Predictor
 from aerotrain.evaluation.slices import slicing_of
@@ -325,6 +329,7 @@ def test_too_many_values_of_a_column_are_refused(model):
             "no model can have auc at least 0.9 and auc at most 0.8",
         ),
         ({"thresholds": {"accuracy": 95}}, "accuracy is between 0 and 1; for 95 %, give 0.95"),
+        ({"leakage": "warn"}, "leakage of evaluate must be 'accept' or 'refuse', got 'warn'"),
         ({"on_fail": "ignore"}, "on_fail of evaluate must be 'fail' or 'skip'"),
         (
             {"gate": [{"kind": "at_least", "metric": "auc", "bound": 0.9, "by": 0.1}]},
@@ -347,6 +352,17 @@ def test_too_many_values_of_a_column_are_refused(model):
 def test_a_gate_that_cannot_be_meant_is_refused(arguments, message):
     with pytest.raises(SpecError, match=message):
         EvaluateArguments(model="m", data="d", **arguments)
+
+
+@pytest.mark.parametrize(("leakage", "refused"), [("refuse", True), ("accept", False)])
+def test_a_column_that_gives_the_label_away_refuses_a_model_if_asked_for(leakage, refused):
+    y = np.random.default_rng(0).integers(0, 2, 1000)
+    [leak] = leaking_columns({"copy": y + 7}, y)
+    assert leak.startswith("the column 'copy' alone predicts 100.0% of the labels")
+    arguments = EvaluateArguments(model="m", data="d", leakage=leakage)
+    seen = Examined(warnings=["constant"], leaks=[leak])
+    failures, warnings = evaluate.reasons(arguments, Outcome(1000, {}, {}, {}, ()), seen, None)
+    assert [failures, warnings] == ([[leak], ["constant"]] if refused else [[], ["constant", leak]])
 
 
 @pytest.mark.parametrize("form", ["dict", "list"])

@@ -229,25 +229,25 @@ def epochs_printed(context, hook, count, clock, seconds, *, best=()):
     hook.on_end(state)
 
 
-def test_each_epoch_of_a_short_training_has_a_line(short_epochs, capsys):
+@pytest.mark.parametrize(("epochs", "seconds"), [(10, 0.1), (30, 5.0)])
+def test_few_epochs_and_long_ones_have_a_line_each(short_epochs, capsys, epochs, seconds):
     clock = Clock()
-    epochs_printed(
-        short_epochs, Report(short_epochs, StepTimes(short_epochs), clock), 1000, clock, 0.001
-    )
-    assert lines_of_epochs(capsys.readouterr().out) == list(range(1, 1001))
+    hook = Report(short_epochs, StepTimes(short_epochs), clock)
+    epochs_printed(short_epochs, hook, epochs, clock, seconds)
+    said = capsys.readouterr().out
+    assert lines_of_epochs(said) == list(range(1, epochs + 1))
+    assert "from here on" not in said
 
 
-def test_many_short_epochs_have_a_line_each_second_and_the_best_and_last_have_one(
+def test_many_short_epochs_have_a_line_each_five_seconds_and_the_best_and_last_have_one(
     short_epochs, capsys
 ):
     clock = Clock()
     hook = Report(short_epochs, StepTimes(short_epochs), clock)
-    epochs_printed(short_epochs, hook, 5000, clock, 1 / 512, best={1100})
+    epochs_printed(short_epochs, hook, 3000, clock, 1 / 128, best=range(1000, 1100))
     said = capsys.readouterr().out
-    assert said.count("from here on, the log has at most one epoch each second") == 1
-    printed = lines_of_epochs(said)
-    assert printed[:1000] == list(range(1, 1001))
-    assert printed[1000:] == [1001, 1100, *range(1513, 5000, 512), 5000]
+    assert said.count("from here on, the log has an epoch each 5 seconds, the best") == 1
+    assert lines_of_epochs(said) == [*range(1, 11), 640, 1099, 1280, 1920, 2560, 3000]
 
 
 def lines_of_epochs(said):

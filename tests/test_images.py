@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from aerotrain.supervisor import container
+
 ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "docker-compose.yaml"
 DOCKERFILES = sorted(ROOT.glob("images/*/Dockerfile"))
@@ -154,6 +156,53 @@ def test_each_profile_has_one_scheduler_and_its_launcher() -> None:
         ]
         launcher = scheduler["environment"]["AIRFLOW__AEROTRAIN__LAUNCHER"]
         assert profile.startswith(launcher)
+
+
+def test_replicas_in_a_container_that_is_stopped_have_time_to_save_checkpoints() -> None:
+    service = _services()["scheduler-with-processes"]
+    assert service["init"] is True, "it passes SIGTERM on"
+    assert float(service["stop_grace_period"].removesuffix("s")) > container.GRACE + 5
+    *_, script, _, python, flag, module, _, _ = service["command"]
+    assert script.splitlines()[-1] == 'exec "$$@"', "a shell that waits would keep the signal"
+    assert (python, flag, module) == ("python", "-m", container.__name__)
+
+
+#: Stand for a replica, which has a session of its own and saves when it is preempted, and for
+#: Airflow, which would record a failure, and ends when its input does.
+REPLICA_PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved", flush=True)))
+print("ready", flush=True)
+signal.pause()
+"""
+AIRFLOW_PROGRAM = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, lambda *_: print("its failure is recorded", flush=True))
+subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+sys.stdin.read()
+sys.exit(3)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("is_stopped", "exit_code"), [(True, 0), (False, 3)])
+def test_the_end_of_a_container_preempts_replicas_and_fails_no_task(
+    is_stopped: bool, exit_code: int
+) -> None:
+    airflow = [sys.executable, "-c", AIRFLOW_PROGRAM, REPLICA_PROGRAM]
+    with subprocess.Popen(
+        [sys.executable, "-m", container.__name__, *airflow],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if is_stopped:
+            process.terminate()
+        said, _ = process.communicate(timeout=60)  # this ends the input
+        assert said == "saved\n"
+    assert process.returncode == exit_code
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.parent.name)

@@ -25,7 +25,7 @@ from aerotrain.supervisor.ports import reserved_ports
 from devtools import __main__ as devtools
 from devtools.airflow_api import AirflowApi
 from devtools.dag_names import check_dag
-from devtools.dag_run import run_once
+from devtools.dag_run import how_to_look, later_addresses, run_once
 from devtools.display import TaskRow, in_order, task_rows
 from devtools.environment import DATABASE, MARK, SERVER, base_url, component_environment
 from devtools.heartbeats import Heartbeats
@@ -246,6 +246,7 @@ def assert_a_run_that_fails_ends_with_its_error(
     said = capsys.readouterr().out
     assert "task train failed; its log ends:\n" in said
     assert "error: the data are of yesterday\n" in said
+    assert "\nthen open http://127.0.0.1:8080/dags/small/runs/manual__" in said
 
 
 #: Writes what it gets; as a replica, saves to the server when it is preempted.
@@ -559,7 +560,19 @@ def test_secrets_are_stable_and_only_readable_by_this_user(tmp_path: Path) -> No
     assert json.loads(home.passwords.read_text()) == {"admin": Secrets.of(home).password}
 
 
+def test_a_failed_run_says_how_to_look_at_it_after_its_airflow_was_stopped(tmp_path: Path) -> None:
+    assert how_to_look(Home(tmp_path), "my.dag", "manual__2026-01-01T00:00:00+00:00") == (
+        f"To look at the run, start it again: make up HOME_DIR={tmp_path}\n"
+        "then open http://127.0.0.1:8080/dags/my.dag/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00"
+    )
+    rejected = "in a browser:\nhttp://127.0.0.1:28299/aerotrain/files/my.dag/quarantine"
+    assert later_addresses(rejected, "http://127.0.0.1:28299").endswith(
+        "\nhttp://127.0.0.1:8080/aerotrain/files/my.dag/quarantine"
+    )
+
+
 def test_a_report_has_the_metrics_the_url_and_an_example_of_loading_the_model() -> None:
+    home = Path.cwd() / ".local"
     report = Report(
         dag="digits",
         run="manual",
@@ -567,17 +580,17 @@ def test_a_report_has_the_metrics_the_url_and_an_example_of_loading_the_model() 
         seconds_per_step=0.0102,
         metrics={"accuracy": 0.9733, "records": 360},
         exported="s3://aerotrain/digits/serving/1",
-        model=Path("/clone/.local/model"),
+        model=home / "model",
         tensorboard=None,
-        statistics=Path("/clone/.local/statistics.html"),
+        statistics=home / "statistics.html",
     )
     said = str(report)
-    assert "statistics      /clone/.local/statistics.html" in said
+    assert f"statistics      {home}/statistics.html" in said
     assert "accuracy 0.9733, records 360" in said
     assert "10.2 ms a step" in said
-    assert 'tf.saved_model.load("/clone/.local/model")' in said
+    assert f'tf.saved_model.load("{home}/model")' in said
     assert "TensorBoard" not in said
     assert said.splitlines()[-1].strip() == (
-        "make up && curl -d @/clone/.local/model/assets.extra/request.json "
-        '"$(cat /clone/.local/models.url)/digits:predict"'
+        f"make up && curl -d @{home}/model/assets.extra/request.json "
+        f'"$(cat {home}/models.url)/digits:predict"'
     )

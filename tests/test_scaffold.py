@@ -207,13 +207,32 @@ def test_parquet_and_json_lines_keep_their_types(new: Any, tmp_path: Path) -> No
     assert said["y"] == "the label, 4 classes: 0, 1, 2, 3"
 
 
+def without_labels(path: Path, count: int) -> Path:
+    """A table of 1,000 records, of which the first ``count`` have no label."""
+    rows = [{"x": n % 9, "y": "" if n < count else n % 3 + 4} for n in range(1000)]
+    return written(path, rows)
+
+
 def test_a_label_that_some_records_lack_leaves_them_out(new: Any, tmp_path: Path) -> None:
-    rows = [{"x": each % 9, "y": "" if each % 10 == 0 else each % 3 + 4} for each in range(100)]
-    said = new("few", written(tmp_path / "x.csv", rows))
-    assert said["y"].endswith("3 classes: 4, 5, 6; left out: 10 records without it")
+    said = new("few", without_labels(tmp_path / "x.csv", 10))
+    assert said["y"].endswith("3 classes: 4, 5, 6; 10 records without it")
+    assert said["(rejected)"] == (
+        "10 records, left out by max_rejected=10 in the DAG; a run fails if there are more"
+    )
     dag = (tmp_path / "dags" / "few.py").read_text()
     assert 'ranges={"y": [4, 6]}' in dag
     assert "max_rejected=10" in dag
+
+
+def test_more_than_a_hundredth_of_the_records_are_left_out_only_if_a_user_says_so(
+    new: Any, tmp_path: Path
+) -> None:
+    said = new("many", without_labels(tmp_path / "x.csv", 11))
+    assert said["(rejected)"] == (
+        "11 records, more than 1%: a run fails and names the first; correct them, or give prepare "
+        "max_rejected in the DAG to leave them out"
+    )
+    assert "max_rejected" not in (tmp_path / "dags" / "many.py").read_text()
 
 
 def test_an_identifier_is_no_label_although_its_name_begins_like_the_pipelines(
@@ -228,7 +247,7 @@ def test_the_first_record_that_cannot_be_read_is_named(new: Any, tmp_path: Path)
     file = written(tmp_path / "x.csv", [{"x": each % 9, "y": each % 2} for each in range(100)])
     file.write_text(file.read_text() + "1,2,3\n")
     said = new("rows", file)
-    assert "left out: 1 other that cannot be read, first line 102: " in said["(all)"]
+    assert "; 1 other that cannot be read, first line 102: " in said["(all)"]
 
 
 NUMBERS = [{"a": each, "b": each % 7, "y": each % 2} for each in range(60)]

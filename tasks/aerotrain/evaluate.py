@@ -66,16 +66,7 @@ def run(replica: Replica) -> dict[str, Any]:
     trained = ModelManifest.load(model)
     baseline = baseline_of(replica, arguments)
     outcome, seen = evaluate(replica, arguments, trained, baseline)
-    failures = [*not_finite(outcome.metrics), *outcome.failures]
-    warnings = [*unjudged(outcome.verdicts), *seen.warnings]
-    if arguments.compares and baseline is None:
-        first = "there is no exported version to compare with"
-        if arguments.first_run == Choice.REFUSE:
-            failures.append(f"{first}: export one, or accept the first model by first_run")
-        else:
-            rules = "; ".join(str(r) for r in arguments.rules if r.kind == Kind.NO_WORSE)
-            warnings.append(f"{first}, so this rule was not applied: {rules}")
-    failures = list(dict.fromkeys(failures))
+    failures, warnings = reasons(arguments, outcome, seen, baseline)
     document = {
         "version": VERSION,
         "split": arguments.split,
@@ -103,6 +94,23 @@ def run(replica: Replica) -> dict[str, Any]:
     if arguments.on_fail == "skip":
         return {**outcome.metrics, SKIPPED: reason}
     raise FinalError(f"{reason}; all metrics are in {url}")
+
+
+def reasons(
+    arguments: EvaluateArguments, outcome: Outcome, seen: Examined, baseline: str | None
+) -> tuple[list[str], list[str]]:
+    """The reasons against the model, and the warnings, as sentences."""
+    failures = [*not_finite(outcome.metrics), *outcome.failures]
+    warnings = [*unjudged(outcome.verdicts), *seen.warnings]
+    (failures if arguments.leakage == Choice.REFUSE else warnings).extend(seen.leaks)
+    if arguments.compares and baseline is None:
+        first = "there is no exported version to compare with"
+        if arguments.first_run == Choice.REFUSE:
+            failures.append(f"{first}: export one, or accept the first model by first_run")
+        else:
+            rules = "; ".join(str(r) for r in arguments.rules if r.kind == Kind.NO_WORSE)
+            warnings.append(f"{first}, so this rule was not applied: {rules}")
+    return list(dict.fromkeys(failures)), warnings
 
 
 def refused(failures: Sequence[str]) -> str:
@@ -195,11 +203,7 @@ def evaluate(
     ):
         model = trained.restore(code, batch_spec(schema, code.transform), replica.scratch)
         if not has_metrics_of_records(model):
-            if arguments.model_format is not None:
-                raise FinalError(
-                    "the model computes its metrics by batches, in its own test_step, which knows "
-                    f"no format: evaluate it without model_format={arguments.model_format!r}"
-                )
+            _check_batches_suffice(arguments)
             batches = every_record(
                 files,
                 schema,
@@ -233,6 +237,20 @@ def evaluate(
             statistics=statistics,
             url=arguments.data,
             scratch=replica.scratch,
+        )
+
+
+def _check_batches_suffice(arguments: EvaluateArguments) -> None:
+    """Raise ``FinalError`` if an argument needs predictions of single records."""
+    by_batches = "the model computes its metrics by batches, in its own test_step, which"
+    if arguments.model_format is not None:
+        raise FinalError(
+            f"{by_batches} knows no format: evaluate it without "
+            f"model_format={arguments.model_format!r}"
+        )
+    if arguments.leakage == Choice.REFUSE:
+        raise FinalError(
+            f'{by_batches} shows no targets of records: evaluate it without leakage="refuse"'
         )
 
 

@@ -1,8 +1,13 @@
 """Export a trained model for TensorFlow Serving, verified by a separate process."""
 
 import hashlib
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
+
+import tensorflow as tf
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.job import Job
@@ -32,8 +37,9 @@ _VERIFIER = Path(__file__).parent / "serving" / "verify.py"
 #: The folder of records by which a model is quantized, and how many these are.
 CALIBRATION, CALIBRATED = "calibration", 256
 
-#: Records that are compared at once, so that a split of any size fits into memory.
-_CHECKED_AT_ONCE = 1024
+#: Records that are compared at once, so that a split of any size fits into memory, and the bytes of
+#: records and predictions from which they are compared and removed, so that it fits onto the disk.
+_CHECKED_AT_ONCE, _CHECK_BYTES = 1024, 2**28
 
 
 def run(replica: Replica) -> str:
@@ -107,8 +113,13 @@ def save_keras_file(model: Any, file: Path) -> None:
 def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path) -> float:
     """Write the SavedModel to ``saved``, and to ``check`` its expected outputs on records.
 
+    ``check`` has at most about ``_CHECK_BYTES``. The model is verified on further records here.
+
     Returns:
         The accepted difference of predictions.
+
+    Raises:
+        FinalError: on further records, the exported model does not reproduce the predictions.
     """
     trained = ModelManifest.load(arguments.model)
     dataset = load_dataset(arguments.data)
@@ -126,18 +137,37 @@ def write(replica: Replica, arguments: ExportArguments, saved: Path, check: Path
         servable.save(saved)
         for name, input_name in servable.renamed.items():
             print(f"the column {name!r} is the input {input_name!r} of the model", flush=True)
-        batches = files.records().take(count).batch(_CHECKED_AT_ONCE)
-        for number, examples in enumerate(batches):
-            servable.save_check(examples, check / f"{number:06d}")
-            if number == 0:
-                outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
-                names = dataset.names.get(dataset.label, ())
-                write_classes(saved, classes_of(names, outputs))
+        batches = iter(files.records().take(count).batch(_CHECKED_AT_ONCE))
+        examples = next(batches)
+        outputs = servable.save_requests(examples, saved, model_name(replica.job.store))
+        write_classes(saved, classes_of(dataset.names.get(dataset.label, ()), outputs))
+        parts = enumerate(chain([examples], batches))
+        _save_checks(servable, parts, check)
+        further = replica.scratch / "further_check"
+        while _save_checks(servable, parts, further):
+            verify(saved, further)
+            rmtree(further)
         if arguments.quantize:
             _save_calibration(servable, dataset, arguments, replica)
         if arguments.keras_file:
             save_keras_file(model, saved / KERAS_FILE)
     return servable.tolerance
+
+
+def _save_checks(servable: Servable, parts: Iterator[tuple[int, tf.Tensor]], folder: Path) -> int:
+    """Write the next records below ``folder``, a folder for each part, with expected outputs.
+
+    Returns:
+        The bytes that were written: ``_CHECK_BYTES`` or a part more, or what is left.
+    """
+    size = 0
+    for number, examples in parts:
+        part = folder / f"{number:06d}"
+        servable.save_check(examples, part)
+        size += sum(file.stat().st_size for file in part.rglob("*") if file.is_file())
+        if size >= _CHECK_BYTES:
+            break
+    return size
 
 
 def _save_calibration(

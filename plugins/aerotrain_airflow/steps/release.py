@@ -7,7 +7,7 @@ from airflow.sdk import XComArg
 
 from aerotrain.contract.errors import SpecError
 from aerotrain.contract.formats import Format
-from aerotrain.contract.gate import SERVING
+from aerotrain.contract.gate import SERVING, Choice
 from aerotrain_airflow.approval import ModelApprovalOperator
 from aerotrain_airflow.backends.kubernetes.serving import server_pod
 from aerotrain_airflow.backends.kubernetes.template import merge
@@ -26,6 +26,7 @@ def evaluate(
     gate: Sequence[Mapping[str, Any]] | None = None,
     baseline: str = SERVING,
     first_run: str | None = None,
+    leakage: str = Choice.ACCEPT.value,
     on_fail: str = "fail",
     group: str | None = None,
     model_format: str | None = None,
@@ -39,12 +40,13 @@ def evaluate(
     Without ``gate``, the only rule is that ``metric`` is at least the run's ``threshold``.
     ``aerotrain_airflow.gate`` makes rules. ``no_worse`` compares with ``baseline``: the
     version that this pipeline serves, or the URL of one. While there is none, ``first_run``
-    decides: ``accept`` or ``refuse``. ``group`` is a column of which equal values belong together,
-    such as a user's id. A refused model fails the task; with ``on_fail="skip"`` the task and later
-    ones are skipped, and the run succeeds. With ``model_format``, such as ``litert``, ``model``
-    is what ``export`` returned, and the version is judged in this format. ``environment`` is as for
-    ``train``; ``pod`` is the template of the step's only pod. ``other`` are arguments of Airflow's
-    operators.
+    decides: ``accept`` or ``refuse``. ``leakage`` decides in the same way of a model with a column
+    that alone predicts the label, of which there is a warning otherwise. ``group`` is a column of
+    which equal values belong together, such as a user's id. A refused model fails the task; with
+    ``on_fail="skip"`` the task and later ones are skipped, and the run succeeds. With
+    ``model_format``, such as ``litert``, ``model`` is what ``export`` returned, and the version is
+    judged in this format. ``environment`` is as for ``train``; ``pod`` is the template of the
+    step's only pod. ``other`` are arguments of Airflow's operators.
 
     Returns:
         The metrics by name.
@@ -68,6 +70,7 @@ def evaluate(
                 "gate": rules,
                 "baseline": baseline,
                 "first_run": first_run,
+                "leakage": leakage,
                 "on_fail": on_fail,
                 "group": group,
             },
@@ -107,16 +110,16 @@ def export(
     """Publish the model as the next version for TensorFlow Serving, after checking it.
 
     In another process, the exported model must give the predictions of the trained one for the
-    first ``records`` records of the test split. If it is None, it must for all of them, which takes
-    disk space for about three times the split. With ``keras_file``, the version also has
-    ``model.keras``: the model without its transform.
+    first ``records`` records of the test split, or for all of them if it is None. With
+    ``keras_file``, the version also has ``model.keras``: the model without its transform.
 
     ``formats``, of ``litert`` and ``onnx``, add the model and its transform in these formats, each
-    verified on the same records in its own runtime; ``quantize="int8"`` quantizes them.
-    ``format_tolerance`` is the accepted difference of predictions: of each value 0.0001, absolute
-    or relative; of a quantized model in the mean 0.05 of the range of an output. They need the
-    extras of their names. ``environment`` is as for ``train``; ``pod`` is the template of the
-    step's only pod. ``other`` are arguments of Airflow's operators, such as ``outlets``.
+    verified on the first of these records, up to 256 MiB, in its own runtime; ``quantize="int8"``
+    quantizes them. ``format_tolerance`` is the accepted difference of predictions: of each value
+    0.0001, absolute or relative; of a quantized model in the mean 0.05 of the range of an output.
+    They need the extras of their names. ``environment`` is as for ``train``; ``pod`` is the
+    template of the step's only pod. ``other`` are arguments of Airflow's operators, such as
+    ``outlets``.
 
     Returns:
         The URL of the version.

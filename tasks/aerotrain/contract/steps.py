@@ -100,8 +100,9 @@ class EvaluateArguments(Arguments):
     ``baseline``: the URL of an exported version, or ``serving`` for the served one of this
     pipeline. Where that has no version yet, ``first_run`` says whether to ``accept`` or to
     ``refuse`` the model. ``group`` is a column; records with the same value in it depend on each
-    other, such as those of one user. With ``on_fail`` ``skip``, a refused model is no error: the
-    task is skipped, and later ones with it.
+    other, such as those of one user. ``leakage`` says whether to ``accept`` a model, with a
+    warning, or to ``refuse`` it if one of its columns alone predicts the label. With ``on_fail``
+    ``skip``, a refused model is no error: the task is skipped, and later ones with it.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.
@@ -119,6 +120,7 @@ class EvaluateArguments(Arguments):
     baseline: str = SERVING
     first_run: str | None = None
     group: str | None = None
+    leakage: str = Choice.ACCEPT
     on_fail: str = "fail"
 
     def __post_init__(self) -> None:
@@ -149,6 +151,10 @@ class EvaluateArguments(Arguments):
             raise SpecError(
                 f"first_run of evaluate must be 'accept' or 'refuse', got {self.first_run!r}"
             )
+        if self.leakage not in tuple(Choice):
+            raise SpecError(
+                f"leakage of evaluate must be 'accept' or 'refuse', got {self.leakage!r}"
+            )
         check_gate(self.rules)
         if self.compares and self.baseline == SERVING and self.first_run is None:
             raise SpecError(
@@ -178,14 +184,15 @@ class ExportArguments(Arguments):
     ``model`` is the URL of the training's folder, or of ``model.json`` in it.
 
     The exported model must give the predictions of the trained one for the first ``records``
-    records of the split, or for all of them if it is None. With ``keras_file``, the file
-    ``model.keras`` is written next to the SavedModel.
+    records of the split, or for all of them if it is None, within a bound of disk. With
+    ``keras_file``, the file ``model.keras`` is written next to the SavedModel.
 
     ``formats`` are other formats of the same version, ``litert`` and ``onnx``: with the transform
-    inside, and verified on the same records in their own runtime. With ``quantize`` ``int8``, their
-    weights and activations are integers of 8 bits. ``format_tolerance`` is the accepted difference
-    of their predictions: of each value, absolute or relative, by default 0.0001; with ``quantize``
-    of the mean difference of an output, relative to its range, by default 0.05.
+    inside, and verified in their own runtime, on as many of the same records as fit into 256 MiB
+    with their predictions. With ``quantize`` ``int8``, their weights and activations are integers
+    of 8 bits. ``format_tolerance`` is the accepted difference of their predictions: of each value,
+    absolute or relative, by default 0.0001; with ``quantize`` of the mean difference of an output,
+    relative to its range, by default 0.05.
 
     Raises:
         SpecError: a value is not accepted; the message says what was expected.

@@ -20,7 +20,9 @@ _STYLE = """
 .forest line.bound { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2; }
 .forest circle { fill: var(--now); } .forest .few { opacity: .4; }
 .figures td, .figures th { white-space: nowrap; } .forest td { vertical-align: middle; }
-.forest td:first-child { white-space: normal; min-width: 9rem; }
+.figures td:first-child { white-space: normal; min-width: 9rem; }
+.figures :is(td, th):first-child, .matrix th:first-child {
+  position: sticky; left: 0; background: var(--ground); }
 h2 { margin-top: 1.5rem; }
 .worst td, .worst th { text-align: left; }
 .worst td bdi { display: inline-block; width: max-content; max-width: 16rem;

@@ -22,9 +22,11 @@ from aerotrain.training.input.shards import enough
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """Warnings as sentences; what each output shows, and its worst records, as JSON by its name."""
+    """Warnings, and columns that give the label away, as sentences; what each output shows, and its
+    worst records, as JSON by its name."""
 
     warnings: Sequence[str] = ()
+    leaks: Sequence[str] = ()
     outputs: Mapping[str, Any] = field(default_factory=dict)
     worst: Mapping[str, Any] = field(default_factory=dict)
 
@@ -52,7 +54,8 @@ def examined(
     schema, names = dataset.schema, dataset.names
     units = {name: each.get("since_1970", "") for name, each in statistics.items()}
     return Examined(
-        warnings=[*diagnostics.warnings(), *dict.fromkeys(leaks)],
+        warnings=diagnostics.warnings(),
+        leaks=list(dict.fromkeys(leaks)),
         outputs=diagnostics.outputs,
         worst={
             output: [

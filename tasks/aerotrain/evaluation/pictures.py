@@ -15,8 +15,15 @@ STYLE = """
 .pictures .ideal { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3 2;
                    vector-effect: non-scaling-stroke; }
 .pictures .first { stroke: var(--now); }
-.pictures .plot { width: 15rem; } .pictures .ends { display: flex; font-size: 11px;
-                  justify-content: space-between; color: var(--quiet); padding: 0 .6rem; }
+.pictures .grid { stroke: var(--line); stroke-width: 1; vector-effect: non-scaling-stroke; }
+.plot .axes { display: grid; grid-template-columns: auto auto 15rem; font-size: 11px;
+              color: var(--quiet); line-height: 1; width: max-content; gap: .2rem; }
+.plot .up, .plot .across { display: flex; justify-content: space-between; }
+.plot .up { flex-direction: column-reverse; align-items: flex-end; padding: .5rem 0; }
+.plot .across { grid-column: 3; padding: 0 .6rem; }
+.plot .across-name { text-align: center; grid-column: 3; }
+.plot .up-name { writing-mode: vertical-rl; rotate: 180deg; text-align: center; }
+.plot > .caption { max-width: 17rem; }
 .matrix td { text-align: right; padding: .1rem .4rem; min-width: 2rem; border-radius: 2px;
   background: color-mix(in srgb, var(--now) calc(var(--share, 0) * 70%), transparent); }
 .matrix td.wrong { background:
@@ -28,6 +35,9 @@ STYLE = """
 
 #: The side of a square picture, and the space around it for dots at its ends, in its own units.
 _SIDE, _MARGIN = 100.0, 6.0
+
+#: The labels of an axis of shares.
+_SHARES = ("0", "0.5", "1")
 
 #: The most frequent confusions that are listed.
 _LISTED = 30
@@ -72,7 +82,8 @@ def _confusions(output: Mapping[str, Any]) -> str:
     )
     heads = ["label", "predicted", "records"]
     title = f"The {min(_LISTED, len(found))} most frequent confusions"
-    return f"<div><h3>{title}</h3>{table(rows, heads, kind='text')}</div>"
+    listed = table(rows, heads, kind="text")
+    return f'<div><h3>{title}</h3><div class="table">{listed}</div></div>'
 
 
 def _calibration(output: Mapping[str, Any]) -> str:
@@ -89,9 +100,10 @@ def _calibration(output: Mapping[str, Any]) -> str:
     error = found["expected_calibration_error"]
     return _square(
         "Calibration",
-        _DIAGONAL + dots,
-        ("0", "predicted probability", "1"),
-        f"upwards the observed share; the expected calibration error is {error:.3f}",
+        _GRID + _DIAGONAL + dots,
+        ("predicted probability", _SHARES),
+        ("observed share", _SHARES),
+        f"The expected calibration error is {error:.3f}.",
     )
 
 
@@ -104,8 +116,9 @@ def _thresholds(output: Mapping[str, Any]) -> str:
     positive = text(str(output["classes"][1]), 40)
     return _square(
         "Precision and recall by threshold",
-        precision + recall,
-        ("0", f"threshold of {positive}", "1"),
+        _GRID + precision + recall,
+        (f"threshold of {positive}", _SHARES),
+        ("share", _SHARES),
         '<span class="before"></span> precision &nbsp; <span class="now"></span> recall',
     )
 
@@ -127,21 +140,32 @@ def _residuals(output: Mapping[str, Any]) -> str:
     shares = output["residual_quantiles"]
     rows = ([f"{float(share):.0%}", text_of(value)] for share, value in shares.items())
     quantiles = table(rows, ["share of records", "prediction - target up to"])
+    labels = (text_of(least), text_of(greatest))
     plot = _square(
         "Targets and predictions",
         f'{_DIAGONAL}<g class="dots">{dots}</g>',
-        (text_of(least), "target", text_of(greatest)),
-        f"upwards the prediction; {_sampled(len(output['sample']), output['records'])}",
+        ("target", labels),
+        ("prediction", labels),
+        _sampled(len(output["sample"]), output["records"]),
     )
-    return f"{plot}<div><h3>Residuals</h3>{quantiles}</div>"
+    return f'{plot}<div><h3>Residuals</h3><div class="table">{quantiles}</div></div>'
 
 
 def _sampled(shown: int, records: int) -> str:
     whole = counted(records, "record")
-    return whole if shown == records else f"a random sample of {shown:,} of {whole}"
+    return whole if shown == records else f"A random sample of {shown:,} of {whole}"
 
 
 _DIAGONAL = f'<line class="ideal" x1="0" y1="{_SIDE:g}" x2="{_SIDE:g}" y2="0"/>'
+
+#: Lines at the middle of both axes.
+_GRID = (
+    f'<line class="grid" x1="0" y1="{_SIDE / 2:g}" x2="{_SIDE:g}" y2="{_SIDE / 2:g}"/>'
+    f'<line class="grid" x1="{_SIDE / 2:g}" y1="0" x2="{_SIDE / 2:g}" y2="{_SIDE:g}"/>'
+)
+
+#: The name of an axis, which is markup, and the labels along it, from the least.
+_Axis = tuple[str, Sequence[str]]
 
 
 def _line(points: Sequence[tuple[float, float]], kind: str) -> str:
@@ -149,12 +173,15 @@ def _line(points: Sequence[tuple[float, float]], kind: str) -> str:
     return f'<path{kind} d="M{places}"/>'
 
 
-def _square(title: str, content: str, ends: Sequence[str], caption: str) -> str:
-    labels = "".join(f"<span>{each}</span>" for each in ends)
+def _square(title: str, content: str, across: _Axis, upwards: _Axis, caption: str) -> str:
+    """A square picture with the labels of both axes, and a caption, which is markup."""
+    along, up = ("".join(f"<span>{each}</span>" for each in axis[1]) for axis in (across, upwards))
     whole = _SIDE + 2 * _MARGIN
     box = f"{-_MARGIN:g} {-_MARGIN:g} {whole:g} {whole:g}"
     return (
-        f'<div class="plot"><h3>{title}</h3><svg class="square" viewBox="{box}" '
-        f'role="img"><title>{title}</title>{content}</svg><div class="ends">{labels}</div>'
+        f'<div class="plot"><h3>{title}</h3><div class="axes">'
+        f'<div class="up-name">{upwards[0]}</div><div class="up">{up}</div>'
+        f'<svg class="square" viewBox="{box}" role="img"><title>{title}</title>{content}</svg>'
+        f'<div class="across">{along}</div><div class="across-name">{across[0]}</div></div>'
         f'<div class="caption">{caption}</div></div>'
     )

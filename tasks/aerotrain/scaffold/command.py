@@ -11,7 +11,14 @@ from shlex import quote
 from aerotrain.contract.errors import SpecError, counted
 from aerotrain.scaffold.columns import Decision, Use, decide
 from aerotrain.scaffold.label import label_of, name_of_label
-from aerotrain.scaffold.pipeline import Columns, Place, of_columns, of_images, write
+from aerotrain.scaffold.pipeline import (
+    MOST_REJECTED,
+    Columns,
+    Place,
+    of_columns,
+    of_images,
+    write,
+)
 from aerotrain.scaffold.sample import ImageSample, Sample, look_at, url_of
 
 #: Names that a DAG file imports, or that name its parts.
@@ -109,7 +116,7 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
         if name == columns.label.name:
             what = each.why
             if missing := columns.label.column.missing:
-                what += f"; left out: {counted(missing, 'record')} without it"
+                what += f"; {counted(missing, 'record')} without it"
         elif name == columns.key:
             what = f"key of the records: {each.why}"
         elif each.use is Use.KEY:
@@ -123,8 +130,24 @@ def _rows(columns: Columns) -> list[tuple[str, str]]:
     )
     if columns.sample.rejected:
         others = counted(columns.sample.rejected, "other")
-        read += f"; left out: {others} that cannot be read, first {columns.sample.rejection}"
-    return [*rows, ("(all)", read)]
+        read += f"; {others} that cannot be read, first {columns.sample.rejection}"
+    rows.append(("(all)", read))
+    if columns.rejected:
+        rows.append(("(rejected)", _rejected(columns)))
+    return rows
+
+
+def _rejected(columns: Columns) -> str:
+    """What becomes of the records that do not fit."""
+    records = counted(columns.rejected, "record")
+    if most := columns.max_rejected:
+        return (
+            f"{records}, left out by max_rejected={most} in the DAG; a run fails if there are more"
+        )
+    return (
+        f"{records}, more than {MOST_REJECTED:.0%}: a run fails and names the first; correct them, "
+        "or give prepare max_rejected in the DAG to leave them out"
+    )
 
 
 def _print_table(rows: Sequence[tuple[str, str]]) -> None:

@@ -1,7 +1,7 @@
 """The three files of a pipeline: what fills their templates, by what the data look like."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ _STEPS, _BATCH, _LEAST_EPOCHS, _MOST_EPOCHS = 600, 32, 5, 60
 
 #: The share of texts that are read to their ends, and the most words.
 _LENGTH_QUANTILE, _MOST_WORDS = 0.95, 200
+
+#: The share of records up to which those that do not fit are left out. Of more, a user decides.
+MOST_REJECTED = 0.01
 
 _OUTPUTS = {
     Task.BINARY: 'keras.layers.Dense(1, activation="sigmoid"),',
@@ -95,24 +98,35 @@ class Columns:
             rules["split_by"] = {"way": "stratified", "column": label.name}
             if label.column.is_number:
                 rules["ranges"] = {label.name: [label.classes[0], label.classes[-1]]}
-        if bad := label.column.missing + self.sample.rejected + self._bad_dates:
-            # Where there are more records, they may have as many again.
-            rules["max_rejected"] = bad if self.sample.is_whole else 10 * bad
+        if self.max_rejected:
+            rules["max_rejected"] = self.max_rejected
         return rules
 
     @property
-    def _bad_dates(self) -> int:
-        """The records that are rejected for a word instead of a date.
+    def rejected(self) -> int:
+        """The records read of which ``prepare`` stores none.
 
-        Further records may have other words than those that were seen. A class is none that means a
-        missing value, because ``nulls`` are those of all columns.
+        A class is no word that means a missing date, because ``nulls`` are those of all columns.
         """
-        return sum(
-            count
-            for name, each in self.decisions.items()
-            for word, count in each.nulls.items()
-            if name not in self.skipped and (self._is_class(word) or not self.sample.is_whole)
-        )
+        dates = sum(count for word, count in self._words_among_dates() if self._is_class(word))
+        return self.label.column.missing + self.sample.rejected + dates
+
+    @property
+    def max_rejected(self) -> int:
+        """How many records ``prepare`` may leave out: 0 if they are more than ``MOST_REJECTED``."""
+        if self.rejected > MOST_REJECTED * (self.sample.records + self.sample.rejected):
+            return 0
+        if self.sample.is_whole:
+            return self.rejected
+        # The other records may have as many again, and other words among their dates.
+        words = sum(count for word, count in self._words_among_dates() if not self._is_class(word))
+        return 10 * (self.rejected + words)
+
+    def _words_among_dates(self) -> Iterator[tuple[str, int]]:
+        """The words instead of a date, and how many records have each."""
+        for name, each in self.decisions.items():
+            if name not in self.skipped:
+                yield from each.nulls.items()
 
     def _is_class(self, word: str) -> bool:
         return word in self.label.column.counts

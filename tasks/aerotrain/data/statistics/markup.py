@@ -25,7 +25,13 @@ section > .wide { grid-column: 1 / -1; }
         overflow: hidden; }
 .kind, summary, caption, .caption { color: var(--quiet); } .caption { font-size: 12px; }
 .warn { color: var(--warn); font-weight: 600; } .verdict { margin: .35rem 0 0; font-size: 13px; }
-.table { overflow-x: auto; margin: 0 0 1.5rem; } td { vertical-align: top; }
+/* A table that is wider than its box scrolls in it; shadows at its ends show where it goes on. */
+.table { overflow-x: auto; margin: 0 0 1.5rem; background:
+  linear-gradient(to right, var(--ground) 40%, transparent) left / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--ground) 40%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to right, var(--line), transparent) left / 1rem 100% no-repeat,
+  linear-gradient(to left, var(--line), transparent) right / 1rem 100% no-repeat; }
+td { vertical-align: top; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .table table { overflow-wrap: normal; }
 th, td { text-align: right; padding: .1rem 0 .1rem 1.25rem; } th { color: var(--quiet); }

@@ -27,9 +27,10 @@ _SECONDS_BETWEEN_POINTS = 1.0
 _SECONDS_BETWEEN_LINES = 10.0
 _POINTS_IN_PACE = 10
 
-#: Epochs of which each has a line in the log. A line each for all of 50,000 would be megabytes.
-_EPOCHS_WITH_LINES = 1000
-_SECONDS_BETWEEN_EPOCHS = 1.0
+#: Epochs at the beginning of which each has a line in the log. With a line each, thousands of short
+#: ones would hide the lines of progress.
+_EPOCHS_WITH_LINES = 10
+_SECONDS_BETWEEN_EPOCHS = 5.0
 
 
 class Pace:
@@ -52,9 +53,10 @@ class Report(Hook):
     """Prints progress, and writes the curves and TensorBoard's event files.
 
     A line is printed after the first execution, which shows that TensorFlow has traced and
-    compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each epoch has a
-    line, but after a thousand only one each second, the best, whose weights are saved, and the
-    last. The curves of TensorBoard have a point for each second, and for each epoch.
+    compiled; then after 1, 2, 4 and 8 seconds, each ten seconds, and at the end. Each of the first
+    ten epochs has a line; then one each five seconds, with that of the best so far, whose weights
+    are saved, and the last. The curves of TensorBoard have a point for each second, and for each
+    epoch.
     They contain the shares of ``step_times``.
     """
 
@@ -85,8 +87,9 @@ class Report(Hook):
         self._pace = Pace()
         self._epoch_line = Interval(_SECONDS_BETWEEN_EPOCHS, self._clock)
         self._epochs = 0
-        #: The line of the last epoch, if it was not printed.
-        self._skipped = ""
+        #: The lines of the best epoch so far and of the last one, if they were not printed.
+        self._best_epoch = self._last_epoch = ""
+        self._has_skipped = False
         self._warn_of_large_batch()
 
     def on_execution(self, state: TrainState) -> None:
@@ -128,24 +131,33 @@ class Report(Hook):
         schedule = self._context.schedule
         values = " ".join(f"{name}={value:.4f}" for name, value in state.metrics.items())
         line = f"epoch {state.epoch + 1} of {schedule.epochs}: {values}"
+        self._last_epoch = line
+        if state.is_best:
+            self._best_epoch = line
         self._epochs += 1
-        if self._epochs <= _EPOCHS_WITH_LINES or state.is_best or self._epoch_line.due():
-            print(line, flush=True)
-            self._skipped = ""
-        else:
-            self._skipped = line
-        if self._epochs == _EPOCHS_WITH_LINES < schedule.epochs:
+        if self._epochs <= _EPOCHS_WITH_LINES or self._epoch_line.due():
+            self._print_epochs()
+        elif not self._has_skipped:
+            self._has_skipped = True
             print(
-                "from here on, the log has at most one epoch each second, and the best", flush=True
+                f"from here on, the log has an epoch each {_SECONDS_BETWEEN_EPOCHS:g} seconds, the "
+                "best and the last",
+                flush=True,
             )
         step = (state.epoch + 1) * schedule.steps_per_epoch
         self._events.write(step, {f"epoch/{name}": each for name, each in state.metrics.items()})
         self._curves.add_epoch(state.epoch, step, state.metrics)
 
     def on_end(self, state: TrainState) -> None:
-        if self._skipped:
-            print(self._skipped, flush=True)
+        self._print_epochs()
         self._curves.publish()
+
+    def _print_epochs(self) -> None:
+        """Print the lines of the best epoch and of the last one that were not printed."""
+        for line in dict.fromkeys([self._best_epoch, self._last_epoch]):
+            if line:
+                print(line, flush=True)
+        self._best_epoch = self._last_epoch = ""
 
     def _warn_of_large_batch(self) -> None:
         schedule = self._context.schedule
