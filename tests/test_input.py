@@ -139,6 +139,7 @@ def test_for_evaluation_every_record_is_read_once_in_file_order(tmp_path, bytes_
     assert len(batches) == 3
     assert [len(batch) for batch in batches] == [10, 10, 3]
     assert np.concatenate(list(batches)).tolist() == list(range(23))
+    assert not batches.options().autotune.enabled, "a tuned iterator may end a minute later"
 
 
 @pytest.mark.parametrize("upper", [100, 1000])  # numbers of one byte are of one layout

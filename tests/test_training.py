@@ -3,8 +3,11 @@
 import hashlib
 import json
 import sys
+import threading
 from importlib.metadata import distributions
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -38,6 +41,25 @@ STEPS_PER_EPOCH = 40  # the digits' train split, 1,249 records, in batches of 32
 
 def test_both_tables_of_strategies_have_the_same_names():
     assert ENGINES.keys() == STRATEGIES.keys()
+
+
+def test_the_end_of_a_training_does_not_wait_until_its_input_is_released():
+    released_by = Queue()
+
+    class Batches:  # of tf.data, the destructor may take a minute
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise StopIteration
+
+        def __del__(self):
+            released_by.put(threading.current_thread())
+
+    distribution = ENGINES["one_device"].build(TrainArguments(model="here", data=""))
+    step = SimpleNamespace(metrics=SimpleNamespace(zero=[]))
+    LocalStepRunner(distribution, step, Batches(), per_execution=1).close()
+    assert released_by.get(timeout=60) is not threading.current_thread()
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def _train(context: TrainingContext, engine: Engine) -> ModelManifest:
     )
     with checkpoints.newest_named():
         state = loop.train(context, executions, [*hooks, saving], restored)
+    step_runner.close()
     job = context.replica.job
     return ModelManifest(
         module=context.arguments.model,

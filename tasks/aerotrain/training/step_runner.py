@@ -1,5 +1,6 @@
 """Step runners: steps run in this process, or as closures of a coordinator."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -84,6 +85,9 @@ class StepRunner(Protocol):
     def wait_until_idle(self) -> None:
         """Wait until no step is in flight, so that the variables can be saved."""
 
+    def close(self) -> None:
+        """Release the data set; no further step is run."""
+
 
 class LocalStepRunner:
     """Runs steps in this process, up to ``per_execution`` of them in one execution."""
@@ -143,6 +147,15 @@ class LocalStepRunner:
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
+
+    def close(self) -> None:
+        """Release the data set in a thread, because that may take a minute (``batches.untuned``).
+
+        It cannot be untuned: what tf.data measures for its tuning is the wait for input.
+        """
+        last = [self._batches]
+        del self._batches
+        threading.Thread(target=last.clear, name="release", daemon=True).start()
 
 
 class CoordinatorStepRunner:
@@ -214,6 +227,9 @@ class CoordinatorStepRunner:
 
     def wait_until_idle(self) -> None:
         self._coordinator.join()
+
+    def close(self) -> None:
+        """Do nothing: the data sets are in the workers."""
 
 
 def _here(number: Any) -> tf.Tensor:

@@ -163,7 +163,21 @@ def every_record(
         batches = files.records().batch(batch_size)
         parsed = _mapped(batches, lambda strings: parse(strings, schema))
     count = tf.data.experimental.assert_cardinality(-(-records // batch_size))
-    return _mapped(parsed, tensorflow2.converted(transform)).apply(count).prefetch(tf.data.AUTOTUNE)
+    made = _mapped(parsed, tensorflow2.converted(transform)).apply(count)
+    return untuned(made.prefetch(tf.data.AUTOTUNE))
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same elements, read by as many threads as there are cores, which tf.data does not tune.
+
+    The destructor of an iterator that is tuned often waits: the tuning thread is notified before it
+    can see that it is cancelled, so it sleeps until the next tuning, up to a minute later.
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/framework/model.cc
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/framework/cancellation.cc
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def first_records(files: RecordFiles, count: int) -> tf.Tensor:

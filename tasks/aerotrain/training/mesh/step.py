@@ -11,6 +11,7 @@ from tensorflow.experimental import dtensor
 
 from aerotrain.contract.errors import FinalError
 from aerotrain.contract.training import BATCH_AXIS, TrainArguments
+from aerotrain.training.input.batches import untuned
 from aerotrain.training.input_pipeline import InputPipeline
 from aerotrain.training.internals import keras3
 from aerotrain.training.mesh.layouts import host, replicated
@@ -105,7 +106,7 @@ class MeshStepRunner:
         self._counter = step.counter
         self._zero = step.metrics.zero
         self._execute = tf.function(step, autograph=False)
-        self._batches = iter(dataset)
+        self._batches = iter(untuned(dataset))
         self._per_execution = min(per_execution, _UNROLLED)
 
     def run(
@@ -151,6 +152,9 @@ class MeshStepRunner:
 
     def wait_until_idle(self) -> None:
         """Do nothing: an execution returns when its steps are done."""
+
+    def close(self) -> None:
+        """Do nothing: the data set is released with this object."""
 
 
 def run_on_mesh(mesh: Mesh, step: MeshStep, pipeline: InputPipeline, start: int) -> MeshStepRunner:
