@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -128,7 +127,6 @@ def _run_one(root: Path, described: Job, *, warm: bool) -> Any:
     said = (folder / "chief" / "log").read_text()
     supervisor.end()
     assert record["exit_code"] == 0, said
-    shutil.rmtree(folder)
     return json.loads(open_store(described.prefix).get("result.json"))["value"]
 
 
