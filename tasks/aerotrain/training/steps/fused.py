@@ -48,15 +48,18 @@ def _adam(
             # divided by that factor. Keras squares each slice, and adds up the slices of a row.
             # The second moment is first, because the operation of another worker may be between
             # them, and divides the first moment by its root.
+            before: list[Any] = []
             for moment, part, values in (
                 (v, second, tf.square(gradient.values)),
                 (m, first, gradient.values),
             ):
-                tf.raw_ops.ResourceScatterAdd(
-                    resource=moment,
-                    indices=gradient.indices,
-                    updates=tf.cast(part / (1 - part), dtype) * values,
-                )
+                with tf.control_dependencies(before):
+                    added = tf.raw_ops.ResourceScatterAdd(
+                        resource=moment,
+                        indices=gradient.indices,
+                        updates=tf.cast(part / (1 - part), dtype) * values,
+                    )
+                before.append(added)
             gradient = tf.zeros(variable.shape, dtype)
         # The operation computes 1 - beta_2 in float, up to 0.003 % off, and so are its second
         # moments. Keras's value is exact; this factor makes the steps as large as Keras's.
