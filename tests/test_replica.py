@@ -97,18 +97,18 @@ def test_a_single_replica_has_no_cluster_and_a_folder_for_temporary_files(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"), [({"AEROTRAIN_NODE": "node-7"}, "node-7"), ({}, socket.gethostname())]
+    ("variables", "host"), [({"AEROTRAIN_NODE": "node-7"}, "node-7"), ({}, socket.gethostname())]
 )
 def test_a_replica_reports_the_node_of_its_pod_or_its_host(
-    tmp_path: Path, told: dict[str, str], shown: str
+    tmp_path: Path, variables: dict[str, str], host: str
 ) -> None:
     job = job_of(tmp_path, "one_device", "chief")
     environment = replica_environment(job, CHIEF, {CHIEF: ""}, attempt="1")
-    replica = Replica.from_environment({**environment, **told}, tmp_path)
+    replica = Replica.from_environment({**environment, **variables}, tmp_path)
     store = open_store(job.prefix)
     StatusWriter(store, "chief", replica.node)._report()
     [process] = ReplicaStatus.from_json(store.get(key_of("chief"))).processes
-    assert process.host == shown
+    assert process.host == host
 
 
 #: A module that replaces the C handler of SIGTERM, as TensorFlow's coordination service does.
